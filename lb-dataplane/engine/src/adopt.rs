@@ -125,9 +125,7 @@ impl Engine {
 
     /// What every hand-over from a living owner begins with.
     pub(crate) fn hand_over(&mut self, id: FlowId, leg: Leg, cause: Cause) {
-        let mut progress = self.progress(id);
-        progress.hand_over();
-        self.set_progress(id, progress);
+        self.flows[id].progress.hand_over();
         self.goes_to(id, leg, cause);
     }
 
@@ -246,7 +244,7 @@ impl Engine {
         spec.window = flow.client_window;
         spec.timestamps = Some((self.first_client_ts(id), flow.server_ts));
         let restores = flow.bits.has(Bits::PRELUDE);
-        let again = flow.tries > 1;
+        let again = flow.progress.tries > 1;
         if again {
             self.counters.add(Counter::AdoptionRetries);
         }
@@ -260,7 +258,7 @@ impl Engine {
         );
         if self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key)) {
             let flow = &mut self.flows[id];
-            flow.asked = flow.asked.saturating_add(1);
+            flow.progress.asked = flow.progress.asked.saturating_add(1);
         }
         if restores {
             self.send_prelude(id, out);
@@ -342,7 +340,7 @@ impl Engine {
         }
         self.counters.add(Counter::Fenced);
         let flow = &self.flows[id];
-        debug_assert!(matches!(flow.state, State::Adopting | State::AdoptingIdle));
+        debug_assert!(flow.state.is_moving());
         let flags = segment.flags;
         // In its name anybody can send a RST; one with another number, or an adopter's late answer,
         // says nothing.
@@ -368,7 +366,8 @@ impl Engine {
         self.drop_owner(now, id, Rest::Quiet);
         let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
         self.own_leg(id, leg);
-        self.flows[id].bits.set(Bits::PRELUDE | Bits::RESCUE, false);
+        self.flows[id].bits.set(Bits::PRELUDE, false);
+        self.flows[id].progress.rescue = false;
         if self.flows[id].pin.is_some() {
             self.drop_guard(id);
         }
@@ -393,7 +392,7 @@ impl Engine {
         };
         self.drop_owner(now, id, Rest::Stale);
         self.own_leg(id, leg);
-        (self.flows[id].asked, self.flows[id].refusals) = (0, 0);
+        self.flows[id].progress.leg_is_new();
     }
 
     /// The old owner's leg starts closing; figures of a completed move.
@@ -403,7 +402,7 @@ impl Engine {
         flow.moved_ms = now.ms32();
         flow.bits.set(Bits::MOVED, true);
         let (old, new) = (flow.standby, flow.owner);
-        let rescued = flow.bits.has(Bits::RESCUE);
+        let rescued = flow.progress.rescue;
         self.tell(id, What::Moved);
         self.move_ends(id, MoveEnd::Moved);
         self.flows[id].causes.moved();

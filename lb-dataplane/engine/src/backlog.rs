@@ -69,14 +69,14 @@ impl Engine {
     #[inline]
     pub(crate) fn size_request(&mut self, id: FlowId) {
         let unknown = matches!(self.to_come(id), ToCome::AtLeast(_));
-        self.flows[id].unsized_request = unknown;
+        self.flows[id].bits.set(Bits::UNSIZED, unknown);
     }
 
     /// The request is answered: how large it was is remembered where nothing had announced it.
     #[inline]
     pub(crate) fn learn_size(&mut self, id: FlowId) {
         let flow = &mut self.flows[id];
-        if std::mem::take(&mut flow.unsized_request) {
+        if flow.bits.take(Bits::UNSIZED) {
             let bytes = flow.client_next.since(flow.boundary).max(0) as u32;
             self.policies[usize::from(flow.policy)].learned.saw(bytes);
         }

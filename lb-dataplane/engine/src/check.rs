@@ -114,15 +114,15 @@ impl Engine {
         if flow.owner.is_some() {
             assert_eq!(used_by(flow.owner), Some(Use::Owner(id)));
         } else {
-            let legless = matches!(flow.state, State::FinSentToClient | State::Closed);
+            let legless = flow.state.may_lack_leg();
             assert!(legless, "no owner leg in {:?}", flow.state);
         }
-        let adopting = matches!(flow.state, State::Adopting | State::AdoptingIdle);
+        let adopting = flow.state.is_moving();
         if flow.standby.is_some() {
             assert_eq!(used_by(flow.standby), Some(Use::Standby(id)));
             assert!(adopting, "a standby leg in {:?}", flow.state);
         } else if adopting {
-            assert!(flow.bits.has(Bits::STANDBY_GONE), "no standby leg");
+            assert!(flow.progress.standby_gone, "no standby leg");
         }
         if flow.is_moving() {
             assert!(flow.causes.open().is_some(), "a move without a cause");
@@ -235,11 +235,11 @@ impl Engine {
             .filter(|f| f.owner.is_some() && f.owner.backend == index && f.pin.is_some());
         let pinned = pinned.count();
         assert_eq!(pinned, backend.pinned as usize, "pins of {}", backend.name);
-        let half_open = self.flows.slots().iter().filter(|f| {
-            f.owner.is_some()
-                && f.owner.backend == index
-                && matches!(f.state, State::SynSent | State::SynAcked)
-        });
+        let half_open = self
+            .flows
+            .slots()
+            .iter()
+            .filter(|f| f.owner.is_some() && f.owner.backend == index && f.state.is_opening());
         let counted = backend
             .ports
             .half_open(&self.rests)

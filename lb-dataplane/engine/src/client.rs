@@ -130,7 +130,7 @@ impl Engine {
         let Some(mut spec) = self.to_leg(flow.owner).filter(|_| open) else {
             return false;
         };
-        self.flows[id].client_reset = true;
+        self.flows[id].bits.set(Bits::CLIENT_RESET, true);
         (spec.seq, spec.ack, spec.flags) = (segment.seq, segment.ack, segment.flags);
         let sent = self.emit(out, |buffer| build_segment(buffer, &spec));
         if sent {
@@ -285,10 +285,8 @@ impl Engine {
         // In a hand-over it is known already whether it waits.
         let watched = self.flows[id].backlog.is_some()
             && treat == Frame::Forward
-            && !matches!(
-                self.flows[id].state,
-                State::Adopting | State::AdoptingIdle | State::OwnerFinPending | State::Orphan
-            );
+            && !self.flows[id].state.is_moving()
+            && !self.flows[id].state.lacks_owner();
         if watched {
             treat = self.within_window(id, frame, segment);
         }
@@ -343,7 +341,7 @@ impl Engine {
         let fin = client_fin(&self.handover_view(now, id));
         let mut keeps = treat;
         if let ClientFin::Moves { .. } | ClientFin::GoesWithRequest | ClientFin::Waits = fin {
-            self.flows[id].bits.set(Bits::CLIENT_FIN, true);
+            self.flows[id].progress.client_fin = true;
             if fin != ClientFin::Waits && segment.payload_len() == 0 {
                 // One with data is kept with its data. An orphan has room: otherwise it would not
                 // count as seen.
@@ -392,8 +390,9 @@ impl Engine {
             && nothing_acked
             && segment.seq == flow.boundary
             && waited_us >= REPEATED_US
-            && !std::mem::replace(&mut flow.repeated, true);
+            && !flow.bits.has(Bits::REPEATED);
         if counts {
+            flow.bits.set(Bits::REPEATED, true);
             self.request_repeated(now, id);
         }
     }
@@ -491,7 +490,7 @@ impl Engine {
                     }
                     ClientData::BeginsKept { held } => {
                         self.begin_request(id, frame, segment);
-                        self.flows[id].bits.set(Bits::UNSEEN, true);
+                        self.flows[id].progress.unseen = true;
                         if held {
                             self.decide(now, id, Input::RequestAtDead, None, out);
                             return Frame::Absorb;

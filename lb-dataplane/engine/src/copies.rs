@@ -43,8 +43,8 @@ impl Engine {
         self.size_request(id);
         let flow = &mut self.flows[id];
         flow.boundary = segment.seq;
-        flow.replays = 0;
-        flow.client_reset = false;
+        flow.progress.replays = 0;
+        flow.bits.set(Bits::CLIENT_RESET, false);
         let spec = &self.policies[usize::from(flow.policy)].spec;
         let of_use = flow.pin.is_none()
             && spec.protocol != Protocol::None
@@ -168,7 +168,8 @@ impl Engine {
         self.requests
             .returns(flow.network, self.kept.count(flow.kept));
         self.kept.clear(&mut flow.kept);
-        flow.bits.set(Bits::KEPT_WHOLE | Bits::UNSEEN, false);
+        flow.bits.set(Bits::KEPT_WHOLE, false);
+        flow.progress.unseen = false;
     }
 
     /// A pinned flow's request is not sent again, unless it is being handed over just now.

@@ -87,7 +87,7 @@ impl Engine {
         let quiet_us = quiet_us(&policy.spec);
         let (deadline_ms, on_deadline) = (spec.deadline.0 / 1_000, spec.on_deadline);
         let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
-        let open = matches!(flow.state, State::Idle | State::Fresh);
+        let open = flow.state.is_quiet();
         if open && flow.all_acked() && quiet_ms * 1_000 >= quiet_us {
             match self.move_idle(now, id, out) {
                 Swept::Stays => {}
@@ -108,7 +108,7 @@ impl Engine {
         self.backends[usize::from(backend)].drains.closed(policy);
         let flow = &mut self.flows[id];
         flow.boundary = flow.client_next;
-        flow.tries = 0;
+        flow.progress.tries = 0;
         let _ = self.step(now, id, event, out);
         Swept::Done
     }
@@ -183,14 +183,14 @@ impl Engine {
 
     /// The wait before our FIN is repeated.
     pub(crate) fn parted_wait_ms(&self, id: FlowId) -> u64 {
-        PARTED_FIN_WAIT_MS << self.flows[id].tries.min(PARTED_FIN_TRIES_MAX)
+        PARTED_FIN_WAIT_MS << self.flows[id].progress.tries.min(PARTED_FIN_TRIES_MAX)
     }
 
     /// The client has not closed its direction yet.
     pub(crate) fn parted_due(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &mut self.flows[id];
-        flow.tries += 1;
-        let event = if flow.tries < PARTED_FIN_TRIES_MAX {
+        flow.progress.tries += 1;
+        let event = if flow.progress.tries < PARTED_FIN_TRIES_MAX {
             Event::Doubt
         } else {
             Event::Timeout

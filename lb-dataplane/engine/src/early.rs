@@ -154,7 +154,7 @@ impl Engine {
         }
         if protocol == Protocol::RequestResponse {
             // Only where requests begin is of interest.
-            return from == From::Server || !matches!(flow.state, State::Fresh | State::Idle);
+            return from == From::Server || !flow.state.is_quiet();
         }
         let gap = seq.since(self.place(id, from)).max(0) as u32;
         self.tracker(id).is_some_and(|tracker| match from {
@@ -254,9 +254,7 @@ impl Engine {
 
     #[cold]
     fn take_up_early(&mut self, now: Instant, id: FlowId, from: From, out: &mut impl Output) {
-        if from == From::Client
-            && matches!(self.flows[id].state, State::OwnerFinPending | State::Orphan)
-        {
+        if from == From::Client && self.flows[id].state.lacks_owner() {
             // Only the owner that ended has them.
             return self.drop_early(id, from);
         }
@@ -279,10 +277,7 @@ impl Engine {
 
     /// The server's bytes are early: whatever they are, an answer has begun.
     pub(crate) fn answer_begins_early(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
-        if matches!(
-            self.flows[id].state,
-            State::Fresh | State::Idle | State::Request
-        ) {
+        if self.flows[id].state.is_unanswered() {
             let _ = self.step(now, id, Event::ServerData, out);
         }
     }

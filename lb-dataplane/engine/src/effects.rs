@@ -9,7 +9,7 @@ use crate::{
     counters::Counter,
     events::What,
     flow::{Bits, Flow},
-    handover::{self, Effect, Input, Numbers, Progress, Restored, Safeguards, Talk, Then, View},
+    handover::{self, Effect, Input, Numbers, Restored, Safeguards, Talk, Then, View},
     ids::{FlowId, Leg},
     mutants::Mutant,
     pins::{Gone, PinReason},
@@ -22,47 +22,7 @@ use baton_packet::Segment;
 /// The segment that led to a decision, and its frame.
 type Frame<'a> = Option<(&'a [u8], &'a Segment)>;
 
-impl Flow {
-    fn progress(&self) -> Progress {
-        let has = |bit| self.bits.has(bit);
-        Progress {
-            tries: self.tries,
-            asked: self.asked,
-            refusals: self.refusals,
-            replays: self.replays,
-            standby_gone: has(Bits::STANDBY_GONE),
-            client_fin: has(Bits::CLIENT_FIN),
-            rescue: has(Bits::RESCUE),
-            unseen: has(Bits::UNSEEN),
-            owner_fin: has(Bits::HELD_FIN),
-        }
-    }
-}
-
 impl Engine {
-    pub(crate) fn progress(&self, id: FlowId) -> Progress {
-        self.flows[id].progress()
-    }
-
-    pub(crate) fn set_progress(&mut self, id: FlowId, progress: Progress) {
-        let before = self.progress(id);
-        if before == progress {
-            return;
-        }
-        let flow = &mut self.flows[id];
-        (flow.tries, flow.replays) = (progress.tries, progress.replays);
-        (flow.asked, flow.refusals) = (progress.asked, progress.refusals);
-        let bits = &mut flow.bits;
-        // One of the bits means something else in other states.
-        if before.standby_gone != progress.standby_gone {
-            bits.set(Bits::STANDBY_GONE, progress.standby_gone);
-        }
-        bits.set(Bits::CLIENT_FIN, progress.client_fin);
-        bits.set(Bits::RESCUE, progress.rescue);
-        bits.set(Bits::UNSEEN, progress.unseen);
-        bits.set(Bits::HELD_FIN, progress.owner_fin);
-    }
-
     /// What decisions look at.
     pub(crate) fn handover_view(&mut self, now: Instant, id: FlowId) -> View {
         let owner = self.flows[id].owner.backend;
@@ -75,7 +35,7 @@ impl Engine {
         let (adoption_expects, adoption_sends) = self.adoption_start(id);
         View {
             state: flow.state,
-            progress: flow.progress(),
+            progress: flow.progress,
             numbers: Numbers {
                 boundary: flow.boundary,
                 client_next: flow.client_next,
@@ -133,7 +93,7 @@ impl Engine {
         loop {
             let decision =
                 handover::decide(&self.handover_view(now, id), &self.safeguards(), input);
-            self.set_progress(id, decision.progress);
+            self.flows[id].progress = decision.progress;
             for effect in decision.effects() {
                 self.carry_out(now, id, effect, frame, out);
             }

@@ -217,9 +217,7 @@ impl Engine {
         spec.ack = flow.server_next;
         spec.timestamps = Self::client_stamps(flow);
         // A leg that is not the owner any more knows nothing from the boundary on.
-        let unconfirmed = leg != flow.owner
-            || flow.standby.is_some()
-            || matches!(flow.state, State::Adopting | State::AdoptingIdle);
+        let unconfirmed = leg != flow.owner || flow.standby.is_some() || flow.state.is_moving();
         // What waits was not sent.
         let next = self.sent_until(id).unwrap_or(flow.client_next);
         let numbers = [flow.boundary, next];

@@ -5,6 +5,7 @@
 
 use crate::{
     cause::Causes,
+    handover::Progress,
     ids::{Addr, BacklogId, FlowId, Leg, NONE},
     index::{Hash, Index, SPILL_MAX},
     kept::KeptList,
@@ -15,6 +16,7 @@ use crate::{
     states::State,
 };
 use baton_packet::{Mac, SeqNumber};
+
 /// Facts about a flow that are either so or not.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Bits(u16);
@@ -29,32 +31,27 @@ impl Bits {
     pub(crate) const ASIDE: u16 = 1 << 4;
     /// An adoption carries a session's restoring bytes, and their replies are still to come.
     pub(crate) const PRELUDE: u16 = 1 << 5;
+    /// The first of two replies to the restoring bytes came.
+    pub(crate) const PRELUDE_HALF: u16 = 1 << 6;
     /// A request is counted as outstanding at the owner.
-    pub(crate) const OUTSTANDING: u16 = 1 << 6;
+    pub(crate) const OUTSTANDING: u16 = 1 << 7;
     /// The kept copies, and what waits behind them (`backlog`), hold every byte since the boundary,
     /// and no answer has begun.
-    pub(crate) const KEPT_WHOLE: u16 = 1 << 7;
-    /// No application can have seen the kept bytes yet.
-    pub(crate) const UNSEEN: u16 = 1 << 8;
-    /// The standby leg closed or reset: nothing to roll back to.
-    pub(crate) const STANDBY_GONE: u16 = 1 << 9;
-    /// The client's FIN was seen while an adoption was unconfirmed.
-    pub(crate) const CLIENT_FIN: u16 = 1 << 10;
+    pub(crate) const KEPT_WHOLE: u16 = 1 << 8;
+    /// How long the request is was not known when it began.
+    pub(crate) const UNSIZED: u16 = 1 << 9;
+    /// The client's repetition of the request was counted.
+    pub(crate) const REPEATED: u16 = 1 << 10;
     /// A move or its taking back happened at `moved_ms`.
     pub(crate) const MOVED: u16 = 1 << 11;
-    /// The owner's end that is held back was a FIN; otherwise a RST, or silence.
-    pub(crate) const HELD_FIN: u16 = 1 << 12;
-    /// The adoption in flight saves a flow whose owner is gone.
-    pub(crate) const RESCUE: u16 = 1 << 13;
-    /// The first of two replies to the restoring bytes came.
-    pub(crate) const PRELUDE_HALF: u16 = 1 << 14;
-    /// The end that is held back came from a process that has the listener. Shares its bit with
-    /// `PRELUDE_HALF`, which is clear when restoring bytes leave, and looked at only then.
-    pub(crate) const CLOSER_LISTENS: u16 = Self::PRELUDE_HALF;
+    /// The end that is held back came from a process that has the listener.
+    pub(crate) const CLOSER_LISTENS: u16 = 1 << 12;
     /// The owner closed before it knew of the client's close, so that its kernel is left in
-    /// TIME_WAIT. Shares its bit with `STANDBY_GONE`: both sides have closed, and there is no
-    /// standby leg.
-    pub(crate) const POD_WAITS: u16 = Self::STANDBY_GONE;
+    /// TIME_WAIT.
+    pub(crate) const POD_WAITS: u16 = 1 << 13;
+    /// The client sent a RST that the pod may have taken: what the pod's end says is not about the
+    /// pod.
+    pub(crate) const CLIENT_RESET: u16 = 1 << 14;
     /// A FIN of our own making went to the client.
     pub(crate) const FIN_SENT: u16 = 1 << 15;
 
@@ -66,6 +63,13 @@ impl Bits {
     #[inline]
     pub(crate) fn are(self, on: u16, of: u16) -> bool {
         self.0 & of == on
+    }
+
+    /// Clears it. Whether it was set.
+    pub(crate) fn take(&mut self, bit: u16) -> bool {
+        let was = self.has(bit);
+        self.set(bit, false);
+        was
     }
 
     #[inline]
@@ -140,29 +144,16 @@ pub(crate) struct Flow {
     pub(crate) migrations: u16,
     /// The client's MSS.
     pub(crate) mss: u16,
-    /// Adoption or redirection tries so far.
-    pub(crate) tries: u8,
-    /// How often the outstanding request was given to another backend although one may have
-    /// executed it.
-    pub(crate) replays: u8,
+    /// What a hand-over, or another opening of a leg, remembers of itself.
+    pub(crate) progress: Progress,
     /// Why the flow never moves again.
     pub(crate) pin: Option<PinReason>,
     /// Why it last moved, and why it moves now.
     pub(crate) causes: Causes,
     /// What the outstanding request moved for, until it is answered.
     pub(crate) moved: Moved,
-    /// Adoption segments sent on the owner leg, and refusals among the answers to them.
-    pub(crate) asked: u8,
-    pub(crate) refusals: u8,
     /// How often the owner's pod had been replaced when the flow came to it (`Probe::renewed`).
     pub(crate) renewed: u8,
-    /// How long the request is was not known when it began.
-    pub(crate) unsized_request: bool,
-    /// The client's repetition of the request was counted.
-    pub(crate) repeated: bool,
-    /// The client sent a RST that the pod may have taken: what the pod's end says is not about the
-    /// pod.
-    pub(crate) client_reset: bool,
 }
 
 const _: () = assert!(size_of::<Flow>() == 128);
@@ -188,13 +179,10 @@ impl Flow {
             bits: Bits::default(),
             state: State::Gone,
             scales: 0,
-            tries: 0,
-            replays: 0,
+            progress: Progress::default(),
             pin: None,
             causes: Causes::default(),
             moved: Moved::NO,
-            asked: 0,
-            refusals: 0,
             renewed: 0,
             mss: 536,
             client_window: 0,
@@ -215,9 +203,6 @@ impl Flow {
             early_server: KeptList::default(),
             guard: NONE,
             backlog: BacklogId::NONE,
-            unsized_request: false,
-            repeated: false,
-            client_reset: false,
         }
     }
 
@@ -270,11 +255,6 @@ impl Flow {
     /// The flow came to its owner without a request and has had none since.
     pub(crate) fn adopted_idle(&self) -> bool {
         self.migrations > 0 && self.boundary == self.client_next
-    }
-
-    /// An adoption of it is open.
-    pub(crate) fn is_moving(&self) -> bool {
-        matches!(self.state, State::Adopting | State::AdoptingIdle)
     }
 
     /// Everything that either side sent is acknowledged by the other.

@@ -88,11 +88,6 @@ impl Engine {
         slot.is_some()
     }
 
-    /// It goes to another owner or ends.
-    fn lacks_owner(&self, id: FlowId) -> bool {
-        matches!(self.flows[id].state, State::OwnerFinPending | State::Orphan)
-    }
-
     /// Whether all requests are answered, as far as the protocol tells; the bare rule tells
     /// nothing.
     #[inline]

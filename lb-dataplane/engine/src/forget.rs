@@ -290,6 +290,7 @@ impl Engine {
     /// the next byte.
     pub(crate) fn forget_number(&self, id: FlowId) -> SeqNumber {
         let flow = &self.flows[id];
-        flow.boundary.add((1 << 31) + u32::from(flow.tries))
+        flow.boundary
+            .add((1 << 31) + u32::from(flow.progress.tries))
     }
 }

@@ -75,16 +75,12 @@ impl Engine {
     ) -> Verdict {
         if let Some(id) = found {
             let flow = &mut self.flows[id];
-            let same = flow.client_next == segment.seq.add(1)
-                && matches!(flow.state, State::SynSent | State::SynAcked);
-            let over = matches!(
-                flow.state,
-                State::Closed | State::FinSentToClient | State::SynSent | State::SynAcked
-            );
+            let same = flow.client_next == segment.seq.add(1) && flow.state.is_opening();
+            let over = flow.state.may_lack_leg() || flow.state.is_opening();
             if same {
                 let owner = flow.owner;
-                if flow.tries >= SYN_PORTS_MAX {
-                    flow.tries = 1;
+                if flow.progress.tries >= SYN_PORTS_MAX {
+                    flow.progress.tries = 1;
                 }
                 return self.forward_to_leg(frame, segment, owner);
             }
@@ -167,7 +163,7 @@ impl Engine {
         flow.scales = options.window_scale.unwrap_or(0);
         flow.last_ms = now.ms32();
         flow.sent_us = now.0 as u32;
-        flow.tries = 1;
+        flow.progress.tries = 1;
         flow.network = shares::network(flow.client_network(), self.settings.hash_keys);
         flow.bits.set(Bits::WSCALE, options.window_scale.is_some());
         flow.bits.set(Bits::SACK, options.sack_permitted);
@@ -291,10 +287,10 @@ impl Engine {
         }
         // Any other answer is a stale socket's: a challenge ACK, or the SYN-ACK of an older SYN.
         let owner = flow.owner;
-        if flow.tries >= SYN_PORTS_MAX {
+        if flow.progress.tries >= SYN_PORTS_MAX {
             return Verdict::Absorbed;
         }
-        flow.tries += 1;
+        flow.progress.tries += 1;
         self.reset_stale(owner, segment.ack, out);
         let _ = self.step(now, id, Event::SynStale, out);
         Verdict::Absorbed
@@ -333,8 +329,8 @@ impl Engine {
     /// left.
     pub(crate) fn another_for_syn(&mut self, now: Instant, id: FlowId) -> Option<Leg> {
         let flow = &mut self.flows[id];
-        flow.tries = flow.tries.saturating_add(1);
-        if flow.tries > SYN_TRIES_MAX {
+        flow.progress.tries = flow.progress.tries.saturating_add(1);
+        if flow.progress.tries > SYN_TRIES_MAX {
             return None;
         }
         let (owner, v6) = (flow.owner.backend, flow.is_v6());
@@ -351,6 +347,6 @@ impl Engine {
         let leg = std::mem::replace(&mut self.pending, Leg::NONE);
         self.drop_owner(now, id, Rest::Quiet);
         self.own_leg(id, leg);
-        (self.flows[id].asked, self.flows[id].refusals) = (0, 0);
+        self.flows[id].progress.leg_is_new();
     }
 }

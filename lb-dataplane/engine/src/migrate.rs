@@ -268,7 +268,7 @@ impl Engine {
     /// so.
     fn rests_surely(&self, flow: &Flow, id: FlowId) -> bool {
         let protocol = self.policies[usize::from(flow.policy)].spec.protocol;
-        matches!(flow.state, State::Idle | State::Fresh)
+        flow.state.is_quiet()
             && flow.all_acked()
             && self.at_rest(id)
             && guard_of(protocol).is_some()

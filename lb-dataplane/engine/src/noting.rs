@@ -19,7 +19,7 @@ impl Engine {
     /// the same moment, or comes later if the adoption left without it.
     pub(crate) fn adoption_leaves(&mut self, now: Instant, id: FlowId) {
         let flow = &mut self.flows[id];
-        if flow.state == State::AdoptingIdle && flow.tries == 1 {
+        if flow.state == State::AdoptingIdle && flow.progress.tries == 1 {
             flow.sent_us = now.0 as u32;
         }
     }

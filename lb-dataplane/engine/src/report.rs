@@ -290,8 +290,7 @@ impl Engine {
                 self.note_waiting(id, !owner, now, &mut legs.waiting);
             }
             let state = self.flows[id].state;
-            let stranded =
-                strands && owner && matches!(state, State::OwnerFinPending | State::Orphan);
+            let stranded = strands && owner && state.lacks_owner();
             legs.stranded += u64::from(stranded);
         }
         (legs.at > from).then_some(cost.max(1))

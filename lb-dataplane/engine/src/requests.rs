@@ -13,7 +13,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         if !flow.bits.has(Bits::OUTSTANDING) {
             flow.sent_us = now.0 as u32;
-            flow.repeated = false;
+            flow.bits.set(Bits::REPEATED, false);
             self.backends[usize::from(flow.owner.backend)].requests += 1;
             self.request_goes_on(now, id);
         }

@@ -61,11 +61,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Ended {
         let backend = self.flows[id].owner.backend;
-        let open = matches!(
-            self.flows[id].state,
-            State::Fresh | State::Idle | State::Request | State::Response
-        );
-        if open {
+        if self.flows[id].state.is_open() {
             if end.exited() {
                 self.counters.add(Counter::OwnersExited);
                 self.note_exit(now, backend, out);
@@ -181,7 +177,7 @@ impl Engine {
 
     /// The pause before the next try.
     pub(crate) fn rescue_pause_ms(&self, id: FlowId) -> u64 {
-        1 << self.flows[id].tries.min(PAUSE_MAX_SHIFT)
+        1 << self.flows[id].progress.tries.min(PAUSE_MAX_SHIFT)
     }
 
     /// A leg to a backend that can have one more flow now.
@@ -233,16 +229,16 @@ impl Engine {
     /// An adoption that saved a flow is confirmed.
     pub(crate) fn rescue_succeeds(&mut self, id: FlowId) {
         let flow = &mut self.flows[id];
-        if !flow.bits.has(Bits::RESCUE) {
+        if !flow.progress.rescue {
             return;
         }
-        flow.bits.set(Bits::RESCUE, false);
+        flow.progress.rescue = false;
         // Without a port where it is gone: whose flow it was.
         if let Some(former) = self.backends.get_mut(usize::from(flow.standby.backend)) {
             former.rescued += 1;
             former.drains.moved(flow.policy);
         }
-        let replayed = flow.replays > 0;
+        let replayed = flow.progress.replays > 0;
         let policy = &mut self.policies[usize::from(flow.policy)];
         policy.rescues += 1;
         policy.replays += u64::from(replayed);

@@ -251,7 +251,7 @@ impl Engine {
         };
         let end = end_of(frame, segment);
         // What the client's own RST ended says nothing of the pod.
-        let by_client = exact && self.flows[id].client_reset;
+        let by_client = exact && self.flows[id].bits.has(Bits::CLIENT_RESET);
         if exact && !by_client && matches!(self.owner_ended(now, id, end, out), Ended::Held) {
             return Verdict::Absorbed;
         }

@@ -50,7 +50,7 @@ impl Engine {
         match action {
             Action::DropKept => {
                 self.drop_kept(id);
-                if matches!(self.flows[id].state, State::FinSentToClient | State::Closed) {
+                if self.flows[id].state.may_lack_leg() {
                     // There is no owner any more.
                     self.drop_backlog(id);
                 }

@@ -165,7 +165,7 @@ impl Engine {
             }
             Sweep::Gone => {
                 let silent = backend.liveness.down() == Some(Down::Silent);
-                let open = matches!(flow.state, State::Fresh | State::Idle | State::Request);
+                let open = flow.state.is_unanswered();
                 Input::PodGone {
                     silent,
                     // That goes through the policy's members.

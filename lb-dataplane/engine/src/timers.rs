@@ -126,7 +126,8 @@ impl Engine {
         let wait_ms = match timer {
             Action::ArmHandshake => timeouts.handshake.0 / 1_000,
             Action::ArmAdoption => {
-                let wait_ms = crate::timing::ADOPTION_WAIT_MS << (flow.tries.clamp(1, 16) - 1);
+                let wait_ms =
+                    crate::timing::ADOPTION_WAIT_MS << (flow.progress.tries.clamp(1, 16) - 1);
                 wait_ms.min(self.answer_due_ms(now, id).max(1))
             }
             Action::ArmHalfClosed => timeouts.half_closed.0 / 1_000,

@@ -321,21 +321,26 @@ impl Index {
         self.dirty.classes.insert(class.clone());
     }
 
-    /// Has the policies of a class looked at again that are of that kind.
+    /// Has the policies of a class looked at again that are of that kind, by what is served of them
+    /// or by what they say, where that is not served.
     fn examine_class(&mut self, class: &Text, kind: impl Fn(&Policy) -> bool) {
         let spec = self.classes.get(class).map(|record| &record.spec);
         for (key, record) in &self.policies {
-            let policy = &record.served;
+            let is = |policy: &Policy| {
+                spec.is_some_and(|spec| match policy.classes.is_empty() {
+                    true => spec.default,
+                    false => spec.labels.include(&policy.classes),
+                })
+            };
             let was = match &record.standing {
                 Some(Standing::Fit { classes, .. }) => classes.contains(class),
                 // What made it unfit may be this class.
                 Some(Standing::Unfit { .. }) | None => true,
             };
-            let is = spec.is_some_and(|spec| match policy.classes.is_empty() {
-                true => spec.default,
-                false => spec.labels.include(&policy.classes),
-            });
-            if (was || is) && kind(policy) {
+            let served = (was || is(&record.served)) && kind(&record.served);
+            // What made it a slip may be this class, too.
+            let said = record.problem.is_some() && kind(&record.policy);
+            if served || said {
                 self.dirty.examine.insert(key.clone());
             }
         }

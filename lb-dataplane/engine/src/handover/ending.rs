@@ -24,11 +24,7 @@ impl Deciding<'_> {
     pub(super) fn owner_ended(&mut self, end: End, gone: bool, rescues: bool, rescuable: bool) {
         let (talk, state) = (self.view.talk, self.view.state);
         self.then(Then::Passes);
-        let settled = matches!(
-            state,
-            State::Fresh | State::Idle | State::Request | State::Response
-        );
-        if !settled {
+        if !state.is_open() {
             let cut = talk.unanswered && !talk.until_close;
             let counts = (cut || self.view.outstanding) && self.safe.half_closed_is_counted;
             if state == State::ClientFin && counts {
@@ -213,10 +209,7 @@ pub fn judge_reset(
     seq: SeqNumber,
     challenged: SeqNumber,
 ) -> Reset {
-    let open = matches!(
-        state,
-        State::Fresh | State::Request | State::Response | State::Idle | State::ClientFin
-    );
+    let open = state.is_open() || state == State::ClientFin;
     let told_apart = safe.every_rst_is_told_apart || (migrated && state != State::Fresh);
     if acks || !open || !told_apart || !safe.late_rst_is_told_apart {
         Reset::Owners

@@ -66,7 +66,7 @@ impl Deciding<'_> {
         (progress.standby_gone, progress.rescue) = (true, true);
         progress.unseen = false;
         progress.tries = 1;
-        (progress.asked, progress.refusals) = (0, 0);
+        progress.leg_is_new();
         self.with(Effect::RescueBegins);
         self.step(if self.view.kept_whole {
             Event::RescueRequest

@@ -39,10 +39,15 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// What was sent to a leg before, and came from it, is not about this one.
+    pub const fn leg_is_new(&mut self) {
+        (self.asked, self.refusals) = (0, 0);
+    }
+
     /// A hand-over from a living owner begins.
     pub const fn hand_over(&mut self) {
         self.tries = 1;
-        (self.asked, self.refusals) = (0, 0);
+        self.leg_is_new();
         (self.standby_gone, self.client_fin) = (false, false);
     }
 }

@@ -69,17 +69,8 @@ names! {
     }
 }
 
-impl State {
-    /// Established, neither end closed, and the owner confirmed.
-    #[inline]
-    #[must_use]
-    pub const fn is_open(self) -> bool {
-        matches!(
-            self,
-            Self::Fresh | Self::Request | Self::Response | Self::Idle
-        )
-    }
-}
+mod axes;
+pub use axes::{Conn, Owner, Turn};
 
 names! {
     /// What can happen to a flow.

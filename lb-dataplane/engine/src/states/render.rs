@@ -30,8 +30,21 @@ pub fn render() -> String {
             row.frame.name()
         );
     }
+    axes(&mut text);
     square(&mut text);
     text
+}
+
+/// What each state says on each axis.
+fn axes(text: &mut String) {
+    text.push_str(
+        "\n## What each state says\n\n| state | connection | turn | owner |\n|---|---|---|---|\n",
+    );
+    for state in State::ALL.iter().filter(|s| **s != State::Gone) {
+        let (name, conn, owner) = (state.name(), state.conn().name(), state.owner().name());
+        let turn = state.turn().map_or("", |turn| turn.name());
+        let _ = writeln!(text, "| {name} | {conn} | {turn} | {owner} |");
+    }
 }
 
 /// Every pair of state and event.

@@ -33,6 +33,24 @@ fn world() -> Index {
 }
 
 #[test]
+fn a_slip_that_a_dataplane_makes_ends_with_the_dataplane() {
+    let mut index = index();
+    // Its own address and the unspecified one, which stands for it. What is served meanwhile has
+    // no explicit address.
+    let mut twice = policy(1, "s", 80);
+    twice.generation = 2;
+    twice.listeners[0].addresses = vec![IpAddr::from([0; 4]), address(200)];
+    add(&mut index, "p", twice);
+    let _ = index.fold(2);
+    let accepted = ConditionKind::Accepted;
+    expect(&index, "p", accepted, Reason::Invalid, "generation 1");
+    index.apply(Change::Pod(key("pod-200"), None));
+    let _ = index.fold(3);
+    // Only dataplanes' own addresses are allowed to it, and it is none any more.
+    expect(&index, "p", accepted, Reason::NotAllowed, "10.0.0.200");
+}
+
+#[test]
 fn a_slip_keeps_what_was_good_and_its_endpoints_are_followed() {
     let mut index = index();
     let revision = index.class("class").expect("it exists").revision;
