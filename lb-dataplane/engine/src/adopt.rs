@@ -10,7 +10,7 @@ use crate::{
     counters::Counter,
     events::What,
     flow::Bits,
-    handover::{Input, Then, challenge},
+    handover::{Input, Mark, Then, challenge},
     ids::{FlowId, Leg},
     ledger::Moved,
     legs::Use,
@@ -367,7 +367,7 @@ impl Engine {
         let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
         self.own_leg(id, leg);
         self.flows[id].bits.set(Bits::PRELUDE, false);
-        self.flows[id].progress.rescue = false;
+        self.flows[id].progress.set(Mark::Rescue, false);
         if self.flows[id].pin.is_some() {
             self.drop_guard(id);
         }
@@ -402,7 +402,7 @@ impl Engine {
         flow.moved_ms = now.ms32();
         flow.bits.set(Bits::MOVED, true);
         let (old, new) = (flow.standby, flow.owner);
-        let rescued = flow.progress.rescue;
+        let rescued = flow.progress.is(Mark::Rescue);
         self.tell(id, What::Moved);
         self.move_ends(id, MoveEnd::Moved);
         self.flows[id].causes.moved();

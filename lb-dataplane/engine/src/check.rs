@@ -5,6 +5,7 @@
 use crate::{
     Engine,
     flow::{Bits, Flow},
+    handover::Mark,
     ids::{FlowId, Leg, to_addr},
     legs::Use,
     mutants::Mutant,
@@ -122,9 +123,9 @@ impl Engine {
             assert_eq!(used_by(flow.standby), Some(Use::Standby(id)));
             assert!(adopting, "a standby leg in {:?}", flow.state);
         } else if adopting {
-            assert!(flow.progress.standby_gone, "no standby leg");
+            assert!(flow.progress.is(Mark::StandbyGone), "no standby leg");
         }
-        if flow.is_moving() {
+        if flow.state.is_moving() {
             assert!(flow.causes.open().is_some(), "a move without a cause");
         } else if flow.causes.open().is_some() {
             assert!(

@@ -15,7 +15,7 @@ use crate::{
     early::Turn,
     figures::Reset,
     flow::Bits,
-    handover::{ClientData, ClientFin, Input, client_data, client_fin},
+    handover::{ClientData, ClientFin, Input, Mark, client_data, client_fin},
     ids::{FlowId, to_addr},
     mutants::Mutant,
     pins::{Lost, PinReason},
@@ -123,10 +123,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> bool {
         let flow = &self.flows[id];
-        let open = matches!(
-            flow.state,
-            State::Fresh | State::Request | State::Response | State::Idle | State::ClientFin
-        );
+        let open = flow.state.is_open() || flow.state == State::ClientFin;
         let Some(mut spec) = self.to_leg(flow.owner).filter(|_| open) else {
             return false;
         };
@@ -341,7 +338,7 @@ impl Engine {
         let fin = client_fin(&self.handover_view(now, id));
         let mut keeps = treat;
         if let ClientFin::Moves { .. } | ClientFin::GoesWithRequest | ClientFin::Waits = fin {
-            self.flows[id].progress.client_fin = true;
+            self.flows[id].progress.set(Mark::ClientFin, true);
             if fin != ClientFin::Waits && segment.payload_len() == 0 {
                 // One with data is kept with its data. An orphan has room: otherwise it would not
                 // count as seen.
@@ -490,7 +487,7 @@ impl Engine {
                     }
                     ClientData::BeginsKept { held } => {
                         self.begin_request(id, frame, segment);
-                        self.flows[id].progress.unseen = true;
+                        self.flows[id].progress.set(Mark::Unseen, true);
                         if held {
                             self.decide(now, id, Input::RequestAtDead, None, out);
                             return Frame::Absorb;

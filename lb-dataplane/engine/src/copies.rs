@@ -17,6 +17,7 @@ use crate::{
     Engine,
     counters::Counter,
     flow::Bits,
+    handover::Mark,
     ids::FlowId,
     kept::{KEPT_PER_FLOW_MAX, KeptList},
     pieces,
@@ -169,7 +170,7 @@ impl Engine {
             .returns(flow.network, self.kept.count(flow.kept));
         self.kept.clear(&mut flow.kept);
         flow.bits.set(Bits::KEPT_WHOLE, false);
-        flow.progress.unseen = false;
+        flow.progress.set(Mark::Unseen, false);
     }
 
     /// A pinned flow's request is not sent again, unless it is being handed over just now.

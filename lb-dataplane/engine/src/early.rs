@@ -32,7 +32,7 @@ use crate::{
     ids::FlowId,
     kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
     pieces,
-    states::{Event, State},
+    states::Event,
     tables::From,
 };
 use baton_api::Protocol;

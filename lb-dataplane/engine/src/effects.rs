@@ -8,7 +8,7 @@ use crate::{
     clock::Instant,
     counters::Counter,
     events::What,
-    flow::{Bits, Flow},
+    flow::Bits,
     handover::{self, Effect, Input, Numbers, Restored, Safeguards, Talk, Then, View},
     ids::{FlowId, Leg},
     mutants::Mutant,

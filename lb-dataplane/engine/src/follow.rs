@@ -27,7 +27,6 @@ use crate::{
     ids::{FlowId, NONE},
     mutants::Mutant,
     pins::PinReason,
-    states::State,
     tables::{From, guard_of},
 };
 use baton_api::Protocol;
@@ -76,7 +75,7 @@ impl Engine {
         let mut slot = self.guards.take(guard, id);
         if slot.is_none()
             && let Some(other) = self.guards.gives_way()
-            && !self.lacks_owner(other)
+            && !self.flows[other].state.lacks_owner()
         {
             self.pin(other, PinReason::GuardsFull);
             slot = self.guards.take(guard, id);

@@ -369,6 +369,6 @@ impl Flow {
     /// Somebody asked to have it moved, and that has not begun.
     #[inline]
     pub(crate) fn has_wish(&self) -> bool {
-        self.causes.open() == Some(Cause::Manual) && !self.is_moving()
+        self.causes.open() == Some(Cause::Manual) && !self.state.is_moving()
     }
 }

@@ -65,7 +65,7 @@ impl Engine {
         let (from, to, cause) = match what {
             What::MoveAsked | What::MoveDropped => (flow.owner, flow.standby, true),
             What::Moved | What::RolledBack => (flow.standby, flow.owner, true),
-            _ if flow.is_moving() => (flow.standby, flow.owner, true),
+            _ if flow.state.is_moving() => (flow.standby, flow.owner, true),
             _ => (flow.owner, Leg::NONE, false),
         };
         let event = Happened {

@@ -90,7 +90,7 @@ impl Engine {
         self.drop_early(id, From::Server);
         self.drop_guard(id);
         self.client_closes(now, id);
-        if self.flows[id].is_moving() {
+        if self.flows[id].state.is_moving() {
             self.move_ends(id, MoveEnd::Ended);
         }
         let flow = &self.flows[id];

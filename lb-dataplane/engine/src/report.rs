@@ -14,7 +14,6 @@ use crate::{
     pins::{Lost, PinReason},
     placement::Placement,
     policy::Policy,
-    states::State,
     view::Slots,
 };
 use baton_api::{BackendPlacement, BackendState, Endpoint, Micros, PolicyPlacement, PolicyState};

@@ -20,14 +20,12 @@ use crate::{
     clock::Instant,
     counters::Counter,
     events::What,
-    flow::Bits,
-    handover::{End, Input, Then},
+    handover::{End, Input, Mark, Then},
     ids::{FlowId, Leg},
     mutants::Mutant,
     pins::Lost,
     policy::Policy,
     ports::Purpose,
-    states::State,
     timing::PAUSE_MAX_SHIFT,
 };
 use baton_api::{BackendFailure, Protocol};
@@ -61,7 +59,8 @@ impl Engine {
         out: &mut impl Output,
     ) -> Ended {
         let backend = self.flows[id].owner.backend;
-        if self.flows[id].state.is_open() {
+        let open = self.flows[id].state.is_open();
+        if open {
             if end.exited() {
                 self.counters.add(Counter::OwnersExited);
                 self.note_exit(now, backend, out);
@@ -229,10 +228,10 @@ impl Engine {
     /// An adoption that saved a flow is confirmed.
     pub(crate) fn rescue_succeeds(&mut self, id: FlowId) {
         let flow = &mut self.flows[id];
-        if !flow.progress.rescue {
+        if !flow.progress.is(Mark::Rescue) {
             return;
         }
-        flow.progress.rescue = false;
+        flow.progress.set(Mark::Rescue, false);
         // Without a port where it is gone: whose flow it was.
         if let Some(former) = self.backends.get_mut(usize::from(flow.standby.backend)) {
             former.rescued += 1;

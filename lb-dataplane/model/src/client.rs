@@ -7,7 +7,7 @@
 use crate::{step::Run, wire::Wire, world::Why};
 use baton_engine::{
     Lost,
-    handover::{ClientData, ClientFin, Input, client_data, client_fin},
+    handover::{ClientData, ClientFin, Input, Mark, client_data, client_fin},
     states::{Event, Frame, State},
 };
 
@@ -122,7 +122,7 @@ impl Run<'_> {
             }
             ClientData::BeginsKept { held } => {
                 self.begin_request(seq);
-                self.world.flow.progress.unseen = true;
+                self.world.flow.progress.set(Mark::Unseen, true);
                 if held {
                     self.decide(Input::RequestAtDead);
                     return Frame::Absorb;
@@ -138,7 +138,7 @@ impl Run<'_> {
     fn begin_request(&mut self, seq: u8) {
         let flow = &mut self.world.flow;
         flow.kept_fin = false;
-        flow.progress.unseen = false;
+        flow.progress.set(Mark::Unseen, false);
         flow.boundary = seq;
         flow.progress.replays = 0;
         flow.kept = !flow.pinned;
@@ -147,7 +147,7 @@ impl Run<'_> {
     fn client_fin(&mut self, treat: Frame) -> Frame {
         let fin = client_fin(&self.view());
         if let ClientFin::Moves { .. } | ClientFin::GoesWithRequest | ClientFin::Waits = fin {
-            self.world.flow.progress.client_fin = true;
+            self.world.flow.progress.set(Mark::ClientFin, true);
             self.world.flow.kept_fin |= fin != ClientFin::Waits;
         }
         match fin {

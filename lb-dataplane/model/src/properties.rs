@@ -11,7 +11,7 @@ use crate::{
     step::Run,
     world::{Broken, Ended, Why, World},
 };
-use baton_engine::timing::REPLAYS_MAX;
+use baton_engine::{handover::Mark, timing::REPLAYS_MAX};
 use stateright::{Model, Property};
 
 impl Model for HandOver {
@@ -66,7 +66,7 @@ fn properties() -> Vec<Property<HandOver>> {
         ),
         Property::always("what is called unseen was not executed", |_, w: &World| {
             let asked = usize::from(w.client.sent.max(1) - 1);
-            !(w.flow.progress.unseen && w.flow.kept)
+            !(w.flow.progress.is(Mark::Unseen) && w.flow.kept)
                 || w.flow.progress.replays > 0
                 || w.ghost.executed[asked] == 0
         }),

@@ -10,7 +10,7 @@ use crate::{
     world::{At, Why},
 };
 use baton_engine::{
-    handover::{End, Input, Reset, Then, challenge, judge_reset},
+    handover::{End, Input, Mark, Reset, Then, challenge, judge_reset},
     states::{Event, Frame, State},
 };
 
@@ -100,7 +100,7 @@ impl Run<'_> {
                 flow.pinned = true;
                 if self.state() == State::Request {
                     self.world.flow.kept = false;
-                    self.world.flow.progress.unseen = false;
+                    self.world.flow.progress.set(Mark::Unseen, false);
                 }
             }
             treat = self.step(Event::ServerData);

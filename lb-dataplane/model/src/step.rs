@@ -12,6 +12,7 @@ use crate::{
 };
 use baton_engine::{
     Lost,
+    handover::Mark,
     states::{Action, Event, Frame, State, Transition, meaning},
     timing::REPLAYS_MAX,
 };
@@ -125,7 +126,7 @@ impl<'a> Run<'a> {
             Action::DropKept => {
                 flow.kept = false;
                 flow.kept_fin = false;
-                flow.progress.unseen = false;
+                flow.progress.set(Mark::Unseen, false);
             }
             Action::ReplayKept => self.replay_kept(),
             Action::SendAdoption => {
@@ -151,7 +152,7 @@ impl<'a> Run<'a> {
             }
             Action::CloseStandby => {
                 flow.migrated = true;
-                flow.progress.rescue = false;
+                flow.progress.set(Mark::Rescue, false);
                 let old = flow.standby.take();
                 self.close_leg(old);
             }
@@ -166,7 +167,7 @@ impl<'a> Run<'a> {
             Action::DropOwner => flow.owner = None,
             Action::ResumeStandby => {
                 flow.owner = flow.standby.take();
-                flow.progress.rescue = false;
+                flow.progress.set(Mark::Rescue, false);
             }
             Action::RenewPort => {
                 let owner = flow.owner;
@@ -202,7 +203,7 @@ impl<'a> Run<'a> {
                 flow.standby = None;
                 flow.kept = false;
                 flow.kept_fin = false;
-                flow.progress.unseen = false;
+                flow.progress.set(Mark::Unseen, false);
                 flow.state = At(State::Gone);
             }
             // Nothing is sent to pods that a hand-over meets, or decided by it; timers end whenever

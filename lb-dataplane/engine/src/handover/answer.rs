@@ -14,7 +14,7 @@
 //!   front of pods and clients, a million moves came to about 30,000 retries and no client saw one
 //!   (`make soak-path`).
 
-use super::{Deciding, Effect, Reply, Restored, Then};
+use super::{Deciding, Effect, Mark, Reply, Restored, Then};
 use crate::{
     counters::Counter,
     pins::Lost,
@@ -173,8 +173,8 @@ impl Deciding<'_> {
     pub(super) fn never_had_it(&mut self, event: Event) {
         let view = self.view;
         let progress = self.progress();
-        if !progress.standby_gone {
-            if progress.rescue {
+        if !progress.is(Mark::StandbyGone) {
+            if progress.is(Mark::Rescue) {
                 progress.replays = progress.replays.saturating_sub(1);
             }
             self.step(event);
@@ -187,7 +187,7 @@ impl Deciding<'_> {
         if progress.replays > 0 {
             progress.replays -= 1;
         } else {
-            progress.unseen = true;
+            progress.set(Mark::Unseen, true);
         }
         if event == Event::Refused
             && view.state == State::Adopting
@@ -204,7 +204,7 @@ impl Deciding<'_> {
         if !found {
             return self.orphaned(Event::RefusedAll);
         }
-        if !std::mem::take(&mut self.progress().unseen) {
+        if !self.progress().take(Mark::Unseen) {
             self.replays();
         }
         self.step(Event::RefusedNext);
@@ -212,7 +212,7 @@ impl Deciding<'_> {
 
     /// Nobody has the flow: it waits for whoever can adopt it.
     fn orphaned(&mut self, event: Event) {
-        if !self.progress().rescue {
+        if !self.progress().is(Mark::Rescue) {
             self.with(Effect::OrphanSince);
         }
         self.step(event);
@@ -261,7 +261,7 @@ impl Deciding<'_> {
             return self.step(Event::FateUnknownReset);
         }
         self.count(Counter::FateReplayed);
-        if self.progress().standby_gone {
+        if self.progress().is(Mark::StandbyGone) {
             return self.orphaned(Event::FateUnknownNext);
         }
         self.replays();
@@ -272,14 +272,16 @@ impl Deciding<'_> {
     /// The old owner says something while the new one is unconfirmed.
     pub(super) fn standby(&mut self, new: bool, reset: bool, fin: bool) {
         if new {
-            if self.idle() && !self.progress().standby_gone {
+            if self.idle() && !self.progress().is(Mark::StandbyGone) {
                 // It had more to say, and no request is at stake: the move is taken back.
                 self.step(Event::Withdrawn);
                 return self.then(Then::GoOn);
             }
             self.count(Counter::FencedData);
         }
-        self.progress().standby_gone |= reset || fin;
+        if reset || fin {
+            self.progress().set(Mark::StandbyGone, true);
+        }
         if reset {
             self.with(Effect::FreeStandby);
         }

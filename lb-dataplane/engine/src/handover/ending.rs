@@ -12,7 +12,7 @@
 //!   time-out that crosses a request, and acknowledges those, too. A part of a request whose pod
 //!   died goes to another pod like a whole one: nobody meant that.
 
-use super::{Deciding, Effect, End, Safeguards, Then};
+use super::{Deciding, Effect, End, Mark, Safeguards, Then};
 use crate::{
     counters::Counter,
     pins::{Gone, Lost},
@@ -44,7 +44,7 @@ impl Deciding<'_> {
         } else if state == State::Request {
             // Not where a command to close (`quit`) has no other answer.
             if !(talk.answered && talk.closing) {
-                self.progress().owner_fin = end.fin;
+                self.progress().set(Mark::OwnerFin, end.fin);
                 self.ends_with_request(end);
             }
         } else if state == State::Response && !talk.answered {
@@ -52,7 +52,7 @@ impl Deciding<'_> {
                 self.with(Effect::Lost(Lost::ResponseBegun));
             }
         } else if !talk.closing {
-            self.progress().owner_fin = end.fin;
+            self.progress().set(Mark::OwnerFin, end.fin);
             self.with(Effect::HoldEnd(end.closer_listens()));
             self.step(Event::OwnerEnded);
             if gone {
@@ -94,7 +94,7 @@ impl Deciding<'_> {
         if let Some(lost) = lost {
             return self.with(Effect::Lost(lost));
         }
-        self.progress().unseen = unseen;
+        self.progress().set(Mark::Unseen, unseen);
         self.owner_gone();
         self.then(Then::Held);
     }
@@ -128,7 +128,7 @@ impl Deciding<'_> {
     /// The pod lives, or nobody follows it: the end was meant.
     pub(super) fn close_stands(&mut self) {
         self.with(Effect::OwnerKnown);
-        let fin = self.progress().owner_fin;
+        let fin = self.progress().is(Mark::OwnerFin);
         self.step(if fin {
             Event::CloseStands
         } else {
@@ -154,14 +154,14 @@ impl Deciding<'_> {
         if !silent || view.pinned || !rescuable {
             return self.then(Then::Stays);
         }
-        self.progress().owner_fin = false;
+        self.progress().set(Mark::OwnerFin, false);
         self.strand(Gone::Silent);
         self.with(Effect::TryRescue);
     }
 
     /// The owner is gone: another one is needed.
     pub(super) fn owner_gone(&mut self) {
-        self.strand(Gone::of_end(self.decision.progress.owner_fin));
+        self.strand(Gone::of_end(self.decision.progress.is(Mark::OwnerFin)));
         self.with(Effect::TryRescue);
     }
 

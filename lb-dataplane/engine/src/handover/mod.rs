@@ -31,7 +31,8 @@ mod types;
 pub use client::{ClientData, ClientFin, client_data, client_fin};
 pub use ending::{Reset, challenge, judge_reset};
 pub use types::{
-    Decision, Effect, End, Input, Numbers, Progress, Reply, Restored, Safeguards, Talk, Then, View,
+    Decision, Effect, End, Input, Mark, Numbers, Progress, Reply, Restored, Safeguards, Talk, Then,
+    View,
 };
 
 use crate::{
@@ -70,7 +71,7 @@ pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
         Input::PodLives { replaced, settled } => it.pod_lives(replaced, settled),
         Input::PodGone { silent, rescuable } => it.pod_gone(silent, rescuable),
         Input::CloseStands => it.close_stands(),
-        Input::RequestAtDead => it.strand(Gone::of_end(view.progress.owner_fin)),
+        Input::RequestAtDead => it.strand(Gone::of_end(view.progress.is(Mark::OwnerFin))),
         Input::OrphanDue { waited_ms } => it.orphan_due(waited_ms),
         Input::Rescuer { found } => it.rescuer(found),
         Input::Overdue => it.overdue(),
@@ -109,7 +110,7 @@ impl Deciding<'_> {
 
     /// The client's FIN that came while the adoption was open takes effect with the settled owner.
     fn settled(&mut self) {
-        if std::mem::take(&mut self.progress().client_fin) {
+        if self.progress().take(Mark::ClientFin) {
             self.step(Event::ClientFin);
         }
     }

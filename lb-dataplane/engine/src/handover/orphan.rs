@@ -10,7 +10,7 @@
 //!   where pods end together, as in a scale-down from 6 to 1, 4 requests of 106,099 had met three
 //!   of them (suite of `make e2e` beside a load of 12 to 16).
 
-use super::{Deciding, Effect, Then};
+use super::{Deciding, Effect, Mark, Then};
 use crate::{
     pins::Lost,
     states::{Event, State},
@@ -24,8 +24,8 @@ impl Deciding<'_> {
         debug_assert_eq!(self.view.state, State::Orphan);
         let (numbers, request) = (self.view.numbers, self.view.kept_whole);
         let has_all = numbers.server_acked == numbers.server_next;
-        let only_fin =
-            self.progress().client_fin && numbers.client_acked.add(1) == numbers.client_next;
+        let only_fin = self.progress().is(Mark::ClientFin)
+            && numbers.client_acked.add(1) == numbers.client_next;
         let closes = only_fin && self.safe.kept_fin_is_answered;
         if !request && closes && has_all {
             // Nothing but the client's close is unanswered.
@@ -52,7 +52,7 @@ impl Deciding<'_> {
 
     /// There is a request, and some pod may have executed it.
     fn may_have_run(&self) -> bool {
-        self.view.kept_whole && !self.decision.progress.unseen
+        self.view.kept_whole && !self.decision.progress.is(Mark::Unseen)
     }
 
     pub(super) fn rescuer(&mut self, found: bool) {
@@ -63,8 +63,9 @@ impl Deciding<'_> {
             self.replays();
         }
         let progress = self.progress();
-        (progress.standby_gone, progress.rescue) = (true, true);
-        progress.unseen = false;
+        progress.set(Mark::StandbyGone, true);
+        progress.set(Mark::Rescue, true);
+        progress.set(Mark::Unseen, false);
         progress.tries = 1;
         progress.leg_is_new();
         self.with(Effect::RescueBegins);
@@ -78,7 +79,7 @@ impl Deciding<'_> {
     /// Nobody adopted the flow in all the time: it ends as its owner ended it, if the client has
     /// all and wants nothing.
     fn ends_alone(&mut self) {
-        if self.view.kept_whole || !self.progress().owner_fin {
+        if self.view.kept_whole || !self.progress().is(Mark::OwnerFin) {
             return self.lose(Lost::NoBackend);
         }
         self.with(Effect::Lost(Lost::NoBackend));
@@ -107,7 +108,7 @@ impl Deciding<'_> {
         }
         self.replays();
         self.progress().hand_over();
-        self.progress().rescue = true;
+        self.progress().set(Mark::Rescue, true);
         self.step(Event::ResponseTimeout);
     }
 }

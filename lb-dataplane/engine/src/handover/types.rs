@@ -26,19 +26,48 @@ pub struct Progress {
     /// How often the outstanding request was given to another pod although one may have executed
     /// it.
     pub replays: u8,
+    /// A bit for each [`Mark`].
+    marks: u8,
+}
+
+/// What is so or not of a hand-over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mark {
     /// The standby leg closed or reset: nothing to roll back to.
-    pub standby_gone: bool,
+    StandbyGone = 1,
     /// The client's FIN came while an adoption was unconfirmed, or the flow had no owner.
-    pub client_fin: bool,
+    ClientFin = 1 << 1,
     /// The adoption in flight saves a flow whose owner is gone.
-    pub rescue: bool,
+    Rescue = 1 << 2,
     /// No application can have seen the kept bytes yet.
-    pub unseen: bool,
+    Unseen = 1 << 3,
     /// The owner ended by a FIN; otherwise by a RST, or in silence.
-    pub owner_fin: bool,
+    OwnerFin = 1 << 4,
 }
 
 impl Progress {
+    /// Whether it is so.
+    #[must_use]
+    pub const fn is(&self, mark: Mark) -> bool {
+        self.marks & mark as u8 != 0
+    }
+
+    /// It is, or is not.
+    pub const fn set(&mut self, mark: Mark, on: bool) {
+        self.marks = match on {
+            true => self.marks | mark as u8,
+            false => self.marks & !(mark as u8),
+        };
+    }
+
+    /// It is not any more. Whether it was.
+    pub const fn take(&mut self, mark: Mark) -> bool {
+        let was = self.is(mark);
+        self.set(mark, false);
+        was
+    }
+
     /// What was sent to a leg before, and came from it, is not about this one.
     pub const fn leg_is_new(&mut self) {
         (self.asked, self.refusals) = (0, 0);
@@ -48,7 +77,8 @@ impl Progress {
     pub const fn hand_over(&mut self) {
         self.tries = 1;
         self.leg_is_new();
-        (self.standby_gone, self.client_fin) = (false, false);
+        self.set(Mark::StandbyGone, false);
+        self.set(Mark::ClientFin, false);
     }
 }
 
