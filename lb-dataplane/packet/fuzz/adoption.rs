@@ -46,9 +46,10 @@ fn case_of(input: &[u8]) -> (Case, &[u8]) {
             payload: &[],
         },
         message: Adoption {
-            kind: match usize::from(kind & 15).checked_sub(3) {
+            kind: match usize::from(kind & 15).checked_sub(4) {
                 None if kind & 3 == 0 => MessageKind::Adopt,
                 None if kind & 3 == 1 => MessageKind::Probe,
+                None if kind & 3 == 2 => MessageKind::Release,
                 None => MessageKind::Forget,
                 Some(n) => MessageKind::Answer(Reason::ALL[n % Reason::ALL.len()]),
             },

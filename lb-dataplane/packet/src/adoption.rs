@@ -22,6 +22,7 @@ const EXPERIMENT_ADOPT: u16 = 0xba70;
 const EXPERIMENT_PROBE: u16 = 0xba71;
 const EXPERIMENT_ANSWER: u16 = 0xba72;
 const EXPERIMENT_FORGET: u16 = 0xba73;
+const EXPERIMENT_RELEASE: u16 = 0xba74;
 const FLAG_WINDOW_SCALE: u8 = 1;
 const FLAG_SACK: u8 = 2;
 const FLAG_TIMESTAMPS: u8 = 4;
@@ -108,6 +109,9 @@ pub enum MessageKind {
     /// Nothing uses this pair of ports any more: let connection trackers on the way forget it. A
     /// SYN, which begins anew there, and its answer a RST, with which they drop the entry.
     Forget,
+    /// Let go of this connection if the application has read nothing from the message's number on
+    /// and sent nothing beyond its acknowledgement: its request goes elsewhere.
+    Release,
     /// From the pod: why not, or [`Reason::Ready`].
     Answer(Reason),
 }
@@ -138,6 +142,15 @@ pub enum Reason {
     Renew = 9,
     /// The pod's packet rules redirect connections, so that an adoption would go around a proxy.
     PacketRules = 10,
+    /// The answer to a Release: the connection was let go of, and nobody will ever read what it
+    /// asked about. Its last segment, which has the mark of that ([`EndMark::Released`]), may come
+    /// before or be lost.
+    ///
+    /// [`EndMark::Released`]: crate::EndMark::Released
+    Released = 11,
+    /// The answer to a Release: the connection is not as it says, mostly because the application
+    /// has begun to read. Nothing was done, and no copy of this Release will do anything.
+    Kept = 12,
 }
 
 impl Reason {
@@ -153,6 +166,8 @@ impl Reason {
         Self::Forgotten,
         Self::Renew,
         Self::PacketRules,
+        Self::Released,
+        Self::Kept,
     ];
 
     /// The code on the wire.
@@ -184,6 +199,8 @@ impl Reason {
             Self::Forgotten => "forgotten",
             Self::Renew => "renew",
             Self::PacketRules => "packet_rules",
+            Self::Released => "released",
+            Self::Kept => "kept",
         }
     }
 
@@ -192,7 +209,7 @@ impl Reason {
     /// means depends on when that was.)
     #[must_use]
     pub const fn pod_never_had_it(self) -> bool {
-        !matches!(self, Self::AlreadyAdopted | Self::Renew)
+        !matches!(self, Self::AlreadyAdopted | Self::Renew | Self::Kept)
     }
 }
 
@@ -272,6 +289,10 @@ impl Adoption {
                 let (scales, flags) = attributes();
                 (EXPERIMENT_FORGET, self.mss, scales, flags)
             }
+            MessageKind::Release => {
+                let (scales, flags) = attributes();
+                (EXPERIMENT_RELEASE, self.mss, scales, flags)
+            }
             MessageKind::Answer(reason) => (EXPERIMENT_ANSWER, reason.code(), 0, epoch),
         }
     }
@@ -334,7 +355,7 @@ pub fn build_adoption(
     }
     let (flags, window) = match message.kind {
         MessageKind::Answer(_) => (Flags::RST | Flags::ACK, 0),
-        MessageKind::Adopt | MessageKind::Probe => (Flags::ACK, spec.window),
+        MessageKind::Adopt | MessageKind::Probe | MessageKind::Release => (Flags::ACK, spec.window),
         MessageKind::Forget => (Flags::SYN, spec.window),
     };
     let timestamps = spec.timestamps.unwrap_or_default();
@@ -391,7 +412,7 @@ pub fn parse_adoption(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
 fn parse_layout(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
     let option = array::<40>(frame, usize::from(seg.l4) + 20)?;
     let expected = match be16::<40, 2>(option) {
-        EXPERIMENT_ADOPT | EXPERIMENT_PROBE => Flags::ACK,
+        EXPERIMENT_ADOPT | EXPERIMENT_PROBE | EXPERIMENT_RELEASE => Flags::ACK,
         EXPERIMENT_ANSWER => Flags::RST | Flags::ACK,
         EXPERIMENT_FORGET => Flags::SYN,
         _ => return None,
@@ -436,6 +457,7 @@ impl RawAdoption {
             EXPERIMENT_ADOPT => Some(MessageKind::Adopt),
             EXPERIMENT_PROBE => Some(MessageKind::Probe),
             EXPERIMENT_FORGET => Some(MessageKind::Forget),
+            EXPERIMENT_RELEASE => Some(MessageKind::Release),
             EXPERIMENT_ANSWER if scales == 0 && flags & ATTRIBUTE_FLAGS == 0 => {
                 let value = be16::<TAG_INPUT_BYTES, 46>(&self.input);
                 Reason::from_code(value).map(MessageKind::Answer)

@@ -22,15 +22,21 @@ pub enum EndMark {
     Exiting,
     /// It had the listener of the connection's port.
     Listening,
+    /// It had read nothing of what a Release asked about, and the adopter let the connection go.
+    Released,
 }
 
 impl EndMark {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Exiting, Self::Listening, Self::Released];
+
     /// The urgent pointer of such a segment.
     #[must_use]
     pub const fn urgent_pointer(self) -> u16 {
         match self {
             Self::Exiting => 0xBA7E,
             Self::Listening => 0xBA7F,
+            Self::Released => 0xBA80,
         }
     }
 }
@@ -40,7 +46,7 @@ const URGENT_POINTER: usize = 18;
 /// Takes the mark off a FIN or RST and says which it was. The checksum is updated incrementally.
 #[must_use]
 pub fn take_end_mark(frame: &mut [u8], seg: &Segment) -> Option<EndMark> {
-    [EndMark::Exiting, EndMark::Listening]
+    EndMark::ALL
         .into_iter()
         .find(|mark| set_urgent_pointer(frame, seg, mark.urgent_pointer(), 0))
 }
@@ -107,7 +113,7 @@ mod tests {
     #[test]
     fn a_mark_goes_on_and_off_and_leaves_the_frame_as_it_was() {
         for flags in [Flags::FIN | Flags::ACK, Flags::RST, Flags::RST | Flags::ACK] {
-            for mark in [EndMark::Exiting, EndMark::Listening] {
+            for mark in EndMark::ALL {
                 let plain = built(flags);
                 let mut frame = plain.clone();
                 let seg = segment(&frame);

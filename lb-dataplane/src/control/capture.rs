@@ -406,6 +406,11 @@ impl Stream {
                 MessageKind::Forget => {
                     format!("has trackers on the way to {name} forget this pair")
                 }
+                MessageKind::Release => {
+                    format!(
+                        "asks {name} to let go of this connection, whose request nobody has read"
+                    )
+                }
                 MessageKind::Answer(reason) => format!("{name} answers: {}", reason.label()),
             }
         });

@@ -17,6 +17,7 @@ const KINDS: [(&str, u16); 4] = [
     ("probe", 0xba71),
     ("answer", 0xba72),
     ("forget", 0xba73),
+    ("release", 0xba74),
 ];
 const FLAGS: [char; 4] = ['w', 's', 't', 'e'];
 

@@ -20,6 +20,7 @@ fn kind() -> impl Strategy<Value = MessageKind> {
         Just(MessageKind::Adopt),
         Just(MessageKind::Probe),
         Just(MessageKind::Forget),
+        Just(MessageKind::Release),
         prop::sample::select(Reason::ALL).prop_map(MessageKind::Answer),
     ]
 }
@@ -120,7 +121,7 @@ proptest! {
         let flags = match case.message.kind {
             MessageKind::Answer(_) => Flags::RST | Flags::ACK,
             MessageKind::Forget => Flags::SYN,
-            MessageKind::Adopt | MessageKind::Probe => Flags::ACK,
+            MessageKind::Adopt | MessageKind::Probe | MessageKind::Release => Flags::ACK,
         };
         prop_assert_eq!(seg.flags, flags);
         prop_assert_eq!(seg.window, if answer { 0 } else { case.spec.window });

@@ -128,6 +128,7 @@ fn tag_input(v: &Vector) -> Vec<u8> {
         "probe" => &[0xba, 0x71],
         "answer" => &[0xba, 0x72],
         "forget" => &[0xba, 0x73],
+        "release" => &[0xba, 0x74],
         other => panic!("{other}"),
     });
     input.extend_from_slice(&v.reason_code.unwrap_or(v.mss).to_be_bytes());
@@ -196,6 +197,10 @@ fn cases() -> Vec<Case> {
         mss: 0,
         epoch,
         ..bare
+    };
+    let release = |epoch| Adoption {
+        kind: MessageKind::Release,
+        ..forget(epoch)
     };
     vec![
         (
@@ -294,6 +299,22 @@ fn cases() -> Vec<Case> {
         ),
         ("v4 forget", false, counting, forget(3), (0, 0)),
         ("v6 forget", true, mixed, forget(12), (0, 0)),
+        ("v4 release", false, counting, release(3), (0, 0)),
+        ("v6 release", true, mixed, release(12), (0, 0)),
+        (
+            "v4 answer released",
+            false,
+            counting,
+            message(Answer(Reason::Released), 3, 0),
+            (0, 0),
+        ),
+        (
+            "v6 answer kept",
+            true,
+            mixed,
+            message(Answer(Reason::Kept), 12, 0),
+            (0, 0),
+        ),
         (
             "v4 answer forgotten",
             false,
@@ -374,6 +395,7 @@ fn generate() -> File {
                     MessageKind::Adopt => "adopt",
                     MessageKind::Probe => "probe",
                     MessageKind::Forget => "forget",
+                    MessageKind::Release => "release",
                     MessageKind::Answer(_) => "answer",
                 }
                 .to_owned(),

@@ -110,7 +110,7 @@ impl Adopter {
         now: Time,
     ) -> Judgement {
         let head = seg.options.first_chunk::<4>();
-        let is_message = matches!(head, Some([253, 28, 0xba, 0x70..=0x73]));
+        let is_message = matches!(head, Some([253, 28, 0xba, 0x70..=0x74]));
         if !self.attached || !is_message || seg.options.len() < 28 {
             return Judgement::NotMine;
         }
@@ -132,7 +132,7 @@ impl Adopter {
         let (reason, detail) = match message.kind {
             MessageKind::Answer(_) => return Judgement::Dropped,
             MessageKind::Forget if elsewhere => return Judgement::Dropped,
-            MessageKind::Adopt if elsewhere => {
+            MessageKind::Adopt | MessageKind::Release if elsewhere => {
                 (Reason::Renew, ((now - self.namespace.1) / 1_000) as u32)
             }
             MessageKind::Probe => match self.obstacle(listener, None) {
@@ -144,6 +144,7 @@ impl Adopter {
                 Found::TimeWait(_) => (Reason::TupleInUse, 0),
                 Found::Socket(_) => return Judgement::Dropped,
             },
+            MessageKind::Release => return Judgement::Dropped,
             MessageKind::Adopt => match self.adopt(seg, &message, on_tuple) {
                 Ok(judgement) => return judgement,
                 Err(refusal) => refusal,
