@@ -249,7 +249,10 @@ fn reasons_and_codes() {
     for (i, reason) in Reason::ALL.iter().enumerate() {
         assert_eq!(usize::from(reason.code()), i + 1);
         assert_eq!(Reason::from_code(reason.code()), Some(*reason));
-        let exact = !matches!(reason, Reason::AlreadyAdopted | Reason::Renew);
+        let exact = !matches!(
+            reason,
+            Reason::AlreadyAdopted | Reason::Renew | Reason::Kept
+        );
         assert_eq!(reason.pod_never_had_it(), exact);
     }
     assert_eq!(Reason::from_code(0), None);
