@@ -134,6 +134,17 @@ pub enum BackendFailure {
     Reset,
 }
 
+/// What happens to a request that lies unread in the kernel of a pod whose application answers
+/// nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnStall {
+    /// The pod lets go of it, and another one answers it.
+    #[default]
+    Release,
+    /// It waits.
+    Wait,
+}
+
 /// How backends that do not work are found and avoided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -4,8 +4,8 @@
 //! behave is in `behaviour`, what the operator answers in `status`.
 
 use crate::{
-    BackendFailure, Drain, Duration, Health, LoadBalancerPolicyStatus, Migration, ServicePort,
-    Timeouts,
+    BackendFailure, Drain, Duration, Health, LoadBalancerPolicyStatus, Migration, OnStall,
+    ServicePort, Timeouts,
     rules::{forbidden, invalid, up_to, within},
     text::label_map,
 };
@@ -104,6 +104,12 @@ pub struct LoadBalancerPolicySpec {
     /// on elsewhere, the client of any other is reset. `Reset`: nothing goes on.
     #[serde(default)]
     pub on_backend_failure: BackendFailure,
+    /// What happens to a request that lies unread in the kernel of a pod whose application answers
+    /// nothing: stopped, throttled, in garbage collection. `Release`: the pod's host-shim lets go of
+    /// it, and another pod answers it, whatever the request is, because nobody has read it. `Wait`:
+    /// it waits, at most as `responseTimeout` says.
+    #[serde(default)]
+    pub on_stall: OnStall,
     /// A pod that has not begun to answer a request after this long is given up on: the request
     /// goes to another one if `onBackendFailure` allows to execute it once more. Without it, only
     /// pods that close, reset or fall silent are.

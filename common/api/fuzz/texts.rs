@@ -12,7 +12,7 @@ pub const STARTS: [&str; 4] = [
 {"name":"c","endpoint":"[fd00::14]:8080","weight":0}],
 "algorithm":"LeastOutstanding","protocol":"HTTP1",
 "migration":{"mode":"Always","ratioPercent":150,"gain":"300us","cooldown":"5ms","perSecond":100},
-"onBackendFailure":"ReplayIdempotent","responseTimeout":"2s",
+"onBackendFailure":"ReplayIdempotent","onStall":"Wait","responseTimeout":"2s",
 "drain":{"quiet":"100ms","deadline":"25s","onDeadline":"Wait"},
 "health":{"active":{"path":"/healthz","host":"a.example","expect":["200-299","404"],"port":8081,"interval":"5s",
 "jitterPercent":10,"timeout":"1s","healthy":2,"unhealthy":3},

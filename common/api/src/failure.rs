@@ -22,6 +22,18 @@ pub enum BackendFailure {
     Reset,
 }
 
+/// What happens to a request that lies unread in the kernel of a pod whose application answers
+/// nothing: stopped, throttled, in garbage collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnStall {
+    /// The pod's host-shim is asked to let go of it, and another pod answers it. What the
+    /// application has begun to read stays.
+    #[default]
+    Release,
+    /// It waits.
+    Wait,
+}
+
 /// How flows leave a draining backend. Each moves with its next request; one without goes after a
 /// quiet time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,7 +26,7 @@ pub use duration::{DurationError, Micros};
 pub use events::{
     EventCursor, FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, time_of_day,
 };
-pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
+pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline, OnStall};
 pub use local::{Asked, Foreign};
 pub use node_keys::{
     LIMIT_NODE_BYTES, LIMIT_NODE_KEYS, NodeKey, NodeKeys, NodeKeysError, is_node_name, node_key,

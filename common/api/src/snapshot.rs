@@ -1,6 +1,6 @@
 //! What a dataplane shall do: policies, their frontends and backends.
 
-use crate::{BackendFailure, Drain, Health, Micros};
+use crate::{BackendFailure, Drain, Health, Micros, OnStall};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -57,6 +57,10 @@ pub struct Policy {
     /// What happens to the flows of a backend that died, and to a request whose fate is unknown.
     #[serde(default)]
     pub on_backend_failure: BackendFailure,
+    /// What happens to a request that lies unread in the kernel of a pod whose application answers
+    /// nothing.
+    #[serde(default)]
+    pub on_stall: OnStall,
     /// A backend that has not begun to answer a request after this long is given up on: the request
     /// goes to another one if `onBackendFailure` allows to execute it once more. Without it, only
     /// closed, reset and silent backends are.

@@ -115,6 +115,7 @@ fn the_words_are_the_dataplanes_own() {
         ("migration.mode", 4),
         ("drain.onDeadline", 2),
         ("onBackendFailure", 4),
+        ("onStall", 2),
     ] {
         let schema = path
             .split('.')
@@ -230,6 +231,7 @@ fn field() -> impl Strategy<Value = Value> {
             word(&["Always", "WhenBetter", "DrainOnly", "Never"]).boxed(),
         ),
         at("drain.onDeadline", word(&["Close", "Wait"]).boxed()),
+        at("onStall", word(&["Release", "Wait"]).boxed()),
         at(
             "onBackendFailure",
             word(&["Replay", "Reset", "AdoptIdleOnly"]).boxed(),

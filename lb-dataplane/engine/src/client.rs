@@ -199,6 +199,8 @@ impl Engine {
                     || (segment.payload_len() > 0 && !self.may_keep(segment, id))
                     || (new && of_request && !self.may_wait(id, segment))
             }
+            // Nor what may have to be sent to another pod, too.
+            State::Request => self.release_is_open(now, id),
             // Nor may it begin the request that a hand-over carries.
             State::AdoptingIdle => segment.seq != flow.client_next,
             _ => false,

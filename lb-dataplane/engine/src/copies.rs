@@ -45,6 +45,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         flow.boundary = segment.seq;
         flow.progress.replays = 0;
+        flow.progress.set(Mark::ReleaseSettled, false);
         flow.bits.set(Bits::CLIENT_RESET, false);
         let spec = &self.policies[usize::from(flow.policy)].spec;
         let of_use = flow.pin.is_none()
@@ -171,6 +172,9 @@ impl Engine {
         self.kept.clear(&mut flow.kept);
         flow.bits.set(Bits::KEPT_WHOLE, false);
         flow.progress.set(Mark::Unseen, false);
+        if flow.progress.take(Mark::ReleaseAsked) {
+            flow.note_aside();
+        }
     }
 
     /// A pinned flow's request is not sent again, unless it is being handed over just now.

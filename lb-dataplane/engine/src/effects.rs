@@ -93,7 +93,9 @@ impl Engine {
         loop {
             let decision =
                 handover::decide(&self.handover_view(now, id), &self.safeguards(), input);
-            self.flows[id].progress = decision.progress;
+            let flow = &mut self.flows[id];
+            flow.progress = decision.progress;
+            flow.note_aside();
             for effect in decision.effects() {
                 self.carry_out(now, id, effect, frame, out);
             }
@@ -181,6 +183,7 @@ impl Engine {
             Gone::Closed => Counter::OwnersClosed,
             Gone::Reset => Counter::OwnersReset,
             Gone::Silent => Counter::OwnersSilent,
+            Gone::Released => Counter::OwnersReleased,
         });
         self.counters.add(Counter::Stranded);
         self.drop_pending_move(id);

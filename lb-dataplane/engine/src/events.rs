@@ -69,6 +69,7 @@ impl What {
             What::OwnerLost(Gone::Closed) => "closed",
             What::OwnerLost(Gone::Reset) => "reset",
             What::OwnerLost(Gone::Silent) => "silent",
+            What::OwnerLost(Gone::Released) => "released",
             What::Pinned(pin) => pin.label(),
             What::Lost(lost) => lost.label(),
             _ => return None,

@@ -5,7 +5,7 @@
 
 use crate::{
     cause::Causes,
-    handover::Progress,
+    handover::{Mark, Progress},
     ids::{Addr, BacklogId, FlowId, Leg, NONE},
     index::{Hash, Index, SPILL_MAX},
     kept::KeptList,
@@ -26,8 +26,9 @@ impl Bits {
     pub(crate) const SACK: u16 = 1 << 1;
     pub(crate) const TIMESTAMPS: u16 = 1 << 2;
     pub(crate) const ECN: u16 = 1 << 3;
-    /// Segments of it are set aside (`early`) or wait (`backlog`): each comes with all that this
-    /// takes. Here, since these lists are not in the first cache line.
+    /// Segments of it are set aside (`early`) or wait (`backlog`), or its client's next bytes must
+    /// wait (`release`): each comes with all that this takes. Here, since these are not in the first
+    /// cache line.
     pub(crate) const ASIDE: u16 = 1 << 4;
     /// An adoption carries a session's restoring bytes, and their replies are still to come.
     pub(crate) const PRELUDE: u16 = 1 << 5;
@@ -216,9 +217,13 @@ impl Flow {
         self.bits.set(Bits::ASIDE, self.has_aside());
     }
 
-    /// Whether anything is.
+    /// Whether anything is, or may be needed again (`release`).
     pub(crate) fn has_aside(&self) -> bool {
-        self.backlog.is_some() || !self.early_client.is_empty() || !self.early_server.is_empty()
+        let asked = self.progress.is(Mark::ReleaseAsked);
+        asked
+            || self.backlog.is_some()
+            || !self.early_client.is_empty()
+            || !self.early_server.is_empty()
     }
 
     /// What its client has for certain: an IPv4 address, or the first 64 bits of an IPv6 one (RFC

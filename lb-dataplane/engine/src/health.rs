@@ -210,6 +210,7 @@ impl Engine {
             self.learn(now, index, Evidence::Doubt, out);
         }
         self.look_over_drain(index);
+        self.look_over_stall(now, index);
     }
 
     /// A backend comes or goes: which of its policies have too few usable ones to leave the others

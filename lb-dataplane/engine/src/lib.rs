@@ -74,6 +74,7 @@ mod ports;
 mod prefixes;
 mod prepare;
 mod probe;
+mod release;
 mod report;
 mod requests;
 mod rescue;

@@ -162,6 +162,11 @@ impl Load {
         self.outstanding
     }
 
+    /// The mean wait as it was at the last answer, without what waits since.
+    pub(crate) fn usual_us(&self) -> f64 {
+        self.long.known_us
+    }
+
     /// Anything was ever sent there.
     pub(crate) fn is_known(&self) -> bool {
         self.seen || self.outstanding > 0

@@ -137,6 +137,8 @@ pub enum Gone {
     Reset,
     /// Nothing is heard of it.
     Silent,
+    /// Its adopter let go of the request, which its application had not read.
+    Released,
 }
 
 impl Gone {

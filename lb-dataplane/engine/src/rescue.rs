@@ -55,9 +55,13 @@ impl Engine {
         &mut self,
         now: Instant,
         id: FlowId,
-        end: End,
+        mut end: End,
         out: &mut impl Output,
     ) -> Ended {
+        if end.released() && !self.flows[id].progress.is(Mark::ReleaseAsked) {
+            // Nobody asked, or not any more.
+            end.mark = None;
+        }
         let backend = self.flows[id].owner.backend;
         let open = self.flows[id].state.is_open();
         if open {
@@ -68,10 +72,16 @@ impl Engine {
             if end.closer_listens() {
                 self.counters.add(Counter::OwnersListening);
             }
+            if end.released() {
+                self.counters.add(Counter::ReleasesDone);
+            }
         }
         let input = Input::OwnerEnded {
             end,
-            gone: end.exited() || self.is_leaving(id) || self.owner_is_replaced(now, id),
+            gone: end.exited()
+                || end.released()
+                || self.is_leaving(id)
+                || self.owner_is_replaced(now, id),
             rescues: self.policy_rescues(id),
             rescuable: open && self.may_rescue(id) && !self.mutated(Mutant::BelieveEveryEnd),
         };

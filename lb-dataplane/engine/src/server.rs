@@ -15,7 +15,7 @@ use crate::{
     early::Turn,
     figures::Reset,
     flow::Bits,
-    handover::{self, challenge, judge_reset},
+    handover::{self, Mark, challenge, judge_reset},
     ids::{FlowId, Leg},
     legs::Use,
     mutants::Mutant,
@@ -221,6 +221,9 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         if parse_adoption(frame, segment).is_some() {
+            if self.flows[id].progress.is(Mark::ReleaseAsked) {
+                return self.answer_to_release(now, frame, segment, id, out);
+            }
             // A late answer to an adoption that was sent twice: between the pod's adopter and us.
             self.counters.add(Counter::Fenced);
             return Verdict::Absorbed;

@@ -53,10 +53,11 @@ impl Room {
 }
 
 impl Engine {
-    /// Begins a sweep, or begins it anew. News of life or death come before a drain.
+    /// Begins a sweep, or begins it anew. News of life or death come before what is looked for
+    /// again and again.
     pub(crate) fn begin_sweep(&mut self, index: u16, what: Sweep) {
         let slot = &mut self.backends[usize::from(index)].sweep;
-        if what == Sweep::Drain && slot.is_some() {
+        if matches!(what, Sweep::Drain | Sweep::Stalled) && slot.is_some() {
             return;
         }
         let progress = Progress {
@@ -156,6 +157,7 @@ impl Engine {
         let input = match what {
             Sweep::Drain if self.is_drained(id) => return self.drain_flow(now, id, out),
             Sweep::Drain => return Swept::Stays,
+            Sweep::Stalled => return self.ask_release(now, id, out),
             Sweep::Gone if flow.state == State::SynSent => {
                 return if self.syn_elsewhere(now, id, out) {
                     Swept::Done

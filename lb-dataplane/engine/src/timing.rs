@@ -194,6 +194,15 @@ pub(crate) const REFERENCE_MIN_US: f64 = 50.0;
 /// waiting: longer than any slice of the scheduler, and half the time in which distress is to be
 /// found.
 pub(crate) const STALLED_US: u64 = 25_000;
+/// A backend that has answered nothing for this long, and for so many times as long as it usually
+/// takes, is asked to let go of what its application has not read; after the longer time whatever
+/// is usual. What it has read stays, so that being wrong costs a question and its answer.
+pub(crate) const RELEASE_AFTER_US: u64 = 100_000;
+pub(crate) const RELEASE_AFTER_MAX_US: u64 = 1_000_000;
+pub(crate) const RELEASE_SLOWER: u64 = 4;
+/// A pod acts upon a question within 200 ms, or not at all (`docs/adoption-wire.md`). So long, and
+/// while it is on its way, a client's next bytes wait.
+pub(crate) const RELEASE_OPEN_MS: u64 = 300;
 /// Backends stay unevenly busy for this long after they last were.
 pub(crate) const UNEVEN_US: u64 = 5_000_000;
 /// It has to be so for most of this time first: what a window of busy time shows by chance does
@@ -259,6 +268,10 @@ const _: () = {
     assert!(CLOSE_PACE_US < CLOSE_WITHIN_US);
     // A leg that closes is done before its pair is forgotten by trackers.
     assert!(CLOSE_WAIT_MS < REMEMBERED_MS as u64);
+
+    // Repetitions keep a question open.
+    assert!(STALLED_US < RELEASE_AFTER_US && RELEASE_AFTER_US < RELEASE_AFTER_MAX_US);
+    assert!(2 * HEALTH_ROUND_MS < RELEASE_OPEN_MS);
 
     assert!(FLOOR_US < ALIKE_US);
     assert!(SHORT_US * 1.25 <= STALLED_US as f64 && SHORT_US < LONG_US);

@@ -16,7 +16,8 @@ use crate::{
     tcp::Config,
 };
 use baton_api::{
-    Algorithm, BackendFailure, Drain, Health, Micros, Migration, Policy, Protocol, Timeouts,
+    Algorithm, BackendFailure, Drain, Health, Micros, Migration, OnStall, Policy, Protocol,
+    Timeouts,
 };
 use baton_engine::promises::{HOT_US, LEFT_ALONE_US, RETURN_MIN_US, calm_moves};
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
@@ -166,6 +167,7 @@ fn policy(v6: bool, frontend: SocketAddr, pods: usize, http: bool) -> Policy {
         },
         migration: Migration::default(),
         on_backend_failure: BackendFailure::default(),
+        on_stall: OnStall::default(),
         response_timeout: None,
         drain: Drain::default(),
         health: Health::default(),

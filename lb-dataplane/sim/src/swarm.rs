@@ -17,7 +17,7 @@ use crate::{
 };
 use baton_api::{
     Affinity, Algorithm, BackendFailure, ClientIp, Drain, Health, Limits, Micros, Migration,
-    MigrationMode, OnDeadline, Policy, Protocol, Timeouts,
+    MigrationMode, OnDeadline, OnStall, Policy, Protocol, Timeouts,
 };
 use std::net::SocketAddr;
 
@@ -169,6 +169,7 @@ fn policy(d: &mut Draw, v6: bool, pods: usize) -> Policy {
         protocol,
         migration: Migration::default(),
         on_backend_failure: BackendFailure::default(),
+        on_stall: OnStall::default(),
         response_timeout: None,
         drain: Drain::default(),
         health: Health::default(),

@@ -167,6 +167,10 @@ fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> 
             crd::Protocol::None => api::Protocol::None,
         },
         migration: migration(&spec.migration)?,
+        on_stall: match spec.on_stall {
+            crd::OnStall::Release => api::OnStall::Release,
+            crd::OnStall::Wait => api::OnStall::Wait,
+        },
         on_backend_failure: match spec.on_backend_failure {
             crd::BackendFailure::ReplayIdempotent => api::BackendFailure::ReplayIdempotent,
             crd::BackendFailure::Replay => api::BackendFailure::Replay,

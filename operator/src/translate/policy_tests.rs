@@ -142,6 +142,12 @@ fn words_are_converted() {
         let got = template("onBackendFailure", json!(word));
         assert_eq!(got.on_backend_failure, failure);
     }
+    for (word, on_stall) in [
+        ("Release", api::OnStall::Release),
+        ("Wait", api::OnStall::Wait),
+    ] {
+        assert_eq!(template("onStall", json!(word)).on_stall, on_stall);
+    }
     for (word, mode) in [
         ("Always", api::MigrationMode::Always),
         ("WhenBetter", api::MigrationMode::WhenBetter),

@@ -37,6 +37,8 @@ pub(crate) enum Sweep {
     Gone,
     /// It drains: its flows may leave, where they can.
     Drain,
+    /// It answers nothing: others may answer what its application has not read.
+    Stalled,
 }
 
 /// A sweep in progress.
@@ -66,6 +68,8 @@ pub(crate) struct Backend {
     /// Where its adoption probes and its liveness probes come from; 0: none yet.
     pub(crate) probe_ports: [u16; 2],
     pub(crate) sweep: Option<Progress>,
+    /// When it was last asked to let go of a request.
+    pub(crate) release_asked_ms: u64,
     pub(crate) budget: Budget,
     pub(crate) ports: Ports,
     pub(crate) estimate: Estimate,

@@ -43,7 +43,7 @@ impl Deciding<'_> {
             }
         } else if state == State::Request {
             // Not where a command to close (`quit`) has no other answer.
-            if !(talk.answered && talk.closing) {
+            if end.released() || !(talk.answered && talk.closing) {
                 self.progress().set(Mark::OwnerFin, end.fin);
                 self.ends_with_request(end);
             }
@@ -71,7 +71,8 @@ impl Deciding<'_> {
         if self.is_meant(end) {
             return;
         }
-        let unseen = end.acked == Some(boundary) || !self.safe.unseen_is_unacknowledged;
+        let unread = end.acked == Some(boundary) || end.released();
+        let unseen = unread || !self.safe.unseen_is_unacknowledged;
         let lost = if !view.kept_whole {
             Some(if view.talk.response_begun {
                 Lost::ResponseBegun
@@ -85,17 +86,26 @@ impl Deciding<'_> {
         } else {
             Some(Lost::FateUnknown)
         };
-        if !end.exited() {
-            // A process that is gone fails no more, and the next one is not to blame.
+        if !end.exited() && !end.released() {
+            // A process that is gone fails no more, and the next one is not to blame; a pod that
+            // stands still may have been stopped by whoever owns it.
             self.with(Effect::BackendFails);
         }
-        // One pod's trouble, or its end? Who is chosen next wants to know.
-        self.with(Effect::ProbeLiveness);
+        if !end.released() {
+            // One pod's trouble, or its end? Who is chosen next wants to know.
+            self.with(Effect::ProbeLiveness);
+        }
         if let Some(lost) = lost {
             return self.with(Effect::Lost(lost));
         }
         self.progress().set(Mark::Unseen, unseen);
-        self.owner_gone();
+        if end.released() {
+            self.progress().set(Mark::ReleaseSettled, true);
+            self.strand(Gone::Released);
+            self.with(Effect::TryRescue);
+        } else {
+            self.owner_gone();
+        }
         self.then(Then::Held);
     }
 
@@ -167,6 +177,7 @@ impl Deciding<'_> {
 
     pub(super) fn strand(&mut self, how: Gone) {
         self.progress().tries = 0;
+        self.progress().set(Mark::ReleaseAsked, false);
         self.with(Effect::Stranded(how));
         self.step(Event::OwnerGone);
         self.with(Effect::OrphanSince);

@@ -44,6 +44,11 @@ pub enum Mark {
     Unseen = 1 << 3,
     /// The owner ended by a FIN; otherwise by a RST, or in silence.
     OwnerFin = 1 << 4,
+    /// The owner's adopter was asked to let go of the flow, and has not answered: copies of all
+    /// that the client sent are needed until then. Only while a request is unanswered.
+    ReleaseAsked = 1 << 5,
+    /// It answered, or too late: this request is not asked about again.
+    ReleaseSettled = 1 << 6,
 }
 
 impl Progress {
@@ -79,6 +84,7 @@ impl Progress {
         self.leg_is_new();
         self.set(Mark::StandbyGone, false);
         self.set(Mark::ClientFin, false);
+        self.set(Mark::ReleaseAsked, false);
     }
 }
 
@@ -261,7 +267,7 @@ impl Reply {
 pub struct End {
     /// By a FIN in order, else by an exact RST.
     pub fin: bool,
-    /// What the adopter says of its process.
+    /// What the adopter says of its process. [`EndMark::Released`] only where that was asked for.
     pub mark: Option<EndMark>,
     /// What it had of the client's bytes.
     pub acked: Option<SeqNumber>,
@@ -272,6 +278,12 @@ impl End {
     #[must_use]
     pub fn exited(self) -> bool {
         self.mark == Some(EndMark::Exiting)
+    }
+
+    /// Its application had read nothing of the request that a Release asked about.
+    #[must_use]
+    pub fn released(self) -> bool {
+        self.mark == Some(EndMark::Released)
     }
 
     /// A process that goes on: one that shuts down lets go of the listener first.

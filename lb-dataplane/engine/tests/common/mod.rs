@@ -13,7 +13,7 @@ pub use pods::{End, Listener};
 
 use baton_api::{
     Algorithm, Backend, BackendFailure, Endpoint, FlowView, Limits, Micros, Migration,
-    MigrationMode, Policy, Protocol, Snapshot, Timeouts,
+    MigrationMode, OnStall, Policy, Protocol, Snapshot, Timeouts,
 };
 use baton_engine::{
     Counter, DropReason, Engine, Instant, Output, PinReason, Route, Settings, Verdict, Via,
@@ -110,6 +110,8 @@ pub fn policy(pods: usize) -> Policy {
             ..Migration::default()
         },
         on_backend_failure: BackendFailure::ReplayIdempotent,
+        // Those that are about it turn it on.
+        on_stall: OnStall::Wait,
         response_timeout: None,
         drain: Default::default(),
         health: Default::default(),
@@ -206,6 +208,11 @@ impl Sent {
     pub fn is_forget(&self) -> bool {
         self.message()
             .is_some_and(|m| m.kind == MessageKind::Forget)
+    }
+
+    pub fn is_release(&self) -> bool {
+        self.message()
+            .is_some_and(|m| m.kind == MessageKind::Release)
     }
 
     pub fn is_probe(&self) -> bool {

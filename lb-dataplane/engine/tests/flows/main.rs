@@ -35,6 +35,7 @@ mod pauses;
 mod planner;
 mod probes;
 mod refusal;
+mod release;
 mod replaced;
 mod replay;
 mod rescue;

@@ -12,7 +12,7 @@ const ADOPTION_OPTION: u8 = 253;
 const ADOPTION_BYTES: usize = 28;
 const TAG_AT: usize = 12;
 const NAMESPACE_AT: usize = 20;
-const KINDS: [(&str, u16); 4] = [
+const KINDS: [(&str, u16); 5] = [
     ("adopt", 0xba70),
     ("probe", 0xba71),
     ("answer", 0xba72),

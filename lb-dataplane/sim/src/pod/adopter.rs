@@ -46,6 +46,8 @@ pub enum Judgement {
     Repeated,
     /// The kernel is to make a socket of it.
     Adopt(Adoption),
+    /// The kernel is to let go of the socket on the tuple, if that is as the message says.
+    Release,
 }
 
 /// One pod's adopter.
@@ -65,6 +67,8 @@ pub struct Adopter {
     pub namespace: (u64, Time),
     /// Adoptions that were decided, with the refusal or `None`.
     recent: BTreeMap<(SocketAddr, u32, u32), Option<Reason>>,
+    /// Releases that were decided, with the answer.
+    releases: BTreeMap<(SocketAddr, u32, u32), Reason>,
 }
 
 impl Default for Adopter {
@@ -77,6 +81,7 @@ impl Default for Adopter {
             told: ListenerReport::default(),
             namespace: (1, 0),
             recent: BTreeMap::new(),
+            releases: BTreeMap::new(),
         }
     }
 }
@@ -96,6 +101,7 @@ impl Adopter {
     /// one.
     pub fn forget(&mut self, now: Time) {
         self.recent.clear();
+        self.releases.clear();
         self.namespace = (self.namespace.0 + 1, now);
     }
 
@@ -144,7 +150,11 @@ impl Adopter {
                 Found::TimeWait(_) => (Reason::TupleInUse, 0),
                 Found::Socket(_) => return Judgement::Dropped,
             },
-            MessageKind::Release => return Judgement::Dropped,
+            // Who looks at sockets answers nobody; later copies are.
+            MessageKind::Release => match self.releases.get(&(seg.src, seg.seq.0, seg.ack.0)) {
+                Some(reason) => (*reason, 0),
+                None => return Judgement::Release,
+            },
             MessageKind::Adopt => match self.adopt(seg, &message, on_tuple) {
                 Ok(judgement) => return judgement,
                 Err(refusal) => refusal,
@@ -172,6 +182,15 @@ impl Adopter {
         let small =
             adoption.is_some_and(|(a, v6)| a.mss < if v6 { MSS_MIN_V6 } else { MSS_MIN_V4 });
         small.then_some(Reason::KernelRefused)
+    }
+
+    /// What became of a Release.
+    pub fn released(&mut self, seg: &Seg<'_>, reason: Reason) {
+        if self.releases.len() >= RECENT_MAX {
+            self.releases.pop_first();
+        }
+        self.releases
+            .insert((seg.src, seg.seq.0, seg.ack.0), reason);
     }
 
     /// All copies of an adoption have one fate, as long as it is remembered.

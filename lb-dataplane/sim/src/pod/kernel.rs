@@ -14,7 +14,9 @@ use crate::{
         wire::{Ends, Seg, receive, reset_for},
     },
 };
-use baton_packet::{Adoption, Flags, Mac, SeqNumber};
+use baton_packet::{
+    Adoption, Decoded, EndMark, Flags, Mac, Reason, SeqNumber, decode, put_end_mark,
+};
 use std::{
     collections::{BTreeMap, VecDeque},
     net::SocketAddr,
@@ -270,8 +272,34 @@ impl Kernel {
             Judgement::Dropped => {}
             Judgement::Answered(_, answer) => out.push(answer),
             Judgement::Adopt(message) => self.adopt(now, &seg, &message),
+            Judgement::Release => self.release(now, &seg, out),
             Judgement::NotMine | Judgement::Repeated => self.segment(now, &seg, out),
         }
+    }
+
+    /// As the adopter's iterator does (`bpf_sock_destroy`): a socket of which nothing was read from
+    /// the message's number on, and that has sent nothing beyond its acknowledgement, is reset with
+    /// the mark of that.
+    fn release(&mut self, now: Time, seg: &Seg<'_>, out: &mut Vec<Vec<u8>>) {
+        let mut reason = Reason::Kept;
+        if let Some(slot) = self.sockets.get_mut(&seg.src)
+            && slot.place != Place::Request
+            && !slot.socket.is_orphan()
+            && slot.socket.state() == State::Established
+            && slot.socket.read_to() == seg.seq
+            && slot.socket.snd_nxt() == seg.ack
+            && slot.socket.unsent() == 0
+        {
+            reason = Reason::Released;
+            self.ends.insert(seg.src, Cause::Released);
+            if let Some(mut frame) = slot.socket.abort(now) {
+                if let Ok(Decoded::Tcp(segment)) = decode(&frame) {
+                    put_end_mark(&mut frame, &segment, EndMark::Released);
+                }
+                out.push(frame);
+            }
+        }
+        self.adopter.released(seg, reason);
     }
 
     fn ends_of(&self, seg: &Seg<'_>) -> Ends {

@@ -21,6 +21,8 @@ pub enum Cause {
     Meant,
     /// Its application closed it because the peer had.
     PeerClosed,
+    /// Its adopter let go of it, its request unread.
+    Released,
     /// Its process died, or its listener closed before the connection was accepted.
     Crash,
 }

@@ -366,6 +366,12 @@ impl Socket {
         self.rcv_nxt
     }
 
+    /// Next byte that the application reads (Linux `copied_seq`).
+    #[must_use]
+    pub fn read_to(&self) -> SeqNumber {
+        self.rcv_nxt.sub(self.in_.unread() as u32)
+    }
+
     /// Next byte to be sent.
     #[must_use]
     pub fn snd_nxt(&self) -> SeqNumber {

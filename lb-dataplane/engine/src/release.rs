@@ -1,0 +1,186 @@
+//! Requests that lie unread in the kernel of a pod that answers nothing: its adopter is asked to let
+//! go of them (`docs/adoption-wire.md`, Releases), and another pod answers them.
+//!
+//! Owns when that is asked, of which flows, and what the answers are. What becomes of a flow that
+//! was let go of is decided by `handover`: its owner has ended, and no application has seen its
+//! request.
+//!
+//! # Decisions
+//!
+//! - **Whether an application has read a request is never guessed**: the adopter looks while it
+//!   holds the socket's lock, and ends the socket in the same moment. That a pod stands still is a
+//!   guess (nothing answered for 100 ms and four times as long as usual), which costs a question of
+//!   each request and its answer where it is wrong.
+//! - **Nobody is asked where no other pod would do better**: one that can adopt and does not stand
+//!   still itself. A request is asked about until it is answered or kept, and let go of once.
+//! - **What the client sends while the question is open comes again**, if it belongs to no request
+//!   that is kept: without a copy of it the next pod could not go on, and the answer may be on its
+//!   way. That ends with the answer, or 300 ms after the pod was last asked about anything, which
+//!   is no longer than it stands still.
+
+use crate::{
+    Engine, Output, Verdict,
+    backend::Sweep,
+    clock::Instant,
+    counters::Counter,
+    flow::Bits,
+    handover::{End, Mark},
+    ids::FlowId,
+    keys::Message,
+    rescue::Ended,
+    states::State,
+    sweep::Swept,
+    timing::{RELEASE_AFTER_MAX_US, RELEASE_AFTER_US, RELEASE_OPEN_MS, RELEASE_SLOWER},
+};
+use baton_api::OnStall;
+use baton_packet::{Adoption, EndMark, MessageKind, Reason, Segment, SegmentSpec, build_adoption};
+
+impl Engine {
+    /// A backend that answers nothing: what its application has not read is asked for.
+    pub(crate) fn look_over_stall(&mut self, now: Instant, index: u16) {
+        let backend = &self.backends[usize::from(index)];
+        let stalled_us = backend.estimate.stalled_us(now.0);
+        let slow_us = RELEASE_SLOWER.saturating_mul(backend.load.usual_us() as u64);
+        if stalled_us >= slow_us.clamp(RELEASE_AFTER_US, RELEASE_AFTER_MAX_US)
+            && backend.adopter.namespace != 0
+            && !backend.liveness.is_down()
+        {
+            self.begin_sweep(index, Sweep::Stalled);
+        }
+    }
+
+    /// Asks a flow's owner to let go of it, if its request can be answered by another pod.
+    pub(crate) fn ask_release(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> Swept {
+        let flow = &self.flows[id];
+        let policy = &self.policies[usize::from(flow.policy)];
+        let asks = flow.state == State::Request
+            && policy.spec.on_stall == OnStall::Release
+            && flow.pin.is_none()
+            && flow.bits.are(
+                Bits::KEPT_WHOLE | Bits::OUTSTANDING,
+                Bits::KEPT_WHOLE | Bits::OUTSTANDING,
+            )
+            && !flow.backlog.is_some()
+            && flow.early_client.is_empty()
+            && self.fits_any_window(id)
+            && !flow.progress.is(Mark::ReleaseSettled)
+            && self.may_rescue(id);
+        if !asks {
+            return Swept::Stays;
+        }
+        let owner = flow.owner.backend;
+        let another = policy.choose_rescue(
+            flow.is_v6(),
+            Some(owner),
+            &self.backends,
+            now,
+            &mut self.rng,
+        );
+        let Some(another) = another else {
+            return Swept::NoRoom;
+        };
+        let does_better = self.backends[usize::from(another)]
+            .estimate
+            .stalled_us(now.0)
+            < RELEASE_AFTER_US;
+        if !does_better || !self.send_release(id, out) {
+            return Swept::Stays;
+        }
+        let flow = &mut self.flows[id];
+        flow.progress.set(Mark::ReleaseAsked, true);
+        flow.note_aside();
+        self.backends[usize::from(owner)].release_asked_ms = now.ms();
+        self.counters.add(Counter::ReleasesAsked);
+        Swept::Done
+    }
+
+    /// Whether the next pod is sure to get all of what the last one's kernel acknowledged: one
+    /// request, which is sent again until it has all of it, or several in one segment. Of others it
+    /// might answer the first and lack the last, which the client will not repeat.
+    fn fits_any_window(&self, id: FlowId) -> bool {
+        let one = self.tracker(id).is_none_or(|t| t.unanswered() <= 1);
+        one || self.kept.count(self.flows[id].kept) <= 1
+    }
+
+    fn send_release(&mut self, id: FlowId, out: &mut impl Output) -> bool {
+        let flow = &self.flows[id];
+        let owner = flow.owner.backend;
+        let (Some(spec), Some((epoch, key))) = (self.to_leg(flow.owner), self.signing_key(owner))
+        else {
+            return false;
+        };
+        let message = Adoption {
+            namespace: self.backends[usize::from(owner)].adopter.namespace,
+            ..Adoption::bare(MessageKind::Release, epoch)
+        };
+        let spec = SegmentSpec {
+            seq: flow.boundary,
+            ack: flow.server_next,
+            window: 0,
+            timestamps: Some((0, 0)),
+            ..spec
+        };
+        self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
+    }
+
+    /// Whether the owner may still let go of the flow, because it was asked to.
+    pub(crate) fn release_is_open(&mut self, now: Instant, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        if !flow.progress.is(Mark::ReleaseAsked) {
+            return false;
+        }
+        let owner = &self.backends[usize::from(flow.owner.backend)];
+        if now.ms() < owner.release_asked_ms + RELEASE_OPEN_MS {
+            return true;
+        }
+        self.release_is_settled(id);
+        self.counters.add(Counter::ReleasesUnanswered);
+        false
+    }
+
+    /// The request stays where it is.
+    fn release_is_settled(&mut self, id: FlowId) {
+        let flow = &mut self.flows[id];
+        flow.progress.set(Mark::ReleaseAsked, false);
+        flow.progress.set(Mark::ReleaseSettled, true);
+        flow.note_aside();
+    }
+
+    /// A message from the pod of a flow that it was asked to let go of.
+    pub(crate) fn answer_to_release(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Verdict {
+        let flow = &self.flows[id];
+        let owner = flow.owner.backend;
+        let ours = segment.seq == flow.server_next && segment.ack == flow.boundary;
+        match self.message(frame, segment, owner) {
+            Message::Answer(Reason::Released, _) if ours => {
+                let end = End {
+                    fin: false,
+                    mark: Some(EndMark::Released),
+                    acked: None,
+                };
+                let ended = self.owner_ended(now, id, end, out);
+                debug_assert_eq!(ended, Ended::Held, "a request that is kept whole");
+            }
+            Message::Answer(Reason::Kept, _) if ours => {
+                self.release_is_settled(id);
+                self.counters.add(Counter::ReleasesKept);
+            }
+            Message::Answer(Reason::Renew, _) if ours => {
+                // Another pod than the one that has the request; nobody knows what that one did.
+                self.release_is_settled(id);
+                self.backends[usize::from(owner)].adopter.forget(0);
+                self.probes.by(now.ms());
+            }
+            Message::Forged => self.counters.add(Counter::ForgedAnswers),
+            _ => self.counters.add(Counter::Fenced),
+        }
+        Verdict::Absorbed
+    }
+}
