@@ -50,6 +50,8 @@ mutants! {
     ReplayUnbounded,
     /// A request counts as never seen by a backend that ended.
     BelieveUnseen,
+    /// What a pod keeps counts as let go of.
+    TakeWhatIsKept,
     /// A backend's end reaches the client without the question whether anybody listens.
     BelieveEveryEnd,
     /// Kept segments of a closed flow are never given back.

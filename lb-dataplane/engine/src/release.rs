@@ -27,6 +27,7 @@ use crate::{
     handover::{End, Mark},
     ids::FlowId,
     keys::Message,
+    mutants::Mutant,
     rescue::Ended,
     states::State,
     sweep::Swept,
@@ -159,7 +160,11 @@ impl Engine {
         let owner = flow.owner.backend;
         let ours = segment.seq == flow.server_next && segment.ack == flow.boundary;
         match self.message(frame, segment, owner) {
-            Message::Answer(Reason::Released, _) if ours => {
+            Message::Answer(reason, _)
+                if ours
+                    && (reason == Reason::Released
+                        || (reason == Reason::Kept && self.mutated(Mutant::TakeWhatIsKept))) =>
+            {
                 let end = End {
                     fin: false,
                     mark: Some(EndMark::Released),

@@ -141,6 +141,7 @@ impl Run<'_> {
         flow.progress.set(Mark::Unseen, false);
         flow.boundary = seq;
         flow.progress.replays = 0;
+        flow.progress.set(Mark::ReleaseSettled, false);
         flow.kept = !flow.pinned;
     }
 

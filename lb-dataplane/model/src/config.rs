@@ -27,6 +27,9 @@ pub struct Safeguards {
     pub memory_outlives_listener: bool,
     /// The adopter remembers what it adopted.
     pub adoptions_are_remembered: bool,
+    /// The adopter lets go of connections only whose application has read nothing of the request,
+    /// and answered nothing.
+    pub releases_are_of_unread: bool,
     /// A request whose response has begun is not sent again.
     pub begun_response_stays: bool,
 }
@@ -39,6 +42,7 @@ impl Safeguards {
         refusals_are_final: true,
         memory_outlives_listener: true,
         adoptions_are_remembered: true,
+        releases_are_of_unread: true,
         begun_response_stays: true,
     };
     /// Those that engine and adopter have.
@@ -75,6 +79,8 @@ pub struct Faults {
     pub client_closes: u8,
     /// The client sends a request again.
     pub client_repeats: u8,
+    /// Releases sent.
+    pub releases: u8,
 }
 
 /// One exploration.
@@ -144,6 +150,7 @@ impl Config {
                 client_resets: 0,
                 client_closes: 0,
                 client_repeats: 0,
+                releases: 0,
             },
             safeguards: Safeguards::SHIPPED,
         }

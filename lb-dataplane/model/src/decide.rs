@@ -188,10 +188,15 @@ impl Run<'_> {
                 });
             }
             Wire::Rst { seq } => (seq, None, false, true),
-            Wire::RstAck { seq, ack } => (seq, Some(ack), false, true),
+            Wire::RstAck { seq, ack } | Wire::Released { seq, ack } => {
+                (seq, Some(ack), false, true)
+            }
             Wire::Fin { seq, ack } => (seq, Some(ack), true, false),
             Wire::Data { seq, ack } | Wire::Ack { seq, ack } => (seq, Some(ack), false, false),
-            Wire::Adopt { .. } | Wire::Keepalive { .. } => return Then::Done,
+            Wire::Adopt { .. }
+            | Wire::Keepalive { .. }
+            | Wire::Release { .. }
+            | Wire::Told { .. } => return Then::Done,
         };
         self.decide(Input::Reply(Reply {
             seq: number(seq),

@@ -11,7 +11,7 @@ use crate::{
     wire::{Leg, Network, Way},
     world::World,
 };
-use baton_engine::states::State;
+use baton_engine::{handover::Mark, states::State};
 use std::sync::Arc;
 
 /// One exploration's model.
@@ -113,7 +113,9 @@ impl HandOver {
         if client.acked < client.got() {
             self.add_picked(world, steps, |pick| Step::ClientAcks { pick });
         }
-        if world.left.client_closes > 0 && !client.fin {
+        // While a Release is open, the client's close comes again.
+        let open = world.flow.progress.is(Mark::ReleaseAsked);
+        if world.left.client_closes > 0 && !client.fin && !open {
             steps.push(Step::ClientCloses);
         }
         if world.left.client_resets > 0 {
@@ -208,6 +210,20 @@ impl HandOver {
                 }
                 _ => {}
             }
+        }
+        let owner = world.flow.owner.map(|owner| owner.pod);
+        let another = (0..self.config.pods).any(|p| {
+            let known = world.known[usize::from(p)];
+            Some(p) != owner && known.ready && known.down.is_none()
+        });
+        if state == State::Request
+            && world.left.releases > 0
+            && world.flow.kept
+            && world.flow.outstanding
+            && !world.flow.progress.is(Mark::ReleaseSettled)
+            && another
+        {
+            steps.push(Step::AsksRelease);
         }
         // Much longer than any other timer: where nothing goes on, because a pod is silent or a
         // client waits for nothing.

@@ -8,7 +8,10 @@ use crate::{
     wire::{Leg, Network, Packet, Way, Wire},
     world::{Ended, Why},
 };
-use baton_engine::{handover::Input, states::Event};
+use baton_engine::{
+    handover::{Input, Mark},
+    states::Event,
+};
 
 /// Something that happens. `pick` is the pod that policy would choose if it had to choose one in
 /// this step.
@@ -92,6 +95,8 @@ pub enum Step {
         /// Who would be chosen.
         pick: Option<u8>,
     },
+    /// The owner answers nothing: it is asked to let go of the request.
+    AsksRelease,
     /// The idle or half-closed timer ends.
     IdleTimer,
     /// The timer of Baton's own FIN ends.
@@ -223,6 +228,13 @@ impl Run<'_> {
                 self.spend_stale(stale);
                 self.pick = pick;
                 self.move_idle();
+            }
+            Step::AsksRelease => {
+                self.world.left.releases -= 1;
+                let flow = &mut self.world.flow;
+                flow.progress.set(Mark::ReleaseAsked, true);
+                let (seq, ack) = (flow.boundary, flow.server_next);
+                self.to_owner(Wire::Release { seq, ack });
             }
             Step::Listens { pod, pick } => {
                 self.pick = pick;

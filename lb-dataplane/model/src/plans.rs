@@ -74,6 +74,47 @@ pub fn safety() -> Vec<Config> {
         ),
         forever("two processes killed", Faults { crashes: 2, ..NONE }),
         forever(
+            "a request let go of, twice asked",
+            Faults {
+                releases: 2,
+                ..NONE
+            },
+        ),
+        Config {
+            legs_max: 2,
+            ..forever(
+                "a request let go of, killed",
+                Faults {
+                    releases: 1,
+                    crashes: 1,
+                    ..NONE
+                },
+            )
+        },
+        Config {
+            replay: true,
+            response_timeout: true,
+            legs_max: 2,
+            ..forever(
+                "a request let go of, response timeout",
+                Faults {
+                    releases: 1,
+                    ..NONE
+                },
+            )
+        },
+        Config {
+            legs_max: 2,
+            ..forever(
+                "a request let go of, the client closes",
+                Faults {
+                    releases: 1,
+                    client_closes: 1,
+                    ..NONE
+                },
+            )
+        },
+        forever(
             "the client resets",
             Faults {
                 client_resets: 1,
@@ -228,6 +269,13 @@ pub fn service() -> Vec<Config> {
             },
         ),
         counted("service: an early timer", Faults { early: 1, ..lost }),
+        counted(
+            "service: let go of",
+            Faults {
+                releases: 2,
+                ..lost
+            },
+        ),
         Config {
             legs_max: 2,
             ..counted("service: killed, a loss", Faults { crashes: 1, ..lost })

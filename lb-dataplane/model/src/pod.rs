@@ -95,6 +95,19 @@ pub struct Decided {
     pub refused: Option<Refusal>,
 }
 
+/// A Release that was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Asked {
+    /// Our port.
+    pub port: u8,
+    /// Its numbers.
+    pub seq: u8,
+    /// Its numbers.
+    pub ack: u8,
+    /// The connection was let go of.
+    pub released: bool,
+}
+
 /// One pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pod {
@@ -114,6 +127,8 @@ pub struct Pod {
     pub sockets: Vec<Socket>,
     /// What the adopter remembers of adoptions: the first copy of each decided for all.
     pub recent: Vec<Decided>,
+    /// And of Releases, likewise.
+    pub asked: Vec<Asked>,
 }
 
 impl Pod {
@@ -149,6 +164,9 @@ impl Pod {
         if let Wire::Adopt { seq, ack } = wire {
             return self.adopt(port, seq, ack, safe);
         }
+        if let Wire::Release { seq, ack } = wire {
+            return self.release(port, seq, ack, safe);
+        }
         if self.socket(port).is_some() {
             return self.socket_receives(port, wire);
         }
@@ -160,6 +178,40 @@ impl Pod {
             | Wire::Fin { ack, .. } => Some(Wire::Rst { seq: ack }),
             _ => None,
         }
+    }
+
+    /// The first copy of a Release decides for all. The reset of what is let go of is its answer.
+    fn release(&mut self, port: u8, seq: u8, ack: u8, safe: &Safeguards) -> Option<Wire> {
+        if self.keyless {
+            return None;
+        }
+        let same = |a: &&Asked| (a.port, a.seq, a.ack) == (port, seq, ack);
+        if let Some(asked) = self.asked.iter().find(same) {
+            return Some(Wire::Told {
+                released: asked.released,
+                seq: ack,
+                ack: seq,
+            });
+        }
+        let socket = self.socket(port).filter(|s| {
+            let unread = (s.read, s.snd, s.una) == (seq, ack, ack);
+            (unread || !safe.releases_are_of_unread) && !s.fin && !s.closed
+        });
+        let reset = socket.map(|s| Wire::Released {
+            seq: s.snd,
+            ack: s.rcv,
+        });
+        self.asked.push(Asked {
+            port,
+            seq,
+            ack,
+            released: reset.is_some(),
+        });
+        self.asked.sort_unstable();
+        if reset.is_some() {
+            self.remove(port);
+        }
+        reset
     }
 
     fn adopt(&mut self, port: u8, seq: u8, ack: u8, safe: &Safeguards) -> Option<Wire> {
@@ -271,7 +323,11 @@ impl Pod {
                 // RFC 5961: in the window, but not exact.
                 (seq > socket.rcv).then(|| socket.ack())
             }
-            Wire::Adopt { .. } | Wire::Answer { .. } => None,
+            Wire::Adopt { .. }
+            | Wire::Answer { .. }
+            | Wire::Release { .. }
+            | Wire::Released { .. }
+            | Wire::Told { .. } => None,
         }
     }
 

@@ -13,6 +13,7 @@ use baton_engine::{
     handover::{End, Input, Mark, Reset, Then, challenge, judge_reset},
     states::{Event, Frame, State},
 };
+use baton_packet::EndMark;
 
 impl Run<'_> {
     /// A segment from a pod.
@@ -40,7 +41,7 @@ impl Run<'_> {
         let next = self.world.flow.server_next;
         let input = Input::Standby {
             new: matches!(wire, Wire::Data { seq, .. } if seq >= next),
-            reset: matches!(wire, Wire::Rst { seq } | Wire::RstAck { seq, .. } if seq == next),
+            reset: matches!(wire, Wire::Rst { seq } | Wire::RstAck { seq, .. } | Wire::Released { seq, .. } if seq == next),
             fin: matches!(wire, Wire::Fin { .. }),
         };
         if self.decide(input) == Then::GoOn {
@@ -56,7 +57,10 @@ impl Run<'_> {
             self.unit_to_client(leg, seq);
         }
         match wire {
-            Wire::Rst { .. } | Wire::RstAck { .. } | Wire::Answer { .. } => {
+            Wire::Rst { .. }
+            | Wire::RstAck { .. }
+            | Wire::Released { .. }
+            | Wire::Answer { .. } => {
                 self.world.flow.closing.retain(|l| *l != leg);
             }
             Wire::Fin { seq, ack } => {
@@ -78,10 +82,19 @@ impl Run<'_> {
         }
         let (seq, ack) = match wire {
             Wire::Rst { seq } => return self.owner_is_no_more(seq),
-            Wire::RstAck { seq, ack } => return self.owner_resets(seq, Some(ack)),
+            Wire::RstAck { seq, ack } => return self.owner_resets(seq, Some(ack), None),
+            Wire::Released { seq, ack } => {
+                let asked = self.world.flow.progress.is(Mark::ReleaseAsked);
+                let mark = asked.then_some(EndMark::Released);
+                return self.owner_resets(seq, Some(ack), mark);
+            }
+            Wire::Told { released, seq, ack } => return self.is_told(released, seq, ack),
             Wire::Data { seq, ack } | Wire::Ack { seq, ack } | Wire::Fin { seq, ack } => (seq, ack),
             // A late answer to an adoption that was sent twice.
-            Wire::Answer { .. } | Wire::Adopt { .. } | Wire::Keepalive { .. } => return,
+            Wire::Answer { .. }
+            | Wire::Adopt { .. }
+            | Wire::Keepalive { .. }
+            | Wire::Release { .. } => return,
         };
         if seq >= STALE {
             // Beyond any window: nothing is learned from it, and the client's kernel drops it.
@@ -126,7 +139,7 @@ impl Run<'_> {
     }
 
     fn server_fin(&mut self, gap: bool, ack: u8) -> Frame {
-        let held = gap || self.owner_ended(true, Some(ack)) == Then::Held;
+        let held = gap || self.owner_ended(true, Some(ack), None) == Then::Held;
         if held {
             return Frame::Absorb;
         }
@@ -147,8 +160,8 @@ impl Run<'_> {
             challenge(number(next)),
         );
         match judged {
-            Reset::Owners => self.owner_resets(seq, None),
-            Reset::Proof => self.owner_resets(next, None),
+            Reset::Owners => self.owner_resets(seq, None, None),
+            Reset::Proof => self.owner_resets(next, None, None),
             Reset::Echo => {
                 let seq = flow.client_acked.wrapping_sub(1);
                 let ack = CHALLENGE + next;
@@ -157,9 +170,24 @@ impl Run<'_> {
         }
     }
 
-    fn owner_resets(&mut self, seq: u8, acked: Option<u8>) {
+    /// What the adopter says of a Release, if it is the one that is open.
+    fn is_told(&mut self, released: bool, seq: u8, ack: u8) {
+        let flow = &mut self.world.flow;
+        let ours = (seq, ack) == (flow.server_next, flow.boundary);
+        if !ours || !flow.progress.is(Mark::ReleaseAsked) {
+            return;
+        }
+        if released {
+            self.owner_ended(false, None, Some(EndMark::Released));
+        } else {
+            flow.progress.set(Mark::ReleaseAsked, false);
+            flow.progress.set(Mark::ReleaseSettled, true);
+        }
+    }
+
+    fn owner_resets(&mut self, seq: u8, acked: Option<u8>, mark: Option<EndMark>) {
         let exact = seq == self.world.flow.server_next;
-        if exact && self.owner_ended(false, acked) == Then::Held {
+        if exact && self.owner_ended(false, acked, mark) == Then::Held {
             return;
         }
         self.rst_to_client(seq);
@@ -191,7 +219,7 @@ impl Run<'_> {
     }
 
     /// The owner sent a FIN in order or an exact RST.
-    fn owner_ended(&mut self, fin: bool, acked: Option<u8>) -> Then {
+    fn owner_ended(&mut self, fin: bool, acked: Option<u8>, mark: Option<EndMark>) -> Then {
         let Some(owner) = self.world.flow.owner else {
             return Then::Passes;
         };
@@ -205,10 +233,10 @@ impl Run<'_> {
         let then = self.decide(Input::OwnerEnded {
             end: End {
                 fin,
-                mark: None,
+                mark,
                 acked: acked.map(number),
             },
-            gone: self.is_leaving(owner.pod),
+            gone: mark.is_some() || self.is_leaving(owner.pod),
             rescues: true,
             rescuable: true,
         });

@@ -127,6 +127,7 @@ impl<'a> Run<'a> {
                 flow.kept = false;
                 flow.kept_fin = false;
                 flow.progress.set(Mark::Unseen, false);
+                flow.progress.set(Mark::ReleaseAsked, false);
             }
             Action::ReplayKept => self.replay_kept(),
             Action::SendAdoption => {
@@ -204,6 +205,7 @@ impl<'a> Run<'a> {
                 flow.kept = false;
                 flow.kept_fin = false;
                 flow.progress.set(Mark::Unseen, false);
+                flow.progress.set(Mark::ReleaseAsked, false);
                 flow.state = At(State::Gone);
             }
             // Nothing is sent to pods that a hand-over meets, or decided by it; timers end whenever

@@ -77,6 +77,29 @@ pub enum Wire {
         /// What the sender had of the other stream.
         ack: u8,
     },
+    /// Let go of the connection, if it is as these numbers say.
+    Release {
+        /// First unit that the application has not read.
+        seq: u8,
+        /// Next unit that it sends.
+        ack: u8,
+    },
+    /// The reset of one that was let go of, with the mark of that.
+    Released {
+        /// Its number.
+        seq: u8,
+        /// What the sender had of the other stream.
+        ack: u8,
+    },
+    /// The answer to later copies of a Release.
+    Told {
+        /// It was let go of; otherwise it is kept.
+        released: bool,
+        /// The Release's `ack`.
+        seq: u8,
+        /// The Release's `seq`.
+        ack: u8,
+    },
     /// An adopter's authenticated answer, with the numbers of the adoption swapped.
     Answer {
         /// The reason.

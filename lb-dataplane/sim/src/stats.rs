@@ -32,6 +32,8 @@ pub struct Stats {
     pub rollbacks: u64,
     /// Flows rescued.
     pub rescues: u64,
+    /// Requests that pods let go of.
+    pub releases: u64,
     /// Virtual time.
     pub virtual_us: u64,
     /// Frames by what became of them on links.
@@ -62,6 +64,7 @@ impl Default for Stats {
             migrations: 0,
             rollbacks: 0,
             rescues: 0,
+            releases: 0,
             virtual_us: 0,
             fates: [0; Fate::ALL.len()],
             faults: [0; Fault::ALL.len()],
@@ -88,6 +91,7 @@ impl Stats {
             (&mut self.migrations, other.migrations),
             (&mut self.rollbacks, other.rollbacks),
             (&mut self.rescues, other.rescues),
+            (&mut self.releases, other.releases),
             (&mut self.virtual_us, other.virtual_us),
         ] {
             *sum += more;
@@ -138,6 +142,7 @@ impl Stats {
             ("migrations", self.migrations),
             ("rollbacks", self.rollbacks),
             ("rescues", self.rescues),
+            ("releases", self.releases),
         ] {
             row(name, value.to_string());
         }

@@ -191,3 +191,12 @@ fn with_final_refusals_awaiting_each_is_not_needed() {
         report.counterexamples
     );
 }
+
+#[test]
+fn a_request_that_was_read_is_not_let_go_of() {
+    let config = config(Faults {
+        releases: 1,
+        ..NONE
+    });
+    bites(config, |s| s.releases_are_of_unread = false, ONCE);
+}

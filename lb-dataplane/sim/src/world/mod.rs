@@ -478,6 +478,7 @@ impl World {
             .counter(baton_engine::Counter::MigrationsConfirmed);
         stats.rollbacks = self.engine.counter(baton_engine::Counter::Rollbacks);
         stats.rescues = self.engine.counter(baton_engine::Counter::Rescues);
+        stats.releases = self.engine.counter(baton_engine::Counter::ReleasesDone);
     }
 
     pub(crate) fn count_fate(&mut self, fate: Fate) {
