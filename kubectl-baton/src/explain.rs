@@ -140,6 +140,9 @@ fn last_move(view: &FlowView) -> String {
         "down" => "nobody listened at the Pod before it any more",
         "rescue" => "the Pod before it ended the connection or died",
         "overdue" => "the Pod before it did not answer within `responseTimeout`",
+        "stall" => {
+            "the Pod before it stood still and had not read the request (`onStall: Release`)"
+        }
         "manual" => "somebody asked for it (`migrate`)",
         other => other,
     };

@@ -190,6 +190,7 @@ impl FlowEvent {
             "refused" => format!("refused by {to}: {reason}{why}"),
             "moved" => format!("moved {from} -> {to}{why}"),
             "rolled_back" => format!("stays on {from}, not {to}{why}"),
+            "owner_lost" if reason == "released" => format!("let go of unread by {from}"),
             "owner_lost" => format!("lost its owner {from}: {reason}"),
             "replayed" => format!("its request is sent again, {from} may have executed it"),
             "pinned" => format!("pinned to {from}: {reason}"),

@@ -31,6 +31,7 @@ mod refusal;
 mod reload;
 mod rescue;
 mod shim;
+mod stall;
 mod stateful;
 mod tenants;
 mod tracked;

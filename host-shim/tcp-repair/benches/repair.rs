@@ -1,9 +1,8 @@
-//! What the steps cost, on loopback: a request is released (freeze, check, end); a connection with
-//! so much queued each way is exported, its record written and read, and restored (`cargo bench -p
-//! baton-tcp-repair`, root). Each is measured once for each of many connections and shown as
-//! percentiles.
+//! What a move costs, on loopback: a connection with so much queued each way is exported, its record
+//! written and read, and restored (`cargo bench -p baton-tcp-repair`, root). It is measured once for
+//! each of many connections and shown as percentiles.
 
-use baton_tcp_repair::{Frozen, Restoring, decode, encode, release};
+use baton_tcp_repair::{Frozen, Restoring, decode, encode};
 use socket2::SockRef;
 use std::{
     hint::black_box,
@@ -37,19 +36,6 @@ fn duplicate(socket: &TcpStream) -> OwnedFd {
     socket.try_clone().expect("a descriptor").into()
 }
 
-fn released(listener: &TcpListener) -> Duration {
-    let (mut client, server) = connect(listener);
-    let frozen = Frozen::new(duplicate(&server)).expect("root, and open");
-    let boundary = frozen.position().expect("numbers").read_to;
-    frozen.abort().expect("it goes on");
-    client.write_all(&[b'x'; 200]).expect("open");
-    while server.peek(&mut [0; 200]).expect("open") < 200 {}
-    let socket = duplicate(&server);
-    let begin = Instant::now();
-    release(socket, boundary).expect("nobody read it");
-    begin.elapsed()
-}
-
 /// The old socket ends before the new one begins, since both have the same ends here.
 fn moved(listener: &TcpListener, queued: usize) -> Duration {
     let (client, server) = connect(listener);
@@ -79,8 +65,6 @@ fn moved(listener: &TcpListener, queued: usize) -> Duration {
 
 fn main() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let all = (0..ROUNDS).map(|_| released(&listener));
-    show("release, 200 bytes unread", all.collect());
     for kilobytes in [0, 16, 64, 128] {
         let all = (0..ROUNDS).map(|_| moved(&listener, kilobytes << 10));
         show(

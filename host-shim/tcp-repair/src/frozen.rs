@@ -47,29 +47,6 @@ pub enum FreezeError {
     Kernel(#[source] io::Error),
 }
 
-/// Why a socket was not released; it is as it was.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// No request waits there.
-    #[error("the application has read all that has arrived")]
-    NothingUnread,
-    /// The application has read some of the request: whether it executes it cannot be known.
-    #[error("the application has read {0} bytes past the boundary")]
-    Read(u32),
-    /// The application is still at something earlier, or the boundary is wrong.
-    #[error("the application has {0} bytes before the boundary left to read")]
-    Behind(u32),
-    /// The peer does not have all of an earlier response.
-    #[error("{0} bytes of an earlier response are not acknowledged")]
-    Unacknowledged(u32),
-    /// It could not be frozen.
-    #[error(transparent)]
-    Freeze(#[from] FreezeError),
-    /// A system call failed.
-    #[error("the kernel refused: {0}")]
-    Kernel(#[from] io::Error),
-}
-
 /// Why a connection cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
@@ -328,37 +305,5 @@ impl Drop for Frozen {
         };
         // Whoever drops it cannot be told; the count says that it happened.
         let _ = ended;
-    }
-}
-
-/// Takes a connection from an application that has read nothing from `boundary` on, the number of
-/// the first byte of the request that waits. Nothing is sent; the application sees `ECONNABORTED`.
-/// Where it was.
-///
-/// # Errors
-/// It stays with the application, as it was.
-pub fn release(socket: OwnedFd, boundary: u32) -> Result<Position, Refused> {
-    if sys::unread(socket.as_fd())? == 0 {
-        return Err(Refused::NothingUnread);
-    }
-    let frozen = Frozen::new(socket)?;
-    let judged = frozen.position().map_err(Refused::from).and_then(|at| {
-        let past = at.read_to.wrapping_sub(boundary).cast_signed();
-        match past {
-            1.. => Err(Refused::Read(past.unsigned_abs())),
-            ..0 => Err(Refused::Behind(past.unsigned_abs())),
-            0 if at.unacknowledged > 0 => Err(Refused::Unacknowledged(at.unacknowledged)),
-            0 => Ok(at),
-        }
-    });
-    match judged {
-        Ok(at) => {
-            frozen.commit()?;
-            Ok(at)
-        }
-        Err(refused) => {
-            frozen.abort()?;
-            Err(refused)
-        }
     }
 }

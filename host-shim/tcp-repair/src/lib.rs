@@ -1,6 +1,5 @@
-//! Takes a live TCP connection out of one socket and puts it into another, or out of an application
-//! that has not read its request yet (`TCP_REPAIR`, tcp(7), Linux 3.5; `CAP_NET_ADMIN` in the user
-//! namespace that owns the socket's network namespace).
+//! Takes a live TCP connection out of one socket and puts it into another (`TCP_REPAIR`, tcp(7),
+//! Linux 3.5; `CAP_NET_ADMIN` in the user namespace that owns the socket's network namespace).
 //!
 //! Owns freezing, what a connection is made of, its record as bytes, and restoring. It knows no
 //! policy, no protocol between shims, and finds no sockets: callers bring a descriptor, of their
@@ -15,19 +14,19 @@
 //!   socket begins with what the kernel has cached for the destination, else with the initial
 //!   window (`tcp_init_metrics`), and learns by its first byte.
 //! - The peer's last timestamp (`ts_recent`): the next segment brings it.
-//! - Sockets that are half closed can be released, not exported.
+//! - Sockets that are half closed are not exported.
 //!
 //! # What it costs
 //!
-//! A release 7 us (p99 16), a move with 0, 16, 64, 128 KB unread 34, 53, 136, 234 us (p99 110, 210,
-//! 372, 452), record and checksum with it: `cargo bench --profile ci -p baton-tcp-repair`, on two
-//! cores of a virtual machine beside a load of 3.
+//! A move with 0, 16, 64, 128 KB unread 34, 53, 136, 234 us (p99 110, 210, 372, 452), record and
+//! checksum with it: `cargo bench --profile ci -p baton-tcp-repair`, on two cores of a virtual
+//! machine beside a load of 3.
 //!
 //! # Decisions
 //!
-//! - **Nobody is frozen who would notice it**: `recv` and `send` of the application fail with EPERM
-//!   and EINVAL while its socket is in repair mode (`tcp_recvmsg_locked`, `tcp_sendmsg_locked`). So
-//!   [`release`] freezes only where something is unread, and for a dozen system calls.
+//! - **An application notices a freeze**: its `recv` and `send` fail with EPERM and EINVAL while its
+//!   socket is in repair mode (`tcp_recvmsg_locked`, `tcp_sendmsg_locked`). So this is for those that
+//!   cooperate; what a stalled one has not read, the adopter's iterator takes.
 //! - **A thawed socket gets its `SO_REUSEADDR` back**: leaving repair mode clears it
 //!   (`do_tcp_setsockopt`), and the server's next start could not bind its port.
 //! - **A frozen socket is deaf**, by a filter that drops all: in repair mode the kernel goes on
@@ -46,12 +45,12 @@
 //! ```
 //! use std::os::fd::OwnedFd;
 //!
-//! /// Takes a stalled application's request, whose first byte has the number `boundary`.
-//! fn take(socket: OwnedFd, boundary: u32) {
-//!     match baton_tcp_repair::release(socket, boundary) {
-//!         Ok(position) => println!("it had {} bytes that nobody read", position.unread),
-//!         Err(refusal) => println!("it stays: {refusal}"),
-//!     }
+//! /// Takes a connection, as bytes for another namespace's shim.
+//! fn take(socket: OwnedFd) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+//!     let mut frozen = baton_tcp_repair::Frozen::new(socket)?;
+//!     let connection = frozen.export()?;
+//!     frozen.commit()?;
+//!     Ok(baton_tcp_repair::encode(&connection))
 //! }
 //! ```
 
@@ -61,7 +60,7 @@ mod restore;
 mod state;
 mod sys;
 
-pub use frozen::{ExportError, FreezeError, Frozen, Refused, bare_drops, release};
+pub use frozen::{ExportError, FreezeError, Frozen, bare_drops};
 pub use record::{QUEUE_BYTES_MAX, RecordError, VERSION, decode, encode};
 pub use restore::{RestoreError, Restoring};
 pub use state::{Connection, Negotiated, Position, Setting, TcpState, Window};

@@ -27,6 +27,8 @@ pub enum Cause {
     Rescue,
     /// Its backend did not begin to answer within `responseTimeout`.
     Overdue,
+    /// Its pod stood still, and let go of a request that its application had not read.
+    Stall,
     /// Somebody asked for it.
     Manual,
 }
@@ -44,6 +46,7 @@ impl Cause {
         Cause::Down,
         Cause::Rescue,
         Cause::Overdue,
+        Cause::Stall,
         Cause::Manual,
     ];
 
@@ -61,6 +64,7 @@ impl Cause {
             Cause::Down => "down",
             Cause::Rescue => "rescue",
             Cause::Overdue => "overdue",
+            Cause::Stall => "stall",
             Cause::Manual => "manual",
         }
     }
@@ -119,7 +123,7 @@ pub(crate) enum LastMove {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Causes(u8);
 
-/// In the low half: no move; 1 to 8: a cause; 15: taken back.
+/// In the low half: no move; then the causes; 15: taken back.
 const TAKEN_BACK: u8 = 15;
 
 const _: () = assert!(Cause::ALL.len() < TAKEN_BACK as usize);

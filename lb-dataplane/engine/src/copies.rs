@@ -46,6 +46,7 @@ impl Engine {
         flow.boundary = segment.seq;
         flow.progress.replays = 0;
         flow.progress.set(Mark::ReleaseSettled, false);
+        flow.progress.set(Mark::Released, false);
         flow.bits.set(Bits::CLIENT_RESET, false);
         let spec = &self.policies[usize::from(flow.policy)].spec;
         let of_use = flow.pin.is_none()

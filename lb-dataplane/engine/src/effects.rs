@@ -9,7 +9,7 @@ use crate::{
     counters::Counter,
     events::What,
     flow::Bits,
-    handover::{self, Effect, Input, Numbers, Restored, Safeguards, Talk, Then, View},
+    handover::{self, Effect, Input, Mark, Numbers, Restored, Safeguards, Talk, Then, View},
     ids::{FlowId, Leg},
     mutants::Mutant,
     pins::{Gone, PinReason},
@@ -196,7 +196,11 @@ impl Engine {
         if !flow.bits.has(Bits::KEPT_WHOLE) {
             flow.boundary = flow.client_next;
         }
-        flow.causes.begin(Cause::Rescue);
+        flow.causes.begin(if flow.progress.is(Mark::Released) {
+            Cause::Stall
+        } else {
+            Cause::Rescue
+        });
         if flow.standby.backend == Leg::NONE.backend {
             // No leg any more, but whose flow it was counts when it is saved.
             flow.standby = Leg {

@@ -142,6 +142,7 @@ impl Run<'_> {
         flow.boundary = seq;
         flow.progress.replays = 0;
         flow.progress.set(Mark::ReleaseSettled, false);
+        flow.progress.set(Mark::Released, false);
         flow.kept = !flow.pinned;
     }
 

@@ -101,6 +101,7 @@ impl Deciding<'_> {
         self.progress().set(Mark::Unseen, unseen);
         if end.released() {
             self.progress().set(Mark::ReleaseSettled, true);
+            self.progress().set(Mark::Released, true);
             self.strand(Gone::Released);
             self.with(Effect::TryRescue);
         } else {

@@ -49,6 +49,8 @@ pub enum Mark {
     ReleaseAsked = 1 << 5,
     /// It answered, or too late: this request is not asked about again.
     ReleaseSettled = 1 << 6,
+    /// And it had let go of it.
+    Released = 1 << 7,
 }
 
 impl Progress {

@@ -1,7 +1,7 @@
-//! Requests that lie in a stalled application's socket are taken from it, or left.
+//! The exits of a freeze: a connection ends in silence, or goes on, and nobody has it twice.
 
 use crate::scene::{Scene, arrived, until};
-use baton_tcp_repair::{ExportError, FreezeError, Frozen, Refused, TcpState, bare_drops, release};
+use baton_tcp_repair::{ExportError, FreezeError, Frozen, TcpState, bare_drops};
 use socket2::SockRef;
 use std::{
     io::{ErrorKind, Read, Write},
@@ -34,7 +34,7 @@ fn goes_on(client: &TcpStream, mut server: &TcpStream, unread: &[u8]) {
 }
 
 #[test]
-fn a_request_that_nobody_read_is_taken_in_silence() {
+fn a_connection_with_unread_bytes_ends_in_silence() {
     for v6 in [false, true] {
         for half_closed in [false, true] {
             let scene = Scene::new();
@@ -55,7 +55,9 @@ fn a_request_that_nobody_read_is_taken_in_silence() {
                 scene.pods[0].count("OutSegs"),
                 scene.pods[0].count("OutRsts"),
             );
-            let at = release(duplicate(&server), boundary).expect("nobody read it");
+            let frozen = Frozen::new(duplicate(&server)).expect("it is open");
+            let at = frozen.position().expect("numbers");
+            frozen.commit().expect("it ends");
             assert_eq!((at.read_to, at.unread), (boundary, 18));
             let state = [TcpState::Established, TcpState::CloseWait][usize::from(half_closed)];
             assert_eq!(at.state, state);
@@ -73,56 +75,19 @@ fn a_request_that_nobody_read_is_taken_in_silence() {
 }
 
 #[test]
-fn what_was_read_or_is_not_at_the_boundary_stays() {
+fn a_thawed_socket_goes_on_as_it_was() {
     let scene = Scene::new();
-    let (_listener, mut client, mut server) = scene.connect(false);
+    let (_listener, mut client, server) = scene.connect(false);
     SockRef::from(&server)
         .set_reuse_address(true)
         .expect("a right of all");
-    let boundary = reads_next(&server);
-    let refused = release(duplicate(&server), boundary);
-    assert!(
-        matches!(refused, Err(Refused::NothingUnread)),
-        "{refused:?}"
-    );
-
     client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("open");
     arrived(&server, 18);
-    let refused = release(duplicate(&server), boundary.wrapping_add(18));
-    assert!(matches!(refused, Err(Refused::Behind(18))), "{refused:?}");
-    server.read_exact(&mut [0; 3]).expect("three bytes");
-    let refused = release(duplicate(&server), boundary).expect_err("some was read");
-    assert!(matches!(refused, Refused::Read(3)), "{refused:?}");
-    assert_eq!(
-        refused.to_string(),
-        "the application has read 3 bytes past the boundary"
-    );
+    let _ = reads_next(&server);
     let reuses = SockRef::from(&server).reuse_address().expect("an option");
     assert!(reuses, "repair mode takes it away");
-    goes_on(&client, &server, b" / HTTP/1.1\r\n\r\n");
+    goes_on(&client, &server, b"GET / HTTP/1.1\r\n\r\n");
     assert_eq!(scene.pods[0].count("OutRsts"), 0);
-}
-
-#[test]
-fn an_unacknowledged_response_stays() {
-    let scene = Scene::new();
-    let (_listener, mut client, mut server) = scene.connect(false);
-    let boundary = reads_next(&server);
-    client.write_all(b"again").expect("open");
-    arrived(&server, 5);
-    scene.hold(true);
-    server.write_all(b"the end of a response").expect("room");
-    let refused = release(duplicate(&server), boundary);
-    assert!(
-        matches!(refused, Err(Refused::Unacknowledged(21))),
-        "{refused:?}"
-    );
-    scene.hold(false);
-    scene.route_to(0);
-    let mut got = [0; 21];
-    client.read_exact(&mut got).expect("it is repeated");
-    assert_eq!(&got, b"the end of a response");
-    goes_on(&client, &server, b"again");
 }
 
 #[test]

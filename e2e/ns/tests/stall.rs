@@ -1,0 +1,205 @@
+//! Pods that stand still (SIGSTOP) with requests in their kernels: what nobody has read is answered
+//! by other pods, whatever it is, and not served again when they go on.
+
+use crate::{answered, more, no_error};
+use anyhow::{Result, ensure};
+use baton_api::{OnStall, PolicyState, Protocol};
+use baton_lab::{HttpEcho, Load, LoadOptions, Pod, PostCount, RedisCheck, Server, policy};
+use baton_ns::{HTTP_PORT, REDIS_PORT, Scene, never, until};
+use std::{sync::atomic::Ordering, time::Duration};
+
+const PORT: u16 = 8_080;
+const CONNECTIONS: usize = 64;
+/// Most connections are between two requests at any time: their next ones meet a pod that stands
+/// still.
+const PACE: Duration = Duration::from_millis(20);
+/// A fraction of that, so that hardly any request is being worked on when a pod is stopped.
+const PHASE: Duration = Duration::from_micros(100);
+const COUNTING: usize = 1;
+
+/// Stops a server and waits until all that its kernel has unread is answered elsewhere; then it goes
+/// on, and the load with it. `served` tells how many requests were answered.
+fn stands_still(
+    scene: &Scene,
+    at: usize,
+    server: &mut Server,
+    policy: usize,
+    served: &dyn Fn() -> u64,
+) -> Result<PolicyState> {
+    let name = server.pod().name().to_owned();
+    let there = scene.backend(policy, &name)?.flows;
+    ensure!(there > 4, "{there} flows at {name}");
+    let before = scene.policy(policy)?.rescues_total;
+    server.process.freeze()?;
+    let all = until("what was not read is answered elsewhere", || {
+        let rescued = scene.policy(policy)?.rescues_total - before;
+        let left = scene.backend(policy, &name)?.flows;
+        ensure!(
+            rescued > 0 && left * 4 <= there,
+            "{rescued} of {there} moved, {left} left at {name}"
+        );
+        Ok(rescued)
+    });
+    let rescued = scene.explained(all)?;
+    let seen = served();
+    let goes_on = until("the others go on", || {
+        ensure!(served() > seen + 500, "{} requests", served() - seen);
+        Ok(())
+    });
+    scene.explained(goes_on)?;
+    server.process.thaw()?;
+    eprintln!("pod {at}: {rescued} of {there} connections left while it stood still");
+    scene.wait_back(policy, &name)?;
+    scene.policy(policy)
+}
+
+fn released(scene: &Scene) -> Result<u64> {
+    scene.counter("releases_total{result=\"released\"}")
+}
+
+#[test]
+fn no_post_is_executed_twice_by_pods_that_stand_still() -> Result<()> {
+    let mut scene = Scene::with_pods("stallposts", 3)?;
+    let start = |pod: &Pod| pod.counter(PORT, PHASE, PHASE);
+    let mut counters = scene.lab.in_each_pod(start)?;
+    let backends: Vec<_> = counters.iter().map(Server::named).collect();
+    let mut counting = policy("counting", PORT, &backends);
+    counting.protocol = Protocol::Http1;
+    counting.migration = never();
+    scene.config.policies.push(counting);
+    scene.start()?;
+    let options = LoadOptions {
+        connections: CONNECTIONS,
+        pace: Some(PACE),
+        ..LoadOptions::new(scene.address(PORT)?)
+    };
+    let load = PostCount::start(scene.lab.client().namespace(), options)?;
+    answered(&load, 2_000)?;
+    for at in [0, 1, 2] {
+        let served = || load.progress().requests.load(Ordering::Relaxed);
+        stands_still(&scene, at, &mut counters[at], COUNTING, &served)?;
+    }
+    let (report, posts) = load.stop()?;
+    let tally = posts.tally(&counters)?;
+    let figures = scene.nothing_lost(COUNTING)?;
+    eprintln!(
+        "{tally:?}, {} released, errors {:?}",
+        released(&scene)?,
+        report.errors
+    );
+    let check = || {
+        ensure!(report.error_count() == 0, "{:?}", report.errors);
+        ensure!(tally.twice == 0, "executed twice: {tally:?}");
+        ensure!(tally.missing == 0 && tally.unknown == 0, "{tally:?}");
+        ensure!(figures.replays_total == 0, "a POST was replayed");
+        Ok(())
+    };
+    scene.explained(check())?;
+    ensure!(released(&scene)? > 10, "{} released", released(&scene)?);
+    Ok(())
+}
+
+fn without_error<E: baton_lab::Exchange>(
+    scene: &Scene,
+    load: Load<E>,
+    policy: usize,
+) -> Result<()> {
+    let (report, _) = load.stop()?;
+    eprintln!(
+        "{} requests, {} released",
+        report.requests,
+        released(scene)?
+    );
+    scene.explained(no_error(&report, None))?;
+    let figures = scene.nothing_lost(policy)?;
+    ensure!(
+        figures.replays_total == 0,
+        "{} replayed",
+        figures.replays_total
+    );
+    ensure!(released(scene)? > 4, "{} released", released(scene)?);
+    Ok(())
+}
+
+#[test]
+fn nginx_and_redis_that_stand_still_cost_no_request() -> Result<()> {
+    let mut scene = Scene::with_pods("stall", 3)?;
+    scene.add_redis()?;
+    for policy in &mut scene.config.policies {
+        policy.migration = never();
+    }
+    scene.start()?;
+    let client = scene.lab.client().namespace();
+    let options = |port| -> Result<LoadOptions> {
+        Ok(LoadOptions {
+            connections: CONNECTIONS,
+            pace: Some(PACE),
+            ..LoadOptions::new(scene.address(port)?)
+        })
+    };
+    let http = HttpEcho::start(client, options(HTTP_PORT)?)?;
+    more(&http, 2_000)?;
+    let mut nginx = std::mem::take(&mut scene.nginx);
+    let served = || http.progress().requests.load(Ordering::Relaxed);
+    stands_still(&scene, 1, &mut nginx[1], 0, &served)?;
+    without_error(&scene, http, 0)?;
+    let before = released(&scene)?;
+    let redis = RedisCheck::start(client, options(REDIS_PORT)?)?;
+    more(&redis, 2_000)?;
+    let mut servers = std::mem::take(&mut scene.redis);
+    let served = || redis.progress().requests.load(Ordering::Relaxed);
+    stands_still(&scene, 2, &mut servers[2], 1, &served)?;
+    without_error(&scene, redis, 1)?;
+    ensure!(
+        released(&scene)? > before + 4,
+        "nothing of redis was released"
+    );
+    Ok(())
+}
+
+#[test]
+fn node_that_stands_still_costs_no_request() -> Result<()> {
+    let mut scene = Scene::with_pods("stallnode", 3)?;
+    scene.use_node()?;
+    scene.config.policies[0].migration = never();
+    scene.start()?;
+    let options = LoadOptions {
+        pace: Some(PACE),
+        ..scene.http_load(CONNECTIONS, None)?
+    };
+    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    more(&load, 2_000)?;
+    let mut servers = std::mem::take(&mut scene.nginx);
+    let served = || load.progress().requests.load(Ordering::Relaxed);
+    stands_still(&scene, 0, &mut servers[0], 0, &served)?;
+    without_error(&scene, load, 0)
+}
+
+/// What it costs to wait: the same with `onStall: Wait`.
+#[test]
+fn with_wait_requests_stay_where_they_are() -> Result<()> {
+    let mut scene = Scene::with_pods("stallwait", 3)?;
+    scene.config.policies[0].migration = never();
+    scene.config.policies[0].on_stall = OnStall::Wait;
+    scene.config.policies[0].response_timeout = None;
+    scene.start()?;
+    let options = LoadOptions {
+        pace: Some(PACE),
+        timeout: Duration::from_secs(10),
+        ..scene.http_load(CONNECTIONS, None)?
+    };
+    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    more(&load, 2_000)?;
+    let name = scene.lab.pods()[1].name().to_owned();
+    let there = scene.backend(0, &name)?.flows;
+    scene.nginx[1].process.freeze()?;
+    more(&load, 3_000)?;
+    let left = scene.backend(0, &name)?.flows;
+    scene.nginx[1].process.thaw()?;
+    more(&load, 2_000)?;
+    ensure!(left == there, "{left} of {there} flows at {name}");
+    ensure!(released(&scene)? == 0, "released");
+    let (report, _) = load.stop()?;
+    scene.explained(no_error(&report, None))?;
+    Ok(())
+}
