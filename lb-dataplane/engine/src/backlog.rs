@@ -37,7 +37,7 @@ use crate::{
     counters::Counter,
     flow::{Bits, Flow},
     ids::{BacklogId, FlowId},
-    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX},
+    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, KeptList},
     pieces,
     policy::MoveConstraint,
     states::{Frame, State},
@@ -247,6 +247,35 @@ impl Engine {
         if self.wait_up_to(id, Reach::Edge(edge)) {
             let _ = self.send_waiting(now, id, out);
         }
+    }
+
+    /// The owner answers with this segment although it lacks bytes of which the client was told by
+    /// an earlier one that they have arrived (requests that were sent together, and a window too
+    /// small for all): nobody else will send them, so the kept copies wait for its window.
+    #[cold]
+    pub(crate) fn owner_lacks(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        segment: &Segment,
+        out: &mut impl Output,
+    ) {
+        let flow = &self.flows[id];
+        let (kept, network) = (flow.kept, flow.network);
+        let edge = right_edge(flow, segment);
+        if kept.is_empty() || !self.wait_up_to(id, Reach::Edge(edge)) {
+            return;
+        }
+        let copies = self.kept.count(kept);
+        self.requests.returns(network, copies);
+        let flow = &mut self.flows[id];
+        (flow.kept, flow.client_acked) = (KeptList::default(), segment.ack);
+        flow.bits.set(Bits::KEPT_WHOLE, false);
+        let slot = usize::from(flow.backlog.0);
+        self.kept
+            .prepend(kept, &mut self.backlogs.slots[slot].waiting);
+        self.backlogs.segments += usize::from(copies);
+        let _ = self.send_waiting(now, id, out);
     }
 
     /// A segment of the owner's while its window is watched.

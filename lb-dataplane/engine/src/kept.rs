@@ -258,6 +258,22 @@ impl Kept {
         *list = KeptList::default();
     }
 
+    /// Puts all of `first` in front of `list`.
+    pub(crate) fn prepend(&mut self, first: KeptList, list: &mut KeptList) {
+        debug_assert!(first.head != list.head || first.is_empty());
+        if first.is_empty() {
+            return;
+        }
+        self.is_complete(first);
+        if let Some(second) = self.slots.get(list.head as usize).copied() {
+            let head = &mut self.slots[first.head as usize];
+            let tail = std::mem::replace(&mut head.tail, second.tail);
+            head.count += second.count;
+            self.slots[tail as usize].next = list.head;
+        }
+        *list = first;
+    }
+
     /// Gives the first segment of `list` back to the pool.
     pub(crate) fn pop(&mut self, list: &mut KeptList) {
         let Some(first) = self.slots.get(list.head as usize).copied() else {

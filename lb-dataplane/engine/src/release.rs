@@ -63,7 +63,6 @@ impl Engine {
             )
             && !flow.backlog.is_some()
             && flow.early_client.is_empty()
-            && self.fits_any_window(id)
             && !flow.progress.is(Mark::ReleaseSettled)
             && self.may_rescue(id);
         if !asks {
@@ -93,14 +92,6 @@ impl Engine {
         self.backends[usize::from(owner)].release_asked_ms = now.ms();
         self.counters.add(Counter::ReleasesAsked);
         Swept::Done
-    }
-
-    /// Whether the next pod is sure to get all of what the last one's kernel acknowledged: one
-    /// request, which is sent again until it has all of it, or several in one segment. Of others it
-    /// might answer the first and lack the last, which the client will not repeat.
-    fn fits_any_window(&self, id: FlowId) -> bool {
-        let one = self.tracker(id).is_none_or(|t| t.unanswered() <= 1);
-        one || self.kept.count(self.flows[id].kept) <= 1
     }
 
     fn send_release(&mut self, id: FlowId, out: &mut impl Output) -> bool {

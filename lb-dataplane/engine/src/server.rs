@@ -308,6 +308,9 @@ impl Engine {
         if interim {
             return Frame::Forward;
         }
+        if state == State::Request && segment.ack.before(self.flows[id].client_acked) {
+            self.owner_lacks(now, id, segment, out);
+        }
         self.step(now, id, Event::ServerData, out)
     }
 }
