@@ -74,7 +74,7 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
     }
 }
 
-fn refuse(e: libbpf_rs::Error) -> Error {
+fn refuse(e: &libbpf_rs::Error) -> Error {
     let said = what_was_said();
     Error::Load {
         reason: if said.is_empty() {
@@ -92,9 +92,9 @@ pub(crate) fn load_with(
 ) -> Result<Loaded, Error> {
     let mut open = ObjectBuilder::default()
         .name("baton_adopter")
-        .map_err(refuse)?
+        .map_err(|e| refuse(&e))?
         .open_memory(&OBJECT.0)
-        .map_err(refuse)?;
+        .map_err(|e| refuse(&e))?;
     let (mut reused, mut replaced) = (Vec::new(), Vec::new());
     if no_releases.is_some() {
         for mut program in open.progs_mut() {
@@ -107,7 +107,8 @@ pub(crate) fn load_with(
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if name == DRAINING {
-                map.set_autocreate(no_releases.is_none()).map_err(refuse)?;
+                map.set_autocreate(no_releases.is_none())
+                    .map_err(|e| refuse(&e))?;
             }
             if !is_pinned(&name) {
                 continue;
@@ -126,7 +127,7 @@ pub(crate) fn load_with(
             }
         }
     }
-    let object = open.load().map_err(refuse)?;
+    let object = open.load().map_err(|e| refuse(&e))?;
     let (mut program, mut exit_mark, mut generation) = (None, None, None);
     let (mut release, mut drop) = (None, None);
     for p in object.progs() {
@@ -148,7 +149,7 @@ pub(crate) fn load_with(
         if name == DRAINING && no_releases.is_some() {
             continue;
         }
-        let handle = MapHandle::try_from(&map).map_err(refuse)?;
+        let handle = MapHandle::try_from(&map).map_err(|e| refuse(&e))?;
         if let Some(pins) = pins
             && !reused.contains(&name)
             && is_pinned(&name)
@@ -191,7 +192,7 @@ pub(crate) fn load_with(
     can_release
         .ok_or_else(missing)?
         .update(&0_u32.to_ne_bytes(), &able.to_ne_bytes(), MapFlags::ANY)
-        .map_err(refuse)?;
+        .map_err(|e| refuse(&e))?;
     let loaded = Loaded {
         program: program.ok_or_else(missing)?,
         exit_mark: exit_mark.ok_or_else(missing)?,

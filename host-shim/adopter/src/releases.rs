@@ -13,7 +13,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -46,9 +46,9 @@ impl Ask {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
     /// Connections that were ended.
-    pub released: u64,
+    pub released: usize,
     /// Those that go on.
-    pub kept: u64,
+    pub kept: usize,
     /// The time in which the iterator went through the sockets.
     pub took: Duration,
 }
@@ -66,6 +66,7 @@ pub struct Releases {
 /// Where the adopter says what was asked.
 pub struct Asks<'a> {
     ring: RingBuffer<'a>,
+    map: &'a MapHandle,
     gathered: Rc<RefCell<BTreeMap<u64, BTreeSet<Ask>>>>,
 }
 
@@ -112,7 +113,11 @@ impl Releases {
         let ring = builder
             .build()
             .map_err(|e| map_error("asks", "opening", &e))?;
-        Ok(Asks { ring, gathered })
+        Ok(Asks {
+            ring,
+            map: &self.asks,
+            gathered,
+        })
     }
 
     /// Goes through the TCP sockets of a namespace once and decides what was asked of it. The
@@ -195,13 +200,14 @@ impl Releases {
     }
 }
 
-impl Asks<'_> {
-    /// Becomes readable when there is something to gather.
-    #[must_use]
-    pub fn descriptor(&self) -> i32 {
-        self.ring.epoll_fd()
+/// Readable when there is something to gather.
+impl AsFd for Asks<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
     }
+}
 
+impl Asks<'_> {
     /// All that waits, at most what the buffer holds, by namespace. Nothing is told twice.
     ///
     /// # Errors
@@ -211,17 +217,6 @@ impl Asks<'_> {
             .consume()
             .map_err(|e| map_error("asks", "reading", &e))?;
         Ok(std::mem::take(&mut *self.gathered.borrow_mut()))
-    }
-
-    /// As [`Self::gather`], after something came or that time is over.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn wait(&mut self, patience: Duration) -> Result<BTreeMap<u64, BTreeSet<Ask>>, Error> {
-        self.ring
-            .poll(patience)
-            .map_err(|e| map_error("asks", "waiting", &e))?;
-        self.gather()
     }
 }
 
