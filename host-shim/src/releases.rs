@@ -11,14 +11,21 @@ use rustix::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     os::fd::OwnedFd,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
     },
-    thread::JoinHandle,
+    time::Duration,
 };
 use tracing::{debug, error, warn};
+
+/// A pass takes milliseconds, and waits for sockets whose lock a process holds: one that was throttled
+/// in the kernel for 0.1 s, one whose memory has to be read from a dead server for ever. Nothing else
+/// shall wait for that.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What became of what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +99,7 @@ type Places = Arc<Mutex<BTreeMap<u64, Netns>>>;
 #[derive(Debug)]
 pub struct Decider {
     stop: OwnedFd,
-    thread: Option<JoinHandle<()>>,
+    ended: Mutex<Receiver<Infallible>>,
     places: Places,
     pub figures: Arc<Figures>,
 }
@@ -104,9 +111,11 @@ impl Decider {
         let (places, figures) = (Places::default(), Arc::new(Figures::new()?));
         let known = Arc::clone(&places);
         let counted = Arc::clone(&figures);
-        let thread = std::thread::Builder::new()
+        let (ends, ended) = mpsc::channel();
+        std::thread::Builder::new()
             .name("releases".into())
             .spawn(move || {
+                let _ends: mpsc::Sender<Infallible> = ends;
                 if let Err(problem) = decide_all(&releases, &stopped, &known, &counted) {
                     error!(
                         problem = format!("{problem:#}"),
@@ -117,7 +126,7 @@ impl Decider {
             .context("a thread for Releases")?;
         Ok(Self {
             stop,
-            thread: Some(thread),
+            ended: Mutex::new(ended),
             places,
             figures,
         })
@@ -134,8 +143,15 @@ impl Drop for Decider {
     fn drop(&mut self) {
         // Fails only if the counter is full, and then it is readable as well.
         let _ = write(&self.stop, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        // An answer is an error: the thread's end of the channel is gone.
+        if self
+            .ended
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv_timeout(END_PATIENCE)
+            == Err(RecvTimeoutError::Timeout)
+        {
+            warn!("a pass over a pod's sockets does not end: another process holds one of them");
         }
     }
 }

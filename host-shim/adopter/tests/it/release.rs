@@ -192,6 +192,27 @@ fn unread_bytes_are_gone() {
     }
 }
 
+#[test]
+fn a_long_request_is_gone_as_a_whole() {
+    const SEGMENTS: u32 = 20;
+    let pod = Pod::new(false);
+    let ours = pod.client(0);
+    pod.lab
+        .send(&Message::adopt().segment(ours, pod.address, SEQ, ACKED, &KEY));
+    let part = [b'x'; 1_000];
+    let mut next = SEQ;
+    for _ in 0..SEGMENTS {
+        pod.say(ours, next, ACKED, &part);
+        next += 1_000;
+        pod.acknowledged(ours, next);
+    }
+    let connection = pod.accept();
+    assert_eq!(pod.decide(ours, SEQ, ACKED).released, 1);
+    assert_eq!(pod.reset(ours).urgent, RELEASE_MARK);
+    is_gone(&connection);
+    assert_eq!(pod.told(ours, SEQ, ACKED), RELEASED);
+}
+
 /// The request was lost on the way, or has not come yet.
 #[test]
 fn a_connection_without_unread_bytes_is_ended_whether_it_is_accepted() {
