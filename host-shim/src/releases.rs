@@ -22,9 +22,9 @@ use std::{
 };
 use tracing::{debug, error, warn};
 
-/// A pass takes milliseconds, and waits for sockets whose lock a process holds: one that was throttled
-/// in the kernel for 0.1 s, one whose memory has to be read from a dead server for ever. Nothing else
-/// shall wait for that.
+/// A pass takes milliseconds, and waits for sockets whose lock a process holds: one that was
+/// throttled in the kernel for 0.1 s, one whose memory has to be read from a dead server for ever.
+/// Nothing else shall wait for that.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What became of what was asked.

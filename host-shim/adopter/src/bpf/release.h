@@ -17,9 +17,9 @@
  *   that a program may call empties the queue but a verdict of sockmap: under the same lock the
  *   socket is put into one whose verdict on each buffer is SK_DROP, and SO_RCVLOWAT makes the
  *   kernel look for data (tcp_set_rcvlowat(), tcp_data_ready(), sk_psock_verdict_data_ready(),
- *   tcp_read_skb()), which takes all of it out of the queue. tcp_done() takes the socket out of the
- *   sockmap again (sock_map_unhash()). Rejected: TCP_REPAIR on a copy of the descriptor, which needs
- *   ptrace rights and a search in all processes, and has every other read fail meanwhile.
+ *   tcp_read_skb()), which takes all of it out of the queue. tcp_done() takes the socket out of
+ *   the sockmap again (sock_map_unhash()). Rejected: TCP_REPAIR on a copy of the descriptor, which
+ *   needs ptrace rights and a search in all processes, and has every other read fail meanwhile.
  * - A connection that nobody has accepted and that has unread bytes is kept: it has no
  *   `struct socket`, without which no verdict is run, and who accepts it later could read them.
  */
@@ -161,7 +161,8 @@ static __noinline __u32 release(const struct tagged *t, __u64 netns, __u32 *outc
 }
 
 /* What a Release of this socket, as it is now, would say. */
-static __always_inline void name_of(struct sock_common *sk, const struct tcp_sock *tcp, struct adoption *name)
+static __always_inline void name_of(struct sock_common *sk, const struct tcp_sock *tcp,
+				    struct adoption *name)
 {
 	__u32 *remote = (__u32 *)name->saddr, *own = (__u32 *)name->daddr;
 

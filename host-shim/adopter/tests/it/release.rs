@@ -9,7 +9,10 @@ use crate::common::{
     wait_for,
 };
 use baton_adopter::{Adopter, Asks, Attachment, Netns, Outcome, Pass, Releases};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -387,6 +390,7 @@ fn what_is_not_for_this_namespace_or_not_of_a_key_holder_asks_nobody() {
 #[test]
 fn a_thousand_are_released_in_one_pass_and_others_stay() {
     const MANY: u16 = 1_000;
+    allow_descriptors(2 * u64::from(MANY));
     let pod = Pod::new(false);
     let mut asks = pod.releases.asks().expect("the ring");
     let connections: Vec<_> = (0..MANY)
@@ -415,6 +419,15 @@ fn a_thousand_are_released_in_one_pass_and_others_stay() {
         u64::from(MANY) / 2,
         "each reset"
     );
+}
+
+fn allow_descriptors(enough: u64) {
+    let had = getrlimit(Resource::Nofile);
+    let more = Rlimit {
+        current: had.current.map(|now| now.max(enough)),
+        maximum: had.maximum.map(|max| max.max(enough)),
+    };
+    setrlimit(Resource::Nofile, more).expect("root may");
 }
 
 #[test]
