@@ -13,6 +13,7 @@ mod pods;
 mod preflight;
 #[cfg(test)]
 mod reference_tests;
+mod releases;
 mod run;
 mod shim;
 mod tracking;

@@ -123,11 +123,31 @@ pub fn text(
         }
     }
 
+    if let Some(figures) = &state.releases.figures {
+        let releases = IntCounterVec::new(
+            Opts::new(
+                "baton_shim_releases_total",
+                "Requests that dataplanes asked to take from this node's pods because they do not answer, by what was decided: released, kept, or undecided for want of the pod's namespace or because the kernel refused.",
+            ),
+            &["decision"],
+        )?;
+        registry.register(Box::new(releases.clone()))?;
+        for (decision, count) in &state.releases.decided {
+            releases.with_label_values(&[*decision]).inc_by(*count);
+        }
+        registry.register(Box::new(figures.passes.clone()))?;
+    }
+
     if let Some(tracking) = &state.conn_tracking {
         conn_tracking(&registry, tracking)?;
     }
 
     for (name, help, value) in [
+        (
+            "baton_shim_can_release",
+            "Whether this node's kernel can take unread requests from stalled pods: 1 or 0.",
+            i64::from(state.releases.unable.is_none()),
+        ),
         (
             "baton_shim_key_epochs",
             "Key epochs that are live.",

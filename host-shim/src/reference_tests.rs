@@ -1,13 +1,21 @@
 //! The shim's part of `docs/generated/metrics.md`, from what it really exports. `BATON_GENERATE=1`
 //! writes it anew.
 
-use crate::{metrics, pods::When, tracking::ConnTracking, view::State};
+use crate::{
+    metrics,
+    pods::When,
+    releases::Figures,
+    tracking::ConnTracking,
+    view::{ReleasesView, State},
+};
 use baton_adopter::Outcome;
 use baton_tidy::metrics::Component;
 use baton_tls::{Name, Server};
+use std::sync::Arc;
 
 #[test]
 fn metric_reference_is_what_the_shim_exports() {
+    let figures = Arc::new(Figures::new().expect("figures"));
     let state = State {
         version: "0",
         kernel: String::new(),
@@ -31,6 +39,11 @@ fn metric_reference_is_what_the_shim_exports() {
             be_liberal: false,
             loose: true,
         }),
+        releases: ReleasesView {
+            unable: None,
+            decided: figures.decided(),
+            figures: Some(figures),
+        },
         pods: Vec::new(),
     };
     let authority = crate::certificates::Authority::new();

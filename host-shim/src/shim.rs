@@ -5,8 +5,9 @@ use crate::{
     config::{Config, Keys, Pod},
     discovery::{Cause, ListenerReport, Place, Processes, Unfit, WantedPod, place},
     pods::{AdopterState, Origin, PodState, When, unfit},
+    releases::{self, Decider},
     tracking::NodeNetwork,
-    view::{PodView, State, by_name, named},
+    view::{PodView, ReleasesView, State, by_name, named},
 };
 use baton_adopter::{Adopter, AttachmentId, EPOCHS, Error, Hook};
 use std::{
@@ -38,6 +39,8 @@ pub struct Shim {
     attached: [u64; When::ALL.len()],
     discovery: Option<Discovery>,
     network: NodeNetwork,
+    /// What decides Releases, or why this node has none.
+    releases: Result<Decider, String>,
     /// When the pods' packet rules are looked at next.
     rules_due: Instant,
 }
@@ -100,6 +103,10 @@ impl Shim {
                 "the node's first process cannot be looked at: in a Pod, run with hostPID: true and CAP_SYS_PTRACE"
             );
         }
+        let releases = match &adopter {
+            Ok(adopter) => releases::start(adopter)?,
+            Err(why) => Err(why.to_string()),
+        };
         let mut shim = Self {
             adopter,
             pods: Vec::new(),
@@ -112,6 +119,7 @@ impl Shim {
             attached: [0; When::ALL.len()],
             discovery,
             network: NodeNetwork::new(config.discovery.as_ref()),
+            releases,
             rules_due: Instant::now(),
         };
         shim.apply(config)?;
@@ -352,6 +360,13 @@ impl Shim {
         if !self.swept {
             self.swept = self.sweep();
         }
+        if let Ok(decider) = &self.releases {
+            let places = self.pods.iter().filter_map(|state| {
+                let cookie = state.attachment()?.id().netns;
+                Some((cookie, state.place.as_ref()?.netns.clone()))
+            });
+            decider.know(places);
+        }
         self.look_at_rules(now);
     }
 
@@ -417,6 +432,7 @@ impl Shim {
 
     /// Takes the adopter off all pods and leaves nothing.
     pub fn stop(&mut self) -> Result<(), Error> {
+        self.releases = Err("stopped".into());
         self.pods.clear();
         match &mut self.adopter {
             Ok(adopter) => adopter.unpin_all(),
@@ -457,6 +473,7 @@ impl Shim {
             discovered: self.discovery.as_ref().map(|d| d.listed),
             adoption_segments: segments,
             conn_tracking: self.network.tracking(),
+            releases: ReleasesView::new(&self.releases),
             pods,
         })
     }

@@ -2,11 +2,12 @@
 
 use crate::{
     pods::{AdopterState, PodState},
+    releases::{Decider, Figures},
     tracking::ConnTracking,
 };
 use baton_adopter::{Counters, EPOCHS, Outcome};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// What `/v1/state` shows.
 #[derive(Debug, Serialize)]
@@ -41,7 +42,32 @@ pub struct State {
     /// Of the node; nothing where the kernel tracks no connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conn_tracking: Option<ConnTracking>,
+    pub releases: ReleasesView,
     pub pods: Vec<PodView>,
+}
+
+/// What became of the Releases that this process was asked for.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleasesView {
+    /// Why each is answered that the connection is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unable: Option<String>,
+    /// By decision.
+    pub decided: BTreeMap<&'static str, u64>,
+    #[serde(skip)]
+    pub figures: Option<Arc<Figures>>,
+}
+
+impl ReleasesView {
+    pub fn new(releases: &Result<Decider, String>) -> Self {
+        let figures = releases.as_ref().ok().map(|d| Arc::clone(&d.figures));
+        Self {
+            unable: releases.as_ref().err().cloned(),
+            decided: figures.as_ref().map(|f| f.decided()).unwrap_or_default(),
+            figures,
+        }
+    }
 }
 
 /// One pod in [`State`].

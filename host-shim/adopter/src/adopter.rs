@@ -7,6 +7,7 @@ use crate::{
     kernel,
     object::{self, Loaded},
     outcome::COUNTERS_BYTES,
+    releases::Releases,
     rules::PacketRules,
     sys,
 };
@@ -53,8 +54,25 @@ impl Adopter {
     /// [`Error::Load`] and [`Error::KernelLacks`] if the kernel refuses the program, [`Error::Pin`]
     /// and [`Error::Busy`] about the directory.
     pub fn load(pin_dir: Option<&Path>) -> Result<Self, Error> {
+        Self::load_by(pin_dir, object::load)
+    }
+
+    /// As on a kernel that does not take what decides Releases.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    #[doc(hidden)]
+    pub fn load_without_releases(pin_dir: Option<&Path>) -> Result<Self, Error> {
+        let refused = || Some("left out".to_owned());
+        Self::load_by(pin_dir, |pins| object::load_with(pins, refused()))
+    }
+
+    fn load_by(
+        pin_dir: Option<&Path>,
+        load: impl FnOnce(Option<&PinDir>) -> Result<Loaded, Error>,
+    ) -> Result<Self, Error> {
         let pins = pin_dir.map(PinDir::open).transpose()?;
-        let loaded = object::load(pins.as_ref()).map_err(|error| {
+        let loaded = load(pins.as_ref()).map_err(|error| {
             error.on_kernel(
                 kernel::has_function(kernel::ADOPT_FUNCTION),
                 kernel::release(),
@@ -77,6 +95,15 @@ impl Adopter {
     #[must_use]
     pub fn replaced_maps(&self) -> &[String] {
         &self.loaded.replaced
+    }
+
+    /// What decides Releases, or why this kernel cannot have it: then each is answered Kept.
+    ///
+    /// # Errors
+    /// The kernel's words.
+    pub fn releases(&self) -> Result<Releases, String> {
+        let release = self.loaded.release.as_ref().map_err(Clone::clone)?;
+        Releases::new(release, &self.loaded.releases, &self.loaded.asks).map_err(|e| e.to_string())
     }
 
     /// Makes `key` the live key of an epoch (modulo [`EPOCHS`]).

@@ -37,6 +37,16 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The sockets of a namespace could not be gone through for Releases.
+    #[error(
+        "the sockets of network namespace {netns} cannot be gone through: {source}; CAP_SYS_ADMIN and CAP_PERFMON are needed"
+    )]
+    Pass {
+        /// As it is named.
+        netns: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// The pin directory cannot be used.
     #[error("pin directory {}: {problem}", path.display())]
     Pin {

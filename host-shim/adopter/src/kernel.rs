@@ -13,6 +13,8 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 pub const MINIMUM: (u32, u32) = (6, 9);
 /// The kernel function that makes a listener adopt a connection.
 pub const ADOPT_FUNCTION: &str = "bpf_sk_assign_tcp_reqsk";
+/// The kernel function that ends a connection with its request unread (Linux 6.5).
+pub const RELEASE_FUNCTION: &str = "bpf_sock_destroy";
 /// The kernel's own types, without which the program cannot be fitted to it.
 pub const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// `BPF_FS_MAGIC` of linux/magic.h.

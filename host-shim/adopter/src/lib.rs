@@ -17,6 +17,7 @@ mod netns;
 mod object;
 mod outcome;
 mod printed;
+mod releases;
 mod rules;
 mod sys;
 
@@ -26,3 +27,4 @@ pub use bpffs::DEFAULT_PIN_DIR;
 pub use error::Error;
 pub use netns::{Netns, OpenNetns};
 pub use outcome::{Counters, Outcome};
+pub use releases::{Ask, Asks, Pass, Releases};

@@ -70,11 +70,7 @@ impl Netns {
     /// [`Error::NetnsMissing`] if it is not there, [`Error::NetnsEnter`] if it is not a network
     /// namespace or the process may not enter it.
     pub fn open(&self) -> Result<OpenNetns, Error> {
-        let name = self.to_string();
-        let file = File::open(self.path()).map_err(|source| Error::NetnsMissing {
-            netns: name.clone(),
-            source,
-        })?;
+        let (name, file) = self.file()?;
         let mut opened = OpenNetns {
             name,
             file,
@@ -96,6 +92,48 @@ impl Netns {
             })?;
         Ok(opened)
     }
+
+    fn file(&self) -> Result<(String, File), Error> {
+        let name = self.to_string();
+        match File::open(self.path()) {
+            Ok(file) => Ok((name, file)),
+            Err(source) => Err(Error::NetnsMissing {
+                netns: name,
+                source,
+            }),
+        }
+    }
+
+    /// Runs `work` inside the namespace that the name leads to now, whichever that is: one thread
+    /// instead of the two of [`Self::open`] and [`OpenNetns::within`].
+    pub(crate) fn within_unchecked<T: Send>(
+        &self,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T, Error> {
+        let (name, file) = self.file()?;
+        within(&file, &name, work)
+    }
+}
+
+/// Runs `work` in the namespace that a file is.
+fn within<T: Send>(file: &File, name: &str, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let refuse = |source: io::Error| Error::NetnsEnter {
+        netns: name.to_owned(),
+        source,
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("netns".into())
+            .spawn_scoped(scope, || {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+                Ok::<T, io::Error>(work())
+            })
+            .map_err(refuse)?;
+        match thread.join() {
+            Ok(result) => result.map_err(refuse),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 impl OpenNetns {
@@ -116,23 +154,7 @@ impl OpenNetns {
     /// # Errors
     /// [`Error::NetnsEnter`] if the thread cannot be made or cannot enter.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
-        let refuse = |source: io::Error| Error::NetnsEnter {
-            netns: self.name.clone(),
-            source,
-        };
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new()
-                .name("netns".into())
-                .spawn_scoped(scope, || {
-                    move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?;
-                    Ok::<T, io::Error>(work())
-                })
-                .map_err(refuse)?;
-            match thread.join() {
-                Ok(result) => result.map_err(refuse),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })
+        within(&self.file, &self.name, work)
     }
 
     /// Why nothing may be adopted there, as far as packet rules go.

@@ -8,7 +8,7 @@ use crate::{
     printed::{quiet, what_was_said},
     sys,
 };
-use libbpf_rs::{MapCore, MapHandle, MapType, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, ObjectBuilder};
 use std::{
     fs, io,
     os::fd::{AsFd, OwnedFd},
@@ -18,6 +18,18 @@ use std::{
 const ADOPTER: &str = "baton_adopter";
 const EXIT_MARK: &str = "baton_exit_mark";
 const GENERATION: &str = "baton_generation";
+const RELEASE: &str = "baton_release";
+const DROP: &str = "baton_drop";
+/// The map that [`DROP`] judges for, and that only programs of one loading use.
+const DRAINING: &str = "draining";
+
+/// The iterator that decides Releases.
+#[derive(Debug)]
+pub(crate) struct Release {
+    pub(crate) program: OwnedFd,
+    /// A sockmap lets go of its verdict when its last descriptor is closed.
+    pub(crate) draining: MapHandle,
+}
 
 /// The programs and their maps.
 #[derive(Debug)]
@@ -28,12 +40,18 @@ pub(crate) struct Loaded {
     pub(crate) exit_mark: OwnedFd,
     /// Tells of which generation a namespace's packet rules are.
     pub(crate) generation: OwnedFd,
+    /// What decides Releases, or why this kernel cannot have it.
+    pub(crate) release: Result<Release, String>,
     pub(crate) keys: MapHandle,
     pub(crate) counters: MapHandle,
     pub(crate) netns_counters: MapHandle,
     pub(crate) namespaces: MapHandle,
     /// By namespace: whether its packet rules let adoptions be, and of which generation they were.
     pub(crate) rules: MapHandle,
+    /// What became of each Release.
+    pub(crate) releases: MapHandle,
+    /// The Releases that nobody has decided yet, for user space.
+    pub(crate) asks: MapHandle,
     /// Maps of a predecessor that could not be reused, because their layout differs.
     pub(crate) replaced: Vec<String>,
     /// Maps of a predecessor that go on.
@@ -46,28 +64,55 @@ struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/adopter.bpf.o")));
 
+/// Loads the programs. Without Releases, if the kernel does not take what they need.
 pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
     quiet();
     what_was_said();
-    let refuse = |e: libbpf_rs::Error| {
-        let said = what_was_said();
-        Error::Load {
-            reason: if said.is_empty() {
-                e.to_string()
-            } else {
-                format!("{said} ({e})")
-            },
-        }
-    };
+    match load_with(pins, None) {
+        Err(Error::Load { reason }) => load_with(pins, Some(reason)),
+        other => other,
+    }
+}
+
+fn refuse(e: &libbpf_rs::Error) -> Error {
+    let said = what_was_said();
+    Error::Load {
+        reason: if said.is_empty() {
+            e.to_string()
+        } else {
+            format!("{said} ({e})")
+        },
+    }
+}
+
+/// With all programs, or without Releases for that reason.
+pub(crate) fn load_with(
+    pins: Option<&PinDir>,
+    no_releases: Option<String>,
+) -> Result<Loaded, Error> {
     let mut open = ObjectBuilder::default()
         .name("baton_adopter")
-        .map_err(refuse)?
+        .map_err(|e| refuse(&e))?
         .open_memory(&OBJECT.0)
-        .map_err(refuse)?;
+        .map_err(|e| refuse(&e))?;
     let (mut reused, mut replaced) = (Vec::new(), Vec::new());
+    if no_releases.is_some() {
+        for mut program in open.progs_mut() {
+            if program.name() == RELEASE || program.name() == DROP {
+                program.set_autoload(false);
+            }
+        }
+    }
     if let Some(pins) = pins {
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
+            if name == DRAINING {
+                map.set_autocreate(no_releases.is_none())
+                    .map_err(|e| refuse(&e))?;
+            }
+            if !is_pinned(&name) {
+                continue;
+            }
             let Ok(old) = MapHandle::from_pinned_path(pins.file(&pin_name(&name))) else {
                 continue;
             };
@@ -82,24 +127,32 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
             }
         }
     }
-    let object = open.load().map_err(refuse)?;
+    let object = open.load().map_err(|e| refuse(&e))?;
     let (mut program, mut exit_mark, mut generation) = (None, None, None);
+    let (mut release, mut drop) = (None, None);
     for p in object.progs() {
         let wanted = match p.name().to_str() {
             Some(ADOPTER) => &mut program,
             Some(EXIT_MARK) => &mut exit_mark,
             Some(GENERATION) => &mut generation,
+            Some(RELEASE) if no_releases.is_none() => &mut release,
+            Some(DROP) if no_releases.is_none() => &mut drop,
             _ => continue,
         };
         *wanted = Some(copy(p.as_fd(), "program")?);
     }
     let (mut keys, mut counters, mut netns_counters) = (None, None, None);
     let (mut namespaces, mut rules) = (None, None);
+    let (mut releases, mut asks, mut can_release, mut draining) = (None, None, None, None);
     for map in object.maps() {
         let name = map.name().to_string_lossy().into_owned();
-        let handle = MapHandle::try_from(&map).map_err(refuse)?;
+        if name == DRAINING && no_releases.is_some() {
+            continue;
+        }
+        let handle = MapHandle::try_from(&map).map_err(|e| refuse(&e))?;
         if let Some(pins) = pins
             && !reused.contains(&name)
+            && is_pinned(&name)
         {
             let path = pins.file(&pin_name(&name));
             // An incompatible one of a predecessor; its links keep using it until they are updated.
@@ -115,12 +168,31 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
             "netns_counters" => netns_counters = Some(handle),
             "namespaces" => namespaces = Some(handle),
             "rules" => rules = Some(handle),
+            "releases" => releases = Some(handle),
+            "asks" => asks = Some(handle),
+            "can_release" => can_release = Some(handle),
+            DRAINING => draining = Some(handle),
             _ => {}
         }
     }
     let missing = || Error::Load {
         reason: "the object lacks a program or a map".into(),
     };
+    let release = match no_releases {
+        Some(reason) => Err(reason),
+        None => {
+            let (drop, draining) = drop.zip(draining).ok_or_else(missing)?;
+            let program = release.ok_or_else(missing)?;
+            sys::attach_verdict(drop.as_fd(), draining.as_fd())
+                .map(|()| Release { program, draining })
+                .map_err(|e| format!("a verdict cannot be put on a sockmap: {e}"))
+        }
+    };
+    let able = u64::from(release.is_ok());
+    can_release
+        .ok_or_else(missing)?
+        .update(&0_u32.to_ne_bytes(), &able.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|e| refuse(&e))?;
     let loaded = Loaded {
         program: program.ok_or_else(missing)?,
         exit_mark: exit_mark.ok_or_else(missing)?,
@@ -130,6 +202,9 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
         netns_counters: netns_counters.ok_or_else(missing)?,
         namespaces: namespaces.ok_or_else(missing)?,
         rules: rules.ok_or_else(missing)?,
+        releases: releases.ok_or_else(missing)?,
+        asks: asks.ok_or_else(missing)?,
+        release,
         replaced,
         reused,
     };
@@ -141,6 +216,12 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
         });
     }
     Ok(loaded)
+}
+
+/// Whether a map outlives its programs: not what only one loading uses, nor the constants that some
+/// compilers make of a program, whose names have a dot.
+fn is_pinned(map: &str) -> bool {
+    map != DRAINING && !map.contains('.')
 }
 
 /// The pin file of a map.

@@ -54,11 +54,19 @@ pub enum Outcome {
     Renew,
     /// Answered: the pod's packet rules redirect connections, or could not be read.
     PacketRules,
+    /// Dropped: a Release that is not decided yet. The next copy is answered.
+    ReleaseAsked,
+    /// Answered: a Release whose connection was ended with its request unread.
+    Released,
+    /// Answered: a Release whose connection is not as it says, and goes on.
+    Kept,
+    /// A RST of a connection that a Release ended, which got the release mark.
+    ReleaseMarked,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 27] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -82,6 +90,10 @@ impl Outcome {
         Self::ForgetInUse,
         Self::Renew,
         Self::PacketRules,
+        Self::ReleaseAsked,
+        Self::Released,
+        Self::Kept,
+        Self::ReleaseMarked,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -111,6 +123,10 @@ impl Outcome {
             Self::ForgetInUse => "forget_in_use",
             Self::Renew => "renew",
             Self::PacketRules => "packet_rules",
+            Self::ReleaseAsked => "release_asked",
+            Self::Released => "released",
+            Self::Kept => "kept",
+            Self::ReleaseMarked => "release_marked",
         }
     }
 }

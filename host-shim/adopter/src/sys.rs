@@ -218,6 +218,39 @@ pub(crate) fn test_run_once(program: BorrowedFd<'_>, frame: &mut [u8]) -> io::Re
     done(unsafe { raw::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })
 }
 
+/// Has a program judge each buffer that comes to a socket of a sockmap.
+pub(crate) fn attach_verdict(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both descriptors are borrowed and open.
+    done(unsafe {
+        raw::bpf_prog_attach(
+            program.as_raw_fd(),
+            map.as_raw_fd(),
+            raw::BPF_SK_SKB_VERDICT,
+            0,
+        )
+    })
+}
+
+/// A link of an iterator program, which runs only when it is read ([`iterate`]).
+pub(crate) fn iterator_link(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor is borrowed and open; no target and no options.
+    new_descriptor(unsafe {
+        raw::bpf_link_create(
+            program.as_raw_fd(),
+            0,
+            raw::BPF_TRACE_ITER,
+            std::ptr::null(),
+        )
+    })
+}
+
+/// One reading of an iterator, over the calling thread's network namespace where it is about
+/// sockets.
+pub(crate) fn iterate(link: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor is borrowed and open.
+    new_descriptor(unsafe { raw::bpf_iter_create(link.as_raw_fd()) })
+}
+
 /// Makes the kernel count runs and time of all programs, until the descriptor is closed.
 pub(crate) fn enable_statistics() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.

@@ -29,6 +29,7 @@ pub fn check(pin: &Path, network: &NodeNetwork, report: &mut Report) {
         Ok(adopter) => {
             add("adopter", Finding::good("the kernel takes the program"));
             add("attach point", hook(&adopter));
+            add("releases", releases(&adopter));
         }
         // Nothing that the lines above do not say.
         Err(Error::KernelLacks { .. }) => {
@@ -112,6 +113,22 @@ fn function() -> Finding {
             "see the line about kernel types",
         ),
     }
+}
+
+fn releases(adopter: &Adopter) -> Finding {
+    let Err(reason) = adopter.releases() else {
+        return Finding::good("the kernel takes the iterator");
+    };
+    let lacks = kernel::has_function(kernel::RELEASE_FUNCTION) == Some(false);
+    let found = if lacks {
+        format!("the kernel lacks {}", kernel::RELEASE_FUNCTION)
+    } else {
+        reason
+    };
+    Finding::note(
+        format!("{found}: what a stalled pod has not read stays there"),
+        "use a kernel built with CONFIG_PROC_FS=y, CONFIG_NET_SOCK_MSG=y and CONFIG_DEBUG_INFO_BTF=y; if it is, report this as a bug with the text above",
+    )
 }
 
 fn rule_changes() -> Finding {

@@ -21,6 +21,7 @@
 #include "siphash.h"
 #include "tables.h"
 #include "listener_report.h"
+#include "release.h"
 #include "wire.h"
 
 #define IPV4_FRAGMENT_AT 6
@@ -60,6 +61,10 @@ static __always_inline __u32 outcome_of(__u32 reason)
 		return ANSWERED_RENEW;
 	case PACKET_RULES:
 		return ANSWERED_PACKET_RULES;
+	case RELEASED:
+		return ANSWERED_RELEASED;
+	case KEPT:
+		return ANSWERED_KEPT;
 	default:
 		return ANSWERED_KERNEL_REFUSED;
 	}
@@ -388,6 +393,14 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		goto answer;
 	}
 
+	if (m.exid == bpf_htons(EXID_RELEASE)) {
+		reason = release(&t, netns, &j.outcome);
+		if (reason != UNDECIDED)
+			goto answer;
+		count(netns, j.outcome);
+		return TC_ACT_SHOT;
+	}
+
 	/* Port 0 is on no connection: the listener. */
 	sk = find(skb, &t, m.exid == bpf_htons(EXID_PROBE) ? 0 : m.source, tcp_at);
 	if (m.exid == bpf_htons(EXID_PROBE))
@@ -447,7 +460,7 @@ int baton_adopter(struct __sk_buff *skb)
 	if (data[tcp_at + TCP_DATA_OFFSET_AT] >> 4 < TCP_WORDS_MIN)
 		return PASS_ON;
 	head = bpf_ntohl(*(__be32 *)(data + tcp_at + OPTION_AT));
-	if ((head & OPTION_HEAD_MASK) != OPTION_HEAD)
+	if (head - OPTION_HEAD >= OPTION_HEADS)
 		return PASS_ON;
 	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
 		/*

@@ -8,7 +8,8 @@
  * the sockets of a process, and sends their last segments, in the context of that process (do_exit,
  * exit_files, tcp_close), which holds the socket's lock. The kernel's repetitions of such a FIN are
  * marked as it was, whoever runs then and whatever became of the listener. What waits behind unsent
- * data leaves later and unmarked, and so do resets of connections that were never accepted.
+ * data leaves later and unmarked, and so do resets of connections that were never accepted. The RST
+ * of a socket that a Release ended has a third mark: release.h notes the socket before it sends.
  *
  * Decisions:
  * - A process that exits says so in its last segment (`host-shim/adopter/src/bpf/exit_mark.h`,
@@ -62,7 +63,8 @@ int baton_exit_mark(struct __sk_buff *skb)
 	struct peer peer = {};
 	__u64 socket;
 	__u8 flags, *before, how;
-	__be16 mark, port;
+	__be16 mark = bpf_htons(EXIT_MARK), port;
+	__u32 outcome = EXIT_MARKED;
 	__u32 tcp_at;
 	int own;
 
@@ -98,7 +100,10 @@ int baton_exit_mark(struct __sk_buff *skb)
 	task = bpf_get_current_task_btf();
 	socket = bpf_get_socket_cookie(skb);
 	before = socket ? bpf_map_lookup_elem(&ended, &socket) : 0;
-	if (own && task->flags & PF_EXITING)
+	/* Of a socket that was ended by a Release, its process knows nothing. */
+	if (before && *before == ENDED_BY_RELEASE)
+		how = ENDED_BY_RELEASE;
+	else if (own && task->flags & PF_EXITING)
 		how = ENDED_BY_EXIT;
 	else if (before)
 		how = *before;
@@ -109,13 +114,19 @@ int baton_exit_mark(struct __sk_buff *skb)
 	/* Never a socket that is nobody's. Without memory a repetition will not be marked. */
 	if (own && socket && (!before || *before != how))
 		bpf_map_update_elem(&ended, &socket, &how, BPF_ANY);
-	mark = how == ENDED_BY_EXIT ? bpf_htons(EXIT_MARK) : bpf_htons(LISTENER_MARK);
+	if (how == ENDED_BY_LISTENER) {
+		mark = bpf_htons(LISTENER_MARK);
+		outcome = LISTENER_MARKED;
+	} else if (how == ENDED_BY_RELEASE) {
+		mark = bpf_htons(RELEASE_MARK);
+		outcome = RELEASE_MARKED;
+	}
 
 	/* Leaves a checksum that the device completes (CHECKSUM_PARTIAL) alone. */
 	if (bpf_l4_csum_replace(skb, tcp_at + TCP_CHECKSUM_AT, 0, mark, sizeof(mark)) ||
 	    bpf_skb_store_bytes(skb, tcp_at + TCP_URGENT_AT, &mark, sizeof(mark), 0))
 		return PASS_ON;
-	count(peer.netns, how == ENDED_BY_EXIT ? EXIT_MARKED : LISTENER_MARKED);
+	count(peer.netns, outcome);
 	return PASS_ON;
 }
 

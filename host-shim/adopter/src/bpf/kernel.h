@@ -7,6 +7,7 @@
 #ifndef BATON_KERNEL_H
 #define BATON_KERNEL_H
 
+#include <linux/in6.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
@@ -59,7 +60,14 @@ struct sk_buff {
 };
 
 struct sock_common {
+	__u32 skc_daddr;
+	__u32 skc_rcv_saddr;
+	__be16 skc_dport;
 	__u16 skc_num;		/* the local port */
+	unsigned short skc_family;
+	unsigned long skc_flags;
+	struct in6_addr skc_v6_daddr;	/* CONFIG_IPV6; IPv4 mapped */
+	struct in6_addr skc_v6_rcv_saddr;
 	volatile __u8 skc_state;
 	possible_net_t skc_net;
 	__u32 skc_tw_rcv_nxt;
@@ -119,10 +127,20 @@ struct sock {
 	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
 	struct socket *sk_socket;
+	void *sk_user_data;
+};
+
+struct inet_connection_sock {
+	const void *icsk_ulp_ops;
 };
 
 struct tcp_sock {
 	__u32 rcv_nxt;
+	__u32 copied_seq;
+	__u32 write_seq;
+	__u32 snd_una;
+	__u16 urg_data;
+	__u8 repair:1;
 	__u8 is_mptcp:1;	/* CONFIG_MPTCP */
 };
 
@@ -142,6 +160,13 @@ struct task_struct {
 
 struct tcp_request_sock {
 	__u32 rcv_nxt;
+};
+
+struct bpf_iter_meta;
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
 };
 
 #pragma clang attribute pop
@@ -173,6 +198,8 @@ extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk,
 				   struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym;
 /* Linux 6.2. Reads an address as that type; what is not there reads as 0. */
 extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym;
+/* Linux 6.5. Ends a socket whose lock is held, with a RST, and its descriptor by ECONNABORTED. */
+extern int bpf_sock_destroy(struct sock_common *sk) __ksym;
 /* Linux 6.2. The kernel's own view of the context. */
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 

@@ -45,6 +45,10 @@ enum outcome {
 	FORGET_IN_USE,
 	ANSWERED_RENEW,
 	ANSWERED_PACKET_RULES,
+	RELEASE_ASKED,
+	ANSWERED_RELEASED,
+	ANSWERED_KEPT,
+	RELEASE_MARKED,
 	OUTCOMES,
 };
 
@@ -154,6 +158,7 @@ struct {
 enum ending {
 	ENDED_BY_EXIT = 1,
 	ENDED_BY_LISTENER = 2,
+	ENDED_BY_RELEASE = 3,	/* written before its last segment is sent */
 };
 
 struct {

@@ -26,9 +26,10 @@
 #define EXID_PROBE 0xBA71
 #define EXID_ANSWER 0xBA72
 #define EXID_FORGET 0xBA73
-/* kind, length and experiment id as one number; the last two bits tell the four messages apart. */
+#define EXID_RELEASE 0xBA74
+/* kind, length and experiment id as one number; that of a Release is the last one. */
 #define OPTION_HEAD (((__u32)OPTION_KIND << 24) | (OPTION_LENGTH << 16) | EXID_ADOPT)
-#define OPTION_HEAD_MASK 0xFFFFFFFCu
+#define OPTION_HEADS (EXID_RELEASE - EXID_ADOPT + 1)
 
 #define FLAG_WINDOW_SCALING 0x01
 #define FLAG_SACK 0x02
@@ -39,6 +40,8 @@
 #define EXIT_MARK 0xBA7E
 /* The same: its process has the listener of the port. */
 #define LISTENER_MARK 0xBA7F
+/* The same: the socket was ended by a Release, and nobody read what it asked about. */
+#define RELEASE_MARK 0xBA80
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
@@ -60,7 +63,9 @@ enum reason {
 	FORGOTTEN = 8,
 	RENEW = 9,
 	PACKET_RULES = 10,
-	UNDECIDED = 11,		/* never sent: say nothing, the next copy is told */
+	RELEASED = 11,
+	KEPT = 12,
+	UNDECIDED = 0xffff,	/* never sent: say nothing, the next copy is told */
 };
 
 /*

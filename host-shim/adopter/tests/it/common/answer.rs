@@ -23,6 +23,8 @@ pub const SYNCOOKIES_OFF: u16 = 7;
 pub const FORGOTTEN: u16 = 8;
 pub const RENEW: u16 = 9;
 pub const PACKET_RULES: u16 = 10;
+pub const RELEASED: u16 = 11;
+pub const KEPT: u16 = 12;
 
 pub fn adopter(lab: &Lab) -> (Adopter, Attachment) {
     let adopter = Adopter::load(None).expect("the kernel takes the adopter");

@@ -23,6 +23,7 @@ pub const ADOPT: u16 = 0xba70;
 pub const PROBE: u16 = 0xba71;
 pub const ANSWER: u16 = 0xba72;
 pub const FORGET: u16 = 0xba73;
+pub const RELEASE: u16 = 0xba74;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -104,6 +105,13 @@ impl Message {
             tsval: 0,
             tsecr: 0,
             ..Self::adopt()
+        }
+    }
+
+    pub fn release() -> Self {
+        Self {
+            exid: RELEASE,
+            ..Self::forget()
         }
     }
 
