@@ -562,6 +562,39 @@ fn what_user_space_lost_is_asked_again() {
     assert_eq!(pod.told(ours, SEQ, ACKED), RELEASED);
 }
 
+/// Who asked may have given up by then.
+#[test]
+fn what_was_told_too_long_ago_is_not_decided() {
+    let pod = Pod::new(false);
+    let ours = pod.client(0);
+    pod.request(ours);
+    let connection = pod.accept();
+    let mut asks = pod.releases.asks().expect("the ring");
+    pod.lab.send(&pod.release(ours, SEQ, ACKED));
+    let mut asked = std::collections::BTreeMap::new();
+    let told = std::time::Instant::now();
+    wait_for("it is asked, and its lease is over", || {
+        asked.append(&mut asks.gather().expect("the ring"));
+        !asked.is_empty() && told.elapsed().as_millis() > 250
+    });
+    let cookie = pod.lab.pod.cookie();
+    let pass = |asked| {
+        let pass = pod.releases.pass(&pod.lab.netns(), cookie, asked);
+        let pass = pass.expect("a pass").expect("the namespace is the same");
+        (pass.released, pass.kept)
+    };
+    assert_eq!(pass(&asked[&cookie]), (0, 0));
+    // Its next copy asks again.
+    let mut again = std::collections::BTreeMap::new();
+    wait_for("it is asked again", || {
+        pod.lab.send(&pod.release(ours, SEQ, ACKED));
+        again = asks.gather().expect("the ring");
+        !again.is_empty()
+    });
+    assert_eq!(pass(&again[&cookie]), (1, 0));
+    is_gone(&connection);
+}
+
 #[test]
 fn a_namespace_that_is_another_one_decides_nothing() {
     let pod = Pod::new(false);
