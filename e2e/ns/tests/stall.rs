@@ -4,9 +4,9 @@
 use crate::{answered, more, no_error};
 use anyhow::{Result, ensure};
 use baton_api::{OnStall, PolicyState, Protocol};
-use baton_lab::{HttpEcho, Load, LoadOptions, Pod, PostCount, RedisCheck, Server, policy};
-use baton_ns::{HTTP_PORT, REDIS_PORT, Scene, never, until};
-use std::{sync::atomic::Ordering, time::Duration};
+use baton_lab::{HttpEcho, LoadOptions, LoadReport, Pod, PostCount, RedisCheck, Server, policy};
+use baton_ns::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, never, until};
+use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
 const PORT: u16 = 8_080;
 const CONNECTIONS: usize = 64;
@@ -68,11 +68,7 @@ fn no_post_is_executed_twice_by_pods_that_stand_still() -> Result<()> {
     counting.migration = never();
     scene.config.policies.push(counting);
     scene.start()?;
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        pace: Some(PACE),
-        ..LoadOptions::new(scene.address(PORT)?)
-    };
+    let options = paced(scene.address(PORT)?);
     let load = PostCount::start(scene.lab.client().namespace(), options)?;
     answered(&load, 2_000)?;
     for at in [0, 1, 2] {
@@ -99,80 +95,71 @@ fn no_post_is_executed_twice_by_pods_that_stand_still() -> Result<()> {
     Ok(())
 }
 
-fn without_error<E: baton_lab::Exchange>(
-    scene: &Scene,
-    load: Load<E>,
-    policy: usize,
-) -> Result<()> {
-    let (report, _) = load.stop()?;
-    eprintln!(
-        "{} requests, {} released",
-        report.requests,
-        released(scene)?
-    );
-    scene.explained(no_error(&report, None))?;
+/// What became of the load, and of one policy's flows.
+fn without_error(scene: &Scene, report: &LoadReport, policy: usize) -> Result<()> {
+    let released = released(scene)?;
+    eprintln!("{} requests, {released} released", report.requests);
+    scene.explained(no_error(report, None))?;
     let figures = scene.nothing_lost(policy)?;
     ensure!(
         figures.replays_total == 0,
         "{} replayed",
         figures.replays_total
     );
-    ensure!(released(scene)? > 4, "{} released", released(scene)?);
+    ensure!(released > 4, "{released} released");
     Ok(())
 }
 
-#[test]
-fn nginx_and_redis_that_stand_still_cost_no_request() -> Result<()> {
-    let mut scene = Scene::with_pods("stall", 3)?;
-    scene.add_redis()?;
-    for policy in &mut scene.config.policies {
-        policy.migration = never();
+fn paced(address: SocketAddr) -> LoadOptions {
+    LoadOptions {
+        connections: CONNECTIONS,
+        pace: Some(PACE),
+        ..LoadOptions::new(address)
     }
+}
+
+/// One of a scene's web servers stands still.
+fn web_stands_still(mut scene: Scene) -> Result<()> {
+    scene.config.policies[0].migration = never();
     scene.start()?;
-    let client = scene.lab.client().namespace();
-    let options = |port| -> Result<LoadOptions> {
-        Ok(LoadOptions {
-            connections: CONNECTIONS,
-            pace: Some(PACE),
-            ..LoadOptions::new(scene.address(port)?)
-        })
-    };
-    let http = HttpEcho::start(client, options(HTTP_PORT)?)?;
-    more(&http, 2_000)?;
-    let mut nginx = std::mem::take(&mut scene.nginx);
-    let served = || http.progress().requests.load(Ordering::Relaxed);
-    stands_still(&scene, 1, &mut nginx[1], 0, &served)?;
-    without_error(&scene, http, 0)?;
-    let before = released(&scene)?;
-    let redis = RedisCheck::start(client, options(REDIS_PORT)?)?;
-    more(&redis, 2_000)?;
-    let mut servers = std::mem::take(&mut scene.redis);
-    let served = || redis.progress().requests.load(Ordering::Relaxed);
-    stands_still(&scene, 2, &mut servers[2], 1, &served)?;
-    without_error(&scene, redis, 1)?;
-    ensure!(
-        released(&scene)? > before + 4,
-        "nothing of redis was released"
-    );
-    Ok(())
+    let options = paced(scene.address(HTTP_PORT)?);
+    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    more(&load, 2_000)?;
+    let mut servers = std::mem::take(&mut scene.nginx);
+    let served = || load.progress().requests.load(Ordering::Relaxed);
+    stands_still(&scene, 1, &mut servers[1], 0, &served)?;
+    let (report, _) = load.stop()?;
+    without_error(&scene, &report, 0)
+}
+
+#[test]
+fn nginx_that_stands_still_costs_no_request() -> Result<()> {
+    web_stands_still(Scene::with_pods("stall", 3)?)
 }
 
 #[test]
 fn node_that_stands_still_costs_no_request() -> Result<()> {
     let mut scene = Scene::with_pods("stallnode", 3)?;
     scene.use_node()?;
-    scene.config.policies[0].migration = never();
+    web_stands_still(scene)
+}
+
+#[test]
+fn redis_that_stands_still_costs_no_command() -> Result<()> {
+    let mut scene = Scene::with_pods("stallredis", 3)?;
+    scene.add_redis()?;
+    scene.config.policies[REDIS_POLICY].migration = never();
     scene.start()?;
-    let options = LoadOptions {
-        pace: Some(PACE),
-        ..scene.http_load(CONNECTIONS, None)?
-    };
-    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
+    let options = paced(scene.address(REDIS_PORT)?);
+    let load = RedisCheck::start(scene.lab.client().namespace(), &servers, options)?;
     more(&load, 2_000)?;
-    let mut servers = std::mem::take(&mut scene.nginx);
+    let mut servers = std::mem::take(&mut scene.redis);
     let served = || load.progress().requests.load(Ordering::Relaxed);
-    stands_still(&scene, 0, &mut servers[0], 0, &served)?;
-    without_error(&scene, load, 0)
+    stands_still(&scene, 2, &mut servers[2], REDIS_POLICY, &served)?;
+    load.progress().enough();
+    let report = RedisCheck::finish(load)?;
+    without_error(&scene, &report, REDIS_POLICY)
 }
 
 /// What it costs to wait: the same with `onStall: Wait`.
@@ -184,9 +171,8 @@ fn with_wait_requests_stay_where_they_are() -> Result<()> {
     scene.config.policies[0].response_timeout = None;
     scene.start()?;
     let options = LoadOptions {
-        pace: Some(PACE),
         timeout: Duration::from_secs(10),
-        ..scene.http_load(CONNECTIONS, None)?
+        ..paced(scene.address(HTTP_PORT)?)
     };
     let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
     more(&load, 2_000)?;
