@@ -105,9 +105,9 @@ pub struct LoadBalancerPolicySpec {
     #[serde(default)]
     pub on_backend_failure: BackendFailure,
     /// What happens to a request that lies unread in the kernel of a pod whose application answers
-    /// nothing: stopped, throttled, in garbage collection. `Release`: the pod's host-shim lets go of
-    /// it, and another pod answers it, whatever the request is, because nobody has read it. `Wait`:
-    /// it waits, at most as `responseTimeout` says.
+    /// nothing: stopped, throttled, in garbage collection. `Release`: the pod's host-shim lets go
+    /// of it, and another pod answers it, whatever the request is, because nobody has read it.
+    /// `Wait`: it waits, at most as `responseTimeout` says.
     #[serde(default)]
     pub on_stall: OnStall,
     /// A pod that has not begun to answer a request after this long is given up on: the request

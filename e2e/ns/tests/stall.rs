@@ -17,8 +17,8 @@ const PACE: Duration = Duration::from_millis(20);
 const PHASE: Duration = Duration::from_micros(100);
 const COUNTING: usize = 1;
 
-/// Stops a server and waits until all that its kernel has unread is answered elsewhere; then it goes
-/// on, and the load with it. `served` tells how many requests were answered.
+/// Stops a server and waits until all that its kernel has unread is answered elsewhere; then it
+/// goes on, and the load with it. `served` tells how many requests were answered.
 fn stands_still(
     scene: &Scene,
     at: usize,

@@ -186,8 +186,8 @@ impl Releases {
     }
 
     /// The state of what was asked before the iterator ran; what it left becomes Kept, unless its
-    /// lease is over: then its next copy asks again. Nobody else changes an entry that is asked about
-    /// meanwhile. One that made room for others is not made again.
+    /// lease is over: then its next copy asks again. Nobody else changes an entry that is asked
+    /// about meanwhile. One that made room for others is not made again.
     fn settle(&self, ask: &Ask) -> Result<Option<u32>, Error> {
         let found = self
             .releases

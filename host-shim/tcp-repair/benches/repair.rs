@@ -1,6 +1,6 @@
-//! What a move costs, on loopback: a connection with so much queued each way is exported, its record
-//! written and read, and restored (`cargo bench -p baton-tcp-repair`, root). It is measured once for
-//! each of many connections and shown as percentiles.
+//! What a move costs, on loopback: a connection with so much queued each way is exported, its
+//! record written and read, and restored (`cargo bench -p baton-tcp-repair`, root). It is measured
+//! once for each of many connections and shown as percentiles.
 
 use baton_tcp_repair::{Frozen, Restoring, decode, encode};
 use socket2::SockRef;

@@ -24,9 +24,9 @@
 //!
 //! # Decisions
 //!
-//! - **An application notices a freeze**: its `recv` and `send` fail with EPERM and EINVAL while its
-//!   socket is in repair mode (`tcp_recvmsg_locked`, `tcp_sendmsg_locked`). So this is for those that
-//!   cooperate; what a stalled one has not read, the adopter's iterator takes.
+//! - **An application notices a freeze**: its `recv` and `send` fail with EPERM and EINVAL while
+//!   its socket is in repair mode (`tcp_recvmsg_locked`, `tcp_sendmsg_locked`). So this is for
+//!   those that cooperate; what a stalled one has not read, the adopter's iterator takes.
 //! - **A thawed socket gets its `SO_REUSEADDR` back**: leaving repair mode clears it
 //!   (`do_tcp_setsockopt`), and the server's next start could not bind its port.
 //! - **A frozen socket is deaf**, by a filter that drops all: in repair mode the kernel goes on

@@ -42,9 +42,9 @@
  */
 #define TELL_AGAIN_NS 100000000
 /*
- * An entry that was told of longer ago than this is not acted upon: who asked may have given up, and
- * have passed on what its client sent since (`release.rs` of the engine waits for 300 ms after its
- * last copy). The next copy tells of it again. As src/releases.rs has it.
+ * An entry that was told of longer ago than this is not acted upon: who asked may have given up,
+ * and have passed on what its client sent since (`release.rs` of the engine waits for 300 ms after
+ * its last copy). The next copy tells of it again. As src/releases.rs has it.
  */
 #define LEASE_NS 200000000
 /*

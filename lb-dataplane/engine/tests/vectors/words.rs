@@ -7,7 +7,8 @@ use crate::common::{
     Conn, Listener, World, conn::*, endpoint, pod, pod_mac, pod_name, policy, router, settings,
 };
 use baton_api::{
-    Affinity, BackendFailure, ClientIp, Micros, MigrationMode, OnDeadline, Policy, Protocol,
+    Affinity, BackendFailure, ClientIp, Micros, MigrationMode, OnDeadline, OnStall, Policy,
+    Protocol,
 };
 use baton_engine::{DropReason, Route, Settings, Verdict, Via};
 use baton_packet::{AdoptionKey, Flags, Reason};
@@ -103,6 +104,13 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
                 "Replay" => BackendFailure::Replay,
                 "AdoptIdleOnly" => BackendFailure::AdoptIdleOnly,
                 "Reset" => BackendFailure::Reset,
+                _ => return Err(wrong(words)),
+            }
+        }
+        ["stall", name] => {
+            p.on_stall = match name {
+                "Release" => OnStall::Release,
+                "Wait" => OnStall::Wait,
                 _ => return Err(wrong(words)),
             }
         }
