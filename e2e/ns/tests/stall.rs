@@ -6,9 +6,14 @@ use anyhow::{Result, ensure};
 use baton_api::{OnStall, PolicyState, Protocol};
 use baton_lab::{HttpEcho, LoadOptions, LoadReport, Pod, PostCount, RedisCheck, Server, policy};
 use baton_ns::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, never, until};
-use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 const PORT: u16 = 8_080;
+/// `BATON_CONNECTIONS` changes it.
 const CONNECTIONS: usize = 64;
 /// Most connections are between two requests at any time: their next ones meet a pod that stands
 /// still.
@@ -16,6 +21,11 @@ const PACE: Duration = Duration::from_millis(20);
 /// A fraction of that, so that hardly any request is being worked on when a pod is stopped.
 const PHASE: Duration = Duration::from_micros(100);
 const COUNTING: usize = 1;
+
+fn connections() -> usize {
+    let given = std::env::var("BATON_CONNECTIONS").ok();
+    given.and_then(|n| n.parse().ok()).unwrap_or(CONNECTIONS)
+}
 
 /// Stops a server and waits until all that its kernel has unread is answered elsewhere; then it
 /// goes on, and the load with it. `served` tells how many requests were answered.
@@ -31,6 +41,7 @@ fn stands_still(
     ensure!(there > 4, "{there} flows at {name}");
     let before = scene.policy(policy)?.rescues_total;
     server.process.freeze()?;
+    let frozen = Instant::now();
     let all = until("what was not read is answered elsewhere", || {
         let rescued = scene.policy(policy)?.rescues_total - before;
         let left = scene.backend(policy, &name)?.flows;
@@ -41,6 +52,7 @@ fn stands_still(
         Ok(rescued)
     });
     let rescued = scene.explained(all)?;
+    let took = frozen.elapsed();
     let seen = served();
     let goes_on = until("the others go on", || {
         ensure!(served() > seen + 500, "{} requests", served() - seen);
@@ -48,7 +60,7 @@ fn stands_still(
     });
     scene.explained(goes_on)?;
     server.process.thaw()?;
-    eprintln!("pod {at}: {rescued} of {there} connections left while it stood still");
+    eprintln!("pod {at}: {rescued} of {there} connections left within {took:?}");
     scene.wait_back(policy, &name)?;
     scene.policy(policy)
 }
@@ -112,7 +124,7 @@ fn without_error(scene: &Scene, report: &LoadReport, policy: usize) -> Result<()
 
 fn paced(address: SocketAddr) -> LoadOptions {
     LoadOptions {
-        connections: CONNECTIONS,
+        connections: connections(),
         pace: Some(PACE),
         ..LoadOptions::new(address)
     }

@@ -76,14 +76,14 @@ impl Engine {
             now,
             &mut self.rng,
         );
-        let Some(another) = another else {
-            return Swept::NoRoom;
-        };
-        let does_better = self.backends[usize::from(another)]
-            .estimate
-            .stalled_us(now.0)
-            < RELEASE_AFTER_US;
-        if !does_better || !self.send_release(id, out) {
+        let does_better = another.is_some_and(|another| {
+            let estimate = &self.backends[usize::from(another)].estimate;
+            estimate.stalled_us(now.0) < RELEASE_AFTER_US
+        });
+        if !does_better {
+            return Swept::Nobody;
+        }
+        if !self.send_release(id, out) {
             return Swept::Stays;
         }
         let flow = &mut self.flows[id];

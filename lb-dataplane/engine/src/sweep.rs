@@ -37,6 +37,8 @@ pub(crate) enum Swept {
     Done,
     /// It could go, but the backends have been given enough flows in this millisecond.
     NoRoom,
+    /// Nobody was found who would do better; the next sweep looks again.
+    Nobody,
 }
 
 /// What one call may still do.
@@ -129,16 +131,17 @@ impl Engine {
                 room.flows -= 1;
                 let leaves = progress.what == Sweep::Drain && self.is_drained(id);
                 progress.leaving |= leaves;
-                let cost = match self.swept(now, id, progress.what, out) {
+                let swept = self.swept(now, id, progress.what, out);
+                let cost = match swept {
                     // Who might take it was looked for.
                     Swept::Stays => usize::from(leaves),
                     Swept::Done if progress.what == Sweep::Gone => COST_LOST,
                     Swept::Done => 1,
-                    Swept::NoRoom => COST_IN_VAIN,
+                    Swept::NoRoom | Swept::Nobody => COST_IN_VAIN,
                 };
                 self.spend(cost);
                 room.acts = room.acts.saturating_sub(cost);
-                if cost == COST_IN_VAIN {
+                if swept == Swept::NoRoom {
                     return Some((progress, now.ms() + 1));
                 }
             }
