@@ -51,6 +51,10 @@ const MEANINGS: &[(&str, &str)] = &[
         "Flows whose backend died, by how this was noticed.",
     ),
     (
+        "releases_total",
+        "Pods that answer nothing, asked to let go of requests that their applications have not read, by what came of it.",
+    ),
+    (
         "liveness_probes_total",
         "Probes and SYNs that asked whether a backend still listens, by result.",
     ),
