@@ -125,7 +125,8 @@ fn without_error(scene: &Scene, report: &LoadReport, policy: usize) -> Result<()
 fn paced(address: SocketAddr) -> LoadOptions {
     LoadOptions {
         connections: connections(),
-        pace: Some(PACE),
+        // As many requests a second, however many connections.
+        pace: Some(PACE * (connections() / CONNECTIONS) as u32),
         ..LoadOptions::new(address)
     }
 }
