@@ -328,6 +328,30 @@ mod tests {
     }
 
     #[test]
+    fn a_list_goes_in_front_of_another() {
+        let mut kept = Kept::new(5);
+        let mut lists = [KeptList::default(); 2];
+        for (list, frame) in [(0, b"1"), (0, b"2"), (1, b"3"), (1, b"4")] {
+            assert!(kept.push(&mut lists[list], frame, KEPT_PER_FLOW_MAX));
+        }
+        let [first, mut list] = lists;
+        kept.is_incomplete(first, 7);
+        kept.prepend(first, &mut list);
+        kept.prepend(KeptList::default(), &mut list);
+        assert!(kept.push(&mut list, b"5", KEPT_PER_FLOW_MAX));
+        assert_eq!(kept_frames(&kept, list), [b"1", b"2", b"3", b"4", b"5"]);
+        assert_eq!((kept.count(list), kept.incomplete().count()), (5, 0));
+        for left in (0..5).rev() {
+            kept.pop(&mut list);
+            assert_eq!((kept.count(list), kept.used()), (left, usize::from(left)));
+        }
+        let mut empty = KeptList::default();
+        assert!(kept.push(&mut list, b"6", KEPT_PER_FLOW_MAX));
+        kept.prepend(list, &mut empty);
+        assert_eq!(kept_frames(&kept, empty), [b"6"]);
+    }
+
+    #[test]
     fn a_list_is_4_bytes() {
         assert_eq!(size_of::<KeptList>(), 4);
     }

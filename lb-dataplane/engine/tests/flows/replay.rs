@@ -491,3 +491,36 @@ fn a_refusal_with_nobody_left_waits_for_whoever_comes() {
         assert_eq!(w.table("closing_legs").0, 0);
     }
 }
+
+/// Its client was told that all of it has arrived, and will not send it again.
+#[test]
+fn what_the_next_owner_lacks_when_it_answers_waits_for_its_window() {
+    let mut w = world(2, BackendFailure::Replay);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    // Each is a copy of its own.
+    let long = |path: &str| format!("GET {path} HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(600));
+    let (first, second) = (long("/1"), long("/2"));
+    w.stays(&mut c, first.as_bytes());
+    w.data(&mut c, second.as_bytes());
+    let all = w.pod_wire(&c, Flags::ACK, &[]);
+    w.forwarded_to_client(&c, &all);
+    let end = w.marked_end(&c, End::Rst, baton_packet::EndMark::Exiting);
+    let sent = w.inject(&end);
+    assert_eq!(w.adopted_from(&mut c, &sent, boundary).len(), 2);
+    // Its window holds the first one, which it answers.
+    let mut answer = w.pod_wire(&c, Flags::ACK | Flags::PSH, OK);
+    (answer.ack, answer.window) = (boundary.wrapping_add(first.len() as u32), 0);
+    let sent = w.inject(&answer.build());
+    assert!(sent.iter().all(|s| s.to == Dest::Client), "{sent:?}");
+    c.server_sent(Flags::ACK, OK);
+    let mut opens = w.pod_wire(&c, Flags::ACK, &[]);
+    (opens.ack, opens.window) = (answer.ack, 100);
+    let sent = w.inject(&opens.build());
+    let again: Vec<&Sent> = sent.iter().filter(|s| s.to != Dest::Client).collect();
+    assert_eq!(again.len(), 1, "{sent:?}");
+    assert_eq!(again[0].data(), second.as_bytes());
+    assert_eq!(again[0].segment.seq.0, answer.ack);
+    w.responds(&mut c, OK);
+    assert_eq!(lost(&w), 0);
+}
