@@ -23,13 +23,11 @@ use crate::{
     backend::Sweep,
     clock::Instant,
     counters::Counter,
-    flow::Bits,
-    handover::{End, Mark},
+    handover::{End, Mark, answers_release, may_be_released},
     ids::FlowId,
     keys::Message,
     mutants::Mutant,
     rescue::Ended,
-    states::State,
     sweep::Swept,
     timing::{RELEASE_AFTER_MAX_US, RELEASE_AFTER_US, RELEASE_OPEN_MS, RELEASE_SLOWER},
 };
@@ -52,18 +50,13 @@ impl Engine {
 
     /// Asks a flow's owner to let go of it, if its request can be answered by another pod.
     pub(crate) fn ask_release(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> Swept {
+        let view = self.handover_view(now, id);
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
-        let asks = flow.state == State::Request
+        let asks = may_be_released(&view)
             && policy.spec.on_stall == OnStall::Release
-            && flow.pin.is_none()
-            && flow.bits.are(
-                Bits::KEPT_WHOLE | Bits::OUTSTANDING,
-                Bits::KEPT_WHOLE | Bits::OUTSTANDING,
-            )
             && !flow.backlog.is_some()
             && flow.early_client.is_empty()
-            && !flow.progress.is(Mark::ReleaseSettled)
             && self.may_rescue(id);
         if !asks {
             return Swept::Stays;
@@ -147,9 +140,8 @@ impl Engine {
         id: FlowId,
         out: &mut impl Output,
     ) -> Verdict {
-        let flow = &self.flows[id];
-        let owner = flow.owner.backend;
-        let ours = segment.seq == flow.server_next && segment.ack == flow.boundary;
+        let owner = self.flows[id].owner.backend;
+        let ours = answers_release(&self.handover_view(now, id), segment.seq, segment.ack);
         match self.message(frame, segment, owner) {
             Message::Answer(reason, _)
                 if ours

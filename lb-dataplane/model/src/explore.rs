@@ -11,7 +11,10 @@ use crate::{
     wire::{Leg, Network, Way},
     world::World,
 };
-use baton_engine::{handover::Mark, states::State};
+use baton_engine::{
+    handover::{Mark, may_be_released},
+    states::State,
+};
 use std::sync::Arc;
 
 /// One exploration's model.
@@ -216,13 +219,8 @@ impl HandOver {
             let known = world.known[usize::from(p)];
             Some(p) != owner && known.ready && known.down.is_none()
         });
-        if state == State::Request
-            && world.left.releases > 0
-            && world.flow.kept
-            && world.flow.outstanding
-            && !world.flow.progress.is(Mark::ReleaseSettled)
-            && another
-        {
+        let view = Run::new(&self.config, &self.coverage, world.clone()).view();
+        if world.left.releases > 0 && another && may_be_released(&view) {
             steps.push(Step::AsksRelease);
         }
         // Much longer than any other timer: where nothing goes on, because a pod is silent or a

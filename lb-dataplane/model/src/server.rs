@@ -10,7 +10,7 @@ use crate::{
     world::{At, Why},
 };
 use baton_engine::{
-    handover::{End, Input, Mark, Reset, Then, challenge, judge_reset},
+    handover::{End, Input, Mark, Reset, Then, answers_release, challenge, judge_reset},
     states::{Event, Frame, State},
 };
 use baton_packet::EndMark;
@@ -172,14 +172,13 @@ impl Run<'_> {
 
     /// What the adopter says of a Release, if it is the one that is open.
     fn is_told(&mut self, released: bool, seq: u8, ack: u8) {
-        let flow = &mut self.world.flow;
-        let ours = (seq, ack) == (flow.server_next, flow.boundary);
-        if !ours || !flow.progress.is(Mark::ReleaseAsked) {
+        if !answers_release(&self.view(), number(seq), number(ack)) {
             return;
         }
         if released {
             self.owner_ended(false, None, Some(EndMark::Released));
         } else {
+            let flow = &mut self.world.flow;
             flow.progress.set(Mark::ReleaseAsked, false);
             flow.progress.set(Mark::ReleaseSettled, true);
         }

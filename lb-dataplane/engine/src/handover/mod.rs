@@ -26,10 +26,12 @@ mod answer;
 mod client;
 mod ending;
 mod orphan;
+mod release;
 mod types;
 
 pub use client::{ClientData, ClientFin, client_data, client_fin};
 pub use ending::{Reset, challenge, judge_reset};
+pub use release::{answers_release, may_be_released};
 pub use types::{
     Decision, Effect, End, Input, Mark, Numbers, Progress, Reply, Restored, Safeguards, Talk, Then,
     View,
