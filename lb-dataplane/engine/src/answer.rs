@@ -85,8 +85,10 @@ impl Engine {
             Reason::SyncookiesOff => Counter::RefusedSyncookies,
             Reason::Renew => Counter::RefusedRenew,
             Reason::PacketRules => Counter::RefusedPacketRules,
-            // The answer to a probe, a Forget or a Release, not to an adoption.
-            Reason::Ready | Reason::Forgotten | Reason::Released | Reason::Kept => return,
+            // The answer to a probe, a Forget, a Release or a Transfer, not to an adoption.
+            Reason::Ready | Reason::Forgotten | Reason::Released | Reason::Kept | Reason::Moved => {
+                return;
+            }
         };
         self.counters.add(counter);
         self.tell(id, What::Refused(reason));

@@ -46,7 +46,8 @@ fn case_of(input: &[u8]) -> (Case, &[u8]) {
             payload: &[],
         },
         message: Adoption {
-            kind: match usize::from(kind & 15).checked_sub(4) {
+            kind: match usize::from(kind & 15).checked_sub(5) {
+                None if kind & 15 == 4 => MessageKind::Transfer,
                 None if kind & 3 == 0 => MessageKind::Adopt,
                 None if kind & 3 == 1 => MessageKind::Probe,
                 None if kind & 3 == 2 => MessageKind::Release,

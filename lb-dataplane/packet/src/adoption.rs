@@ -23,6 +23,7 @@ const EXPERIMENT_PROBE: u16 = 0xba71;
 const EXPERIMENT_ANSWER: u16 = 0xba72;
 const EXPERIMENT_FORGET: u16 = 0xba73;
 const EXPERIMENT_RELEASE: u16 = 0xba74;
+const EXPERIMENT_TRANSFER: u16 = 0xba75;
 const FLAG_WINDOW_SCALE: u8 = 1;
 const FLAG_SACK: u8 = 2;
 const FLAG_TIMESTAMPS: u8 = 4;
@@ -112,6 +113,9 @@ pub enum MessageKind {
     /// Let go of this connection if the application has read nothing from the message's number on
     /// and sent nothing beyond its acknowledgement: its request goes elsewhere.
     Release,
+    /// Hand this connection, with what its application knows of it, to the application of another
+    /// pod ([`Destination`](crate::Destination)).
+    Transfer,
     /// From the pod: why not, or [`Reason::Ready`].
     Answer(Reason),
 }
@@ -148,9 +152,12 @@ pub enum Reason {
     ///
     /// [`EndMark::Released`]: crate::EndMark::Released
     Released = 11,
-    /// The answer to a Release: the connection is not as it says, mostly because the application
-    /// has begun to read. Nothing was done, and no copy of this Release will do anything.
+    /// The answer to a Release or Transfer: the connection is not as it says, mostly because the
+    /// application has begun to read, or cannot go where it should. Nothing was done, and no copy
+    /// of this message will do anything.
     Kept = 12,
+    /// The answer to a Transfer: the other pod has the connection, and this one sends nothing more.
+    Moved = 13,
 }
 
 impl Reason {
@@ -168,6 +175,7 @@ impl Reason {
         Self::PacketRules,
         Self::Released,
         Self::Kept,
+        Self::Moved,
     ];
 
     /// The code on the wire.
@@ -201,6 +209,7 @@ impl Reason {
             Self::PacketRules => "packet_rules",
             Self::Released => "released",
             Self::Kept => "kept",
+            Self::Moved => "moved",
         }
     }
 
@@ -209,7 +218,10 @@ impl Reason {
     /// means depends on when that was.)
     #[must_use]
     pub const fn pod_never_had_it(self) -> bool {
-        !matches!(self, Self::AlreadyAdopted | Self::Renew | Self::Kept)
+        !matches!(
+            self,
+            Self::AlreadyAdopted | Self::Renew | Self::Kept | Self::Moved
+        )
     }
 }
 
@@ -293,6 +305,10 @@ impl Adoption {
                 let (scales, flags) = attributes();
                 (EXPERIMENT_RELEASE, self.mss, scales, flags)
             }
+            MessageKind::Transfer => {
+                let (scales, flags) = attributes();
+                (EXPERIMENT_TRANSFER, self.mss, scales, flags)
+            }
             MessageKind::Answer(reason) => (EXPERIMENT_ANSWER, reason.code(), 0, epoch),
         }
     }
@@ -355,7 +371,9 @@ pub fn build_adoption(
     }
     let (flags, window) = match message.kind {
         MessageKind::Answer(_) => (Flags::RST | Flags::ACK, 0),
-        MessageKind::Adopt | MessageKind::Probe | MessageKind::Release => (Flags::ACK, spec.window),
+        MessageKind::Adopt | MessageKind::Probe | MessageKind::Release | MessageKind::Transfer => {
+            (Flags::ACK, spec.window)
+        }
         MessageKind::Forget => (Flags::SYN, spec.window),
     };
     let timestamps = spec.timestamps.unwrap_or_default();
@@ -412,7 +430,9 @@ pub fn parse_adoption(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
 fn parse_layout(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
     let option = array::<40>(frame, usize::from(seg.l4) + 20)?;
     let expected = match be16::<40, 2>(option) {
-        EXPERIMENT_ADOPT | EXPERIMENT_PROBE | EXPERIMENT_RELEASE => Flags::ACK,
+        EXPERIMENT_ADOPT | EXPERIMENT_PROBE | EXPERIMENT_RELEASE | EXPERIMENT_TRANSFER => {
+            Flags::ACK
+        }
         EXPERIMENT_ANSWER => Flags::RST | Flags::ACK,
         EXPERIMENT_FORGET => Flags::SYN,
         _ => return None,
@@ -458,6 +478,7 @@ impl RawAdoption {
             EXPERIMENT_PROBE => Some(MessageKind::Probe),
             EXPERIMENT_FORGET => Some(MessageKind::Forget),
             EXPERIMENT_RELEASE => Some(MessageKind::Release),
+            EXPERIMENT_TRANSFER => Some(MessageKind::Transfer),
             EXPERIMENT_ANSWER if scales == 0 && flags & ATTRIBUTE_FLAGS == 0 => {
                 let value = be16::<TAG_INPUT_BYTES, 46>(&self.input);
                 Reason::from_code(value).map(MessageKind::Answer)

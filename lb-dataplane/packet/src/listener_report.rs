@@ -5,6 +5,7 @@
 const MARKS_EXITS: u8 = 1;
 const SEVERAL: u8 = 2;
 const FORGETS: u8 = 4;
+const TRANSFERS: u8 = 8;
 
 /// The content of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +16,9 @@ pub struct ListenerReport {
     /// The adopter answers a Forget ([`MessageKind::Forget`](crate::MessageKind::Forget)); to any
     /// other one it would be a SYN.
     pub forgets: bool,
+    /// The application hands connections to others of its kind, and takes theirs
+    /// ([`MessageKind::Transfer`](crate::MessageKind::Transfer)).
+    pub transfers: bool,
     /// The listener, unless the adopter cannot count its holders or is older.
     pub listener: Option<Listener>,
 }
@@ -45,6 +49,7 @@ impl ListenerReport {
         Self {
             marks_exits: flags & MARKS_EXITS != 0,
             forgets: flags & FORGETS != 0,
+            transfers: flags & TRANSFERS != 0,
             listener: core::num::NonZeroU8::new(holders).map(|holders| Listener {
                 id: u16::from_be_bytes([high, low]),
                 holders,
@@ -57,7 +62,9 @@ impl ListenerReport {
     #[must_use]
     pub fn field(self) -> u32 {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let marks = flag(self.marks_exits, MARKS_EXITS) | flag(self.forgets, FORGETS);
+        let marks = flag(self.marks_exits, MARKS_EXITS)
+            | flag(self.forgets, FORGETS)
+            | flag(self.transfers, TRANSFERS);
         let Some(listener) = self.listener else {
             return marks.into();
         };
@@ -74,14 +81,16 @@ mod tests {
 
     #[test]
     fn what_is_told_has_the_layout_of_the_wire_format() {
-        for (several, forgets, field) in [
-            (false, false, 0xabcd_0301),
-            (true, false, 0xabcd_0303),
-            (true, true, 0xabcd_0307),
+        for (several, forgets, transfers, field) in [
+            (false, false, false, 0xabcd_0301),
+            (true, false, false, 0xabcd_0303),
+            (true, true, false, 0xabcd_0307),
+            (false, true, true, 0xabcd_030d),
         ] {
             let told = ListenerReport {
                 marks_exits: true,
                 forgets,
+                transfers,
                 listener: NonZeroU8::new(3).map(|holders| Listener {
                     id: 0xabcd,
                     holders,
@@ -104,9 +113,10 @@ mod tests {
         let told = ListenerReport {
             marks_exits: true,
             forgets: false,
+            transfers: false,
             listener: None,
         };
-        for field in [1, 0xabcd_0001, 0xabcd_00fb] {
+        for field in [1, 0xabcd_0001, 0xabcd_00f3] {
             assert_eq!(ListenerReport::from_field(field), told);
         }
     }

@@ -411,6 +411,9 @@ impl Stream {
                         "asks {name} to let go of this connection, whose request nobody has read"
                     )
                 }
+                MessageKind::Transfer => {
+                    format!("asks {name} to hand this connection to another pod's application")
+                }
                 MessageKind::Answer(reason) => format!("{name} answers: {}", reason.label()),
             }
         });

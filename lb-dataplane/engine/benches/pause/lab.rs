@@ -376,7 +376,7 @@ impl Lab {
             let reply = match message.kind {
                 MessageKind::Probe => answer(&sent, Reason::Ready, 0),
                 MessageKind::Forget => answer(&sent, Reason::Forgotten, 0),
-                MessageKind::Release => answer(&sent, Reason::Kept, 0),
+                MessageKind::Release | MessageKind::Transfer => answer(&sent, Reason::Kept, 0),
                 MessageKind::Adopt => {
                     let s = &sent.segment;
                     let (pod, leg) = ((s.dst, s.dst_port).into(), (s.src, s.src_port).into());

@@ -14,6 +14,7 @@ fn listener(id: u16, holders: u8, several: bool) -> ListenerReport {
     ListenerReport {
         marks_exits: true,
         forgets: false,
+        transfers: false,
         listener: NonZeroU8::new(holders).map(|holders| Listener {
             id,
             holders,

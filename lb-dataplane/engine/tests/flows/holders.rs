@@ -9,6 +9,7 @@ fn told(id: u16, holders: u8) -> ListenerReport {
     ListenerReport {
         marks_exits: true,
         forgets: false,
+        transfers: false,
         listener: NonZeroU8::new(holders).map(|holders| Held {
             id,
             holders,

@@ -21,6 +21,7 @@ fn kind() -> impl Strategy<Value = MessageKind> {
         Just(MessageKind::Probe),
         Just(MessageKind::Forget),
         Just(MessageKind::Release),
+        Just(MessageKind::Transfer),
         prop::sample::select(Reason::ALL).prop_map(MessageKind::Answer),
     ]
 }
@@ -121,7 +122,10 @@ proptest! {
         let flags = match case.message.kind {
             MessageKind::Answer(_) => Flags::RST | Flags::ACK,
             MessageKind::Forget => Flags::SYN,
-            MessageKind::Adopt | MessageKind::Probe | MessageKind::Release => Flags::ACK,
+            MessageKind::Adopt
+            | MessageKind::Probe
+            | MessageKind::Release
+            | MessageKind::Transfer => Flags::ACK,
         };
         prop_assert_eq!(seg.flags, flags);
         prop_assert_eq!(seg.window, if answer { 0 } else { case.spec.window });
@@ -251,7 +255,7 @@ fn reasons_and_codes() {
         assert_eq!(Reason::from_code(reason.code()), Some(*reason));
         let exact = !matches!(
             reason,
-            Reason::AlreadyAdopted | Reason::Renew | Reason::Kept
+            Reason::AlreadyAdopted | Reason::Renew | Reason::Kept | Reason::Moved
         );
         assert_eq!(reason.pod_never_had_it(), exact);
     }

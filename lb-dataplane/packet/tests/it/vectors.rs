@@ -129,6 +129,7 @@ fn tag_input(v: &Vector) -> Vec<u8> {
         "answer" => &[0xba, 0x72],
         "forget" => &[0xba, 0x73],
         "release" => &[0xba, 0x74],
+        "transfer" => &[0xba, 0x75],
         other => panic!("{other}"),
     });
     input.extend_from_slice(&v.reason_code.unwrap_or(v.mss).to_be_bytes());
@@ -200,6 +201,12 @@ fn cases() -> Vec<Case> {
     };
     let release = |epoch| Adoption {
         kind: MessageKind::Release,
+        ..forget(epoch)
+    };
+    let transfer = |epoch| Adoption {
+        kind: MessageKind::Transfer,
+        mss: 8080,
+        server_ts: 0x0a00_0007,
         ..forget(epoch)
     };
     vec![
@@ -301,6 +308,15 @@ fn cases() -> Vec<Case> {
         ("v6 forget", true, mixed, forget(12), (0, 0)),
         ("v4 release", false, counting, release(3), (0, 0)),
         ("v6 release", true, mixed, release(12), (0, 0)),
+        ("v4 transfer", false, counting, transfer(3), stamps),
+        ("v6 transfer", true, mixed, transfer(12), stamps),
+        (
+            "v4 answer moved",
+            false,
+            counting,
+            message(Answer(Reason::Moved), 3, 0),
+            (0, 0),
+        ),
         (
             "v4 answer released",
             false,
@@ -396,6 +412,7 @@ fn generate() -> File {
                     MessageKind::Probe => "probe",
                     MessageKind::Forget => "forget",
                     MessageKind::Release => "release",
+                    MessageKind::Transfer => "transfer",
                     MessageKind::Answer(_) => "answer",
                 }
                 .to_owned(),

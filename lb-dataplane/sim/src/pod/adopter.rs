@@ -138,7 +138,7 @@ impl Adopter {
         let (reason, detail) = match message.kind {
             MessageKind::Answer(_) => return Judgement::Dropped,
             MessageKind::Forget if elsewhere => return Judgement::Dropped,
-            MessageKind::Adopt | MessageKind::Release if elsewhere => {
+            MessageKind::Adopt | MessageKind::Release | MessageKind::Transfer if elsewhere => {
                 (Reason::Renew, ((now - self.namespace.1) / 1_000) as u32)
             }
             MessageKind::Probe => match self.obstacle(listener, None) {
@@ -155,6 +155,7 @@ impl Adopter {
                 Some(reason) => (*reason, 0),
                 None => return Judgement::Release,
             },
+            MessageKind::Transfer => (Reason::Kept, 0),
             MessageKind::Adopt => match self.adopt(seg, &message, on_tuple) {
                 Ok(judgement) => return judgement,
                 Err(refusal) => refusal,
