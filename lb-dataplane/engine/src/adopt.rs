@@ -28,7 +28,7 @@ impl Engine {
     /// Decides whether the flow moves with this request, of which a copy is kept, and makes
     /// everything ready for it: target and port. `false` leaves all as it was.
     pub(crate) fn prepare_move(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
-        if self.keys.is_empty() {
+        if self.keys.is_empty() || self.transfer_is_open(id) {
             return false;
         }
         let ties = self.ties(now, id);
@@ -397,29 +397,11 @@ impl Engine {
 
     /// The old owner's leg starts closing; figures of a completed move.
     pub(crate) fn close_standby(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
-        let flow = &mut self.flows[id];
-        flow.migrations = flow.migrations.saturating_add(1);
-        flow.moved_ms = now.ms32();
-        flow.bits.set(Bits::MOVED, true);
-        let (old, new) = (flow.standby, flow.owner);
-        let rescued = flow.progress.is(Mark::Rescue);
-        self.tell(id, What::Moved);
-        self.move_ends(id, MoveEnd::Moved);
-        self.flows[id].causes.moved();
-        self.rescue_succeeds(id);
+        let rescued = self.flows[id].progress.is(Mark::Rescue);
         self.counters.add(Counter::MigrationsConfirmed);
-        self.policies[usize::from(self.flows[id].policy)].moves_total += 1;
-        self.backends[usize::from(new.backend)].moves_in += 1;
-        self.flows[id].standby = Leg::NONE;
+        let old = self.has_moved(now, id);
         if !old.is_some() {
             return;
-        }
-        // A rescued flow is counted as such.
-        if !rescued {
-            let policy = self.flows[id].policy;
-            let former = &mut self.backends[usize::from(old.backend)];
-            former.moves_out += 1;
-            former.drains.moved(policy);
         }
         if self.mutated(Mutant::LeaveOldLeg) {
             self.free_leg(now, old, Rest::Quiet);
@@ -433,6 +415,31 @@ impl Engine {
             flow.boundary
         };
         self.close_leg(now, id, old, reached, out);
+    }
+
+    /// Figures of a move whose new owner is confirmed; the old one, the standby leg until now.
+    pub(crate) fn has_moved(&mut self, now: Instant, id: FlowId) -> Leg {
+        let flow = &mut self.flows[id];
+        flow.migrations = flow.migrations.saturating_add(1);
+        flow.moved_ms = now.ms32();
+        flow.bits.set(Bits::MOVED, true);
+        let new = flow.owner;
+        let rescued = flow.progress.is(Mark::Rescue);
+        self.tell(id, What::Moved);
+        self.move_ends(id, MoveEnd::Moved);
+        self.flows[id].causes.moved();
+        self.rescue_succeeds(id);
+        let policy = self.flows[id].policy;
+        self.policies[usize::from(policy)].moves_total += 1;
+        self.backends[usize::from(new.backend)].moves_in += 1;
+        let old = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
+        // A rescued flow is counted as such.
+        if old.is_some() && !rescued {
+            let former = &mut self.backends[usize::from(old.backend)];
+            former.moves_out += 1;
+            former.drains.moved(policy);
+        }
+        old
     }
 
     /// The standby leg's pod has ended it; its end is answered in the client's name.

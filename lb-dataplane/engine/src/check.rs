@@ -5,7 +5,7 @@
 use crate::{
     Engine,
     flow::{Bits, Flow},
-    handover::Mark,
+    handover::{Mark, keeps_transfer},
     ids::{FlowId, Leg, to_addr},
     legs::Use,
     mutants::Mutant,
@@ -118,6 +118,9 @@ impl Engine {
             let legless = flow.state.may_lack_leg();
             assert!(legless, "no owner leg in {:?}", flow.state);
         }
+        let place = self.transfers.of(id);
+        assert_eq!(flow.progress.is(Mark::Transfer), place.is_some());
+        assert!(place.is_none() || keeps_transfer(flow.state), "a transfer");
         let adopting = flow.state.is_moving();
         if flow.standby.is_some() {
             assert_eq!(used_by(flow.standby), Some(Use::Standby(id)));
@@ -213,6 +216,10 @@ impl Engine {
                 Use::Probe => assert_eq!(backend.probe_ports[0], port),
                 Use::LivenessProbe => assert_eq!(backend.probe_ports[1], port),
                 Use::Forget(slot) => assert_eq!(self.forgets.leg(slot), leg),
+                Use::Heir(slot) => {
+                    let heir = self.transfers.get(slot).map(|t| t.heir);
+                    assert_eq!(heir, Some(leg), "the leg of an open transfer");
+                }
             }
         }
         assert_eq!(used, backend.ports.used(), "legs of {}", backend.name);

@@ -97,6 +97,10 @@ impl Engine {
         let (backend, policy) = (self.flows[id].owner.backend, self.flows[id].policy);
         let drain = self.backends[usize::from(backend)].drains.of(policy);
         let since_ms = drain.map_or(now.ms(), |d| d.since_ms);
+        match self.drain_by_transfer(now, id, since_ms, out) {
+            Swept::Stays => {}
+            swept => return swept,
+        }
         let late_ms = now.ms().checked_sub(since_ms + deadline_ms);
         let Some(late_ms) = late_ms.filter(|_| on_deadline == OnDeadline::Close) else {
             return Swept::Stays;

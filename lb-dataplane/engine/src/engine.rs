@@ -30,6 +30,7 @@ use crate::{
     tables::Early,
     tables::Forgets,
     tables::Guards,
+    tables::Transfers,
     timing::LINK_SETTLE_MS,
     wheel::Wheel,
 };
@@ -132,6 +133,7 @@ pub struct Engine {
     pub(crate) rests: Rests,
     pub(crate) closing: Closing,
     pub(crate) forgets: Forgets,
+    pub(crate) transfers: Transfers,
     /// Pairs that trackers on the way may remember, as of the last look over the backends, and as
     /// far as the present one is.
     pub(crate) tracked: (u32, u32),
@@ -253,6 +255,7 @@ impl Engine {
             rests: Rests::new(legs),
             closing: Closing::new(limits.closing_legs),
             forgets: Forgets::new(),
+            transfers: Transfers::new(),
             tracked: (0, 0),
             kept: Kept::new(limits.kept_segments as usize),
             backlogs: Backlogs::new(limits.kept_segments),

@@ -42,6 +42,10 @@ pub(crate) enum What {
     Replayed,
     /// The flow does not move any more.
     Pinned(PinReason),
+    /// The owner is asked to hand the flow to another pod's application.
+    TransferAsked,
+    /// It has kept it.
+    TransferFailed,
     /// The flow ended, or its client was told of an end, because of its backend.
     Lost(Lost),
 }
@@ -59,6 +63,8 @@ impl What {
             What::OwnerLost(_) => "owner_lost",
             What::Replayed => "replayed",
             What::Pinned(_) => "pinned",
+            What::TransferAsked => "transfer_asked",
+            What::TransferFailed => "transfer_failed",
             What::Lost(_) => "lost",
         }
     }

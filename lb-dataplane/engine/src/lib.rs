@@ -95,6 +95,7 @@ mod sweep;
 mod tables;
 mod timers;
 pub mod timing;
+mod transfer;
 mod view;
 mod wheel;
 mod wrr;

@@ -8,6 +8,7 @@ use crate::{
     clock::Instant,
     counters::Counter,
     flow::Bits,
+    handover::Mark,
     ids::{FlowId, Leg, NONE},
     legs::Use,
     mutants::Mutant,
@@ -75,6 +76,9 @@ impl Engine {
     pub(crate) fn release(&mut self, now: Instant, id: FlowId) {
         self.wheel.cancel(id);
         self.pin_ends(id);
+        if self.flows[id].progress.is(Mark::Transfer) {
+            self.drop_transfer(now, id);
+        }
         if !self.mutated(Mutant::LeakPort) {
             self.drop_owner(now, id, Rest::Quiet);
         }

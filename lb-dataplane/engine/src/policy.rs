@@ -564,6 +564,22 @@ impl Policy {
         Some(pool.members[at].backend)
     }
 
+    /// Any backend that takes flows and of which this is so, the better of two.
+    pub(crate) fn choose_usable(
+        &self,
+        v6: bool,
+        backends: &[Backend],
+        now: Instant,
+        rng: &mut fastrand::Rng,
+        so: impl Fn(u16) -> bool,
+    ) -> Option<u16> {
+        let pool = &self.pools[usize::from(v6)];
+        let at = pool.two_choices(backends, now, rng, |at| {
+            so(pool.members[at].backend) && pool.usable(at, backends, now)
+        })?;
+        Some(pool.members[at].backend)
+    }
+
     /// Whether any backend but `except` adopts, however many flows it was given already.
     pub(crate) fn someone_adopts(
         &self,

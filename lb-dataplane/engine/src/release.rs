@@ -57,7 +57,8 @@ impl Engine {
             && policy.spec.on_stall == OnStall::Release
             && !flow.backlog.is_some()
             && flow.early_client.is_empty()
-            && self.may_rescue(id);
+            && self.may_rescue(id)
+            && !self.transfer_is_open(id);
         if !asks {
             return Swept::Stays;
         }

@@ -57,6 +57,7 @@ impl Engine {
                 self.answer_to_liveness_probe(now, frame, segment, leg, out)
             }
             Some(Use::Forget(slot)) => self.answer_to_forget(now, frame, segment, slot, out),
+            Some(Use::Heir(slot)) => self.on_heir(now, frame, segment, slot, out),
             None => {
                 if let Some(verdict) = self.pass_to_host(frame, segment.end) {
                     return verdict;
@@ -223,6 +224,9 @@ impl Engine {
         if parse_adoption(frame, segment).is_some() {
             if self.flows[id].progress.is(Mark::ReleaseAsked) {
                 return self.answer_to_release(now, frame, segment, id, out);
+            }
+            if self.flows[id].progress.is(Mark::Transfer) {
+                return self.answer_to_transfer(now, frame, segment, id);
             }
             // A late answer to an adoption that was sent twice: between the pod's adopter and us.
             self.counters.add(Counter::Fenced);

@@ -7,6 +7,7 @@ use crate::{
     clock::Instant,
     counters::Counter,
     figures::Reset,
+    handover::{Mark, keeps_transfer},
     ids::FlowId,
     mutants::Mutant,
     ports::Rest,
@@ -34,7 +35,11 @@ impl Engine {
         };
         self.counters.transitions[number] += 1;
         if row.to != State::Gone {
-            self.flows[id].state = row.to;
+            let flow = &mut self.flows[id];
+            flow.state = row.to;
+            if flow.progress.is(Mark::Transfer) && !keeps_transfer(row.to) {
+                self.drop_transfer(now, id);
+            }
         }
         for action in row.actions {
             let last = row.to == State::Gone && *action == Action::DropKept;

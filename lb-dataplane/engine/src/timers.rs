@@ -54,6 +54,7 @@ impl Engine {
         }
         self.closes_due(now, out);
         self.send_forgets(now, out);
+        self.transfers_due(now, out);
         self.liveness_probes_due(now, out);
         self.look_over(now, out);
         self.sweep(now, out);
@@ -97,6 +98,7 @@ impl Engine {
             self.round.due_ms,
             self.liveness_probes.due_ms,
             self.forgets.due_ms(),
+            self.transfers.due_ms,
         ];
         // What was begun goes on at once.
         let passes = [self.probes, self.liveness_probes, self.round];

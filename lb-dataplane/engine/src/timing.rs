@@ -203,6 +203,20 @@ pub(crate) const RELEASE_SLOWER: u64 = 4;
 /// A pod acts upon a question within 200 ms, or not at all (`docs/adoption-wire.md`). So long, and
 /// while it is on its way, a client's next bytes wait.
 pub(crate) const RELEASE_OPEN_MS: u64 = 300;
+/// A flow of a pod that drains is handed on in the middle of a message (`transfer`) if it does not
+/// come to its end in this time: two looks of the drain.
+pub(crate) const TRANSFER_AFTER_MS: u64 = 100;
+/// A question that met silence is repeated after this long: an application hands out a connection
+/// between two of its writes.
+pub(crate) const TRANSFER_AGAIN_MS: u64 = 20;
+/// And so for this long: what a pod was told of for the first time 200 ms ago it does not do any
+/// more.
+pub(crate) const TRANSFER_ASK_MS: u64 = 300;
+/// What it did until then is seen until then: the new socket repeats its first segment after 200 ms
+/// (Linux `TCP_RTO_MIN`) or 1 s.
+pub(crate) const TRANSFER_OPEN_MS: u64 = 1_500;
+/// An application that would not is asked again after this long.
+pub(crate) const TRANSFER_REST_MS: u64 = 500;
 /// Backends stay unevenly busy for this long after they last were.
 pub(crate) const UNEVEN_US: u64 = 5_000_000;
 /// It has to be so for most of this time first: what a window of busy time shows by chance does
@@ -272,6 +286,8 @@ const _: () = {
     // Repetitions keep a question open.
     assert!(STALLED_US < RELEASE_AFTER_US && RELEASE_AFTER_US < RELEASE_AFTER_MAX_US);
     assert!(2 * HEALTH_ROUND_MS < RELEASE_OPEN_MS);
+    assert!(HEALTH_ROUND_MS < TRANSFER_AFTER_MS);
+    assert!(TRANSFER_AGAIN_MS < TRANSFER_ASK_MS && TRANSFER_ASK_MS < TRANSFER_OPEN_MS);
 
     assert!(FLOOR_US < ALIKE_US);
     assert!(SHORT_US * 1.25 <= STALLED_US as f64 && SHORT_US < LONG_US);

@@ -139,6 +139,11 @@ impl Engine {
                 u64::from(self.forgets.limit()),
             ),
             (
+                "open_transfers",
+                u64::from(self.transfers.used()),
+                u64::from(self.transfers.limit()),
+            ),
+            (
                 "tracked_pairs",
                 u64::from(self.tracked.0),
                 u64::from(self.settings.limits.tracked_pairs),

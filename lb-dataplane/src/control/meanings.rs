@@ -51,6 +51,10 @@ const MEANINGS: &[(&str, &str)] = &[
         "Flows whose backend died, by how this was noticed.",
     ),
     (
+        "transfers_total",
+        "Connections that a pod's application was asked to hand to another pod's, by what came of it.",
+    ),
+    (
         "releases_total",
         "Pods that answer nothing, asked to let go of requests that their applications have not read, by what came of it.",
     ),

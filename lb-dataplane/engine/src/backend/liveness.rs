@@ -469,6 +469,11 @@ impl Liveness {
         self.report.forgets
     }
 
+    /// Whether its application hands connections on and takes them.
+    pub(crate) fn transfers(&self) -> bool {
+        self.report.transfers
+    }
+
     pub(crate) fn process(&self) -> u32 {
         self.process
     }

@@ -27,12 +27,12 @@ pub struct Progress {
     /// it.
     pub replays: u8,
     /// A bit for each [`Mark`].
-    marks: u8,
+    marks: u16,
 }
 
 /// What is so or not of a hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u16)]
 pub enum Mark {
     /// The standby leg closed or reset: nothing to roll back to.
     StandbyGone = 1,
@@ -51,20 +51,22 @@ pub enum Mark {
     ReleaseSettled = 1 << 6,
     /// And it had let go of it.
     Released = 1 << 7,
+    /// It has a place in the table of transfers.
+    Transfer = 1 << 8,
 }
 
 impl Progress {
     /// Whether it is so.
     #[must_use]
     pub const fn is(&self, mark: Mark) -> bool {
-        self.marks & mark as u8 != 0
+        self.marks & mark as u16 != 0
     }
 
     /// It is, or is not.
     pub const fn set(&mut self, mark: Mark, on: bool) {
         self.marks = match on {
-            true => self.marks | mark as u8,
-            false => self.marks & !(mark as u8),
+            true => self.marks | mark as u16,
+            false => self.marks & !(mark as u16),
         };
     }
 

@@ -42,3 +42,4 @@ mod rescue;
 mod session;
 mod sift;
 mod sources;
+mod transfer;

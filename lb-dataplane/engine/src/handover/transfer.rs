@@ -1,0 +1,34 @@
+//! Transfers: which flows may be handed on in the middle of a message, and what shows that one was.
+//!
+//! Owns no time and no choice of a pod (`transfer` of the engine).
+
+use super::{Mark, View};
+use crate::states::State;
+use baton_packet::{Flags, Segment, parse_adoption};
+
+/// Whether a flow may be handed on by its application: both ends are open, its owner is confirmed
+/// and is not asked to let go of it. What the protocol's guard says does not matter: the
+/// application says how far it is.
+#[must_use]
+pub fn may_be_transferred(view: &View) -> bool {
+    view.state.is_open() && !view.progress.is(Mark::ReleaseAsked)
+}
+
+/// Whether a flow has to wait with all other ways of moving while a transfer is open. A flow that
+/// is not open any more has none.
+#[must_use]
+pub fn keeps_transfer(state: State) -> bool {
+    state.is_open()
+}
+
+/// Whether a segment from the pair that a Transfer named is the connection's: that pair was free
+/// before, and its pod sends from it only once the connection is there.
+#[must_use]
+pub fn shows_heir(frame: &[u8], segment: &Segment, may_send: bool) -> bool {
+    let flags = segment.flags;
+    may_send
+        && flags.has(Flags::ACK)
+        && !flags.has(Flags::SYN)
+        && !flags.has(Flags::RST)
+        && parse_adoption(frame, segment).is_none()
+}

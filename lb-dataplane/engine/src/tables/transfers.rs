@@ -1,0 +1,115 @@
+//! Transfers that are open: flows whose pod was asked to hand them to another one.
+//!
+//! Owns their slots. When one is asked for, and what its answers mean, is `transfer`'s.
+
+use crate::{
+    cause::Cause,
+    clock::Instant,
+    ids::{FlowId, Leg},
+};
+use baton_packet::SeqNumber;
+
+/// Open transfers, and those that are not asked for again yet: a host-shim hands over some
+/// thousand connections a second, and all of a node's pods have one.
+const TRANSFERS_MAX: usize = 1_024;
+
+/// One flow that is to be handed over, or was not.
+#[derive(Clone, Copy)]
+pub(crate) struct Transfer {
+    pub(crate) flow: FlowId,
+    /// Where it will be found in the other pod; none: that came to nothing, and it rests.
+    pub(crate) heir: Leg,
+    /// The numbers of all copies of the message.
+    pub(crate) seq: SeqNumber,
+    pub(crate) ack: SeqNumber,
+    pub(crate) cause: Cause,
+    pub(crate) begun_ms: u64,
+    /// When something is to be done next.
+    pub(crate) due_ms: u64,
+}
+
+/// All of them. At start all memory is reserved.
+pub(crate) struct Transfers {
+    slots: Box<[Option<Transfer>]>,
+    free: Vec<u16>,
+    /// When the first of them is due, or before.
+    pub(crate) due_ms: u64,
+}
+
+impl Transfers {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: vec![None; TRANSFERS_MAX].into_boxed_slice(),
+            free: (0..TRANSFERS_MAX as u16).rev().collect(),
+            due_ms: u64::MAX,
+        }
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        (TRANSFERS_MAX - self.free.len()) as u32
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        TRANSFERS_MAX as u32
+    }
+
+    /// A place, if there is one.
+    pub(crate) fn open(&mut self, transfer: Transfer) -> Option<u16> {
+        let slot = self.free.pop()?;
+        self.due_ms = self.due_ms.min(transfer.due_ms);
+        self.slots[usize::from(slot)] = Some(transfer);
+        Some(slot)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    pub(crate) fn get(&self, slot: u16) -> Option<&Transfer> {
+        self.slots.get(usize::from(slot))?.as_ref()
+    }
+
+    /// The place of a flow that has one.
+    pub(crate) fn of(&self, flow: FlowId) -> Option<u16> {
+        let at = self
+            .slots
+            .iter()
+            .position(|slot| slot.is_some_and(|t| t.flow == flow));
+        at.map(|at| at as u16)
+    }
+
+    /// It is to be looked at then.
+    pub(crate) fn is_due(&mut self, slot: u16, due_ms: u64) {
+        if let Some(transfer) = &mut self.slots[usize::from(slot)] {
+            transfer.due_ms = due_ms;
+            self.due_ms = self.due_ms.min(due_ms);
+        }
+    }
+
+    /// It came to nothing, and rests until then.
+    pub(crate) fn rest(&mut self, slot: u16, due_ms: u64) {
+        if let Some(transfer) = &mut self.slots[usize::from(slot)] {
+            transfer.heir = Leg::NONE;
+        }
+        self.is_due(slot, due_ms);
+    }
+
+    pub(crate) fn close(&mut self, slot: u16) {
+        if self.slots[usize::from(slot)].take().is_some() {
+            self.free.push(slot);
+        }
+    }
+
+    /// The next one from a slot on that is due, and when the ones before it are.
+    pub(crate) fn next_due(&self, from: u16, now: Instant) -> (Option<u16>, u64) {
+        let mut later_ms = u64::MAX;
+        for (slot, transfer) in (from..).zip(&self.slots[usize::from(from)..]) {
+            match transfer {
+                Some(transfer) if transfer.due_ms <= now.ms() => return (Some(slot), later_ms),
+                Some(transfer) => later_ms = later_ms.min(transfer.due_ms),
+                None => {}
+            }
+        }
+        (None, later_ms)
+    }
+}
