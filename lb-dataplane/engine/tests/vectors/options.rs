@@ -12,12 +12,13 @@ const ADOPTION_OPTION: u8 = 253;
 const ADOPTION_BYTES: usize = 28;
 const TAG_AT: usize = 12;
 const NAMESPACE_AT: usize = 20;
-const KINDS: [(&str, u16); 5] = [
+const KINDS: [(&str, u16); 6] = [
     ("adopt", 0xba70),
     ("probe", 0xba71),
     ("answer", 0xba72),
     ("forget", 0xba73),
     ("release", 0xba74),
+    ("transfer", 0xba75),
 ];
 const FLAGS: [char; 4] = ['w', 's', 't', 'e'];
 

@@ -199,6 +199,11 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
                 told.forgets = true;
             }
         }
+        ["applications", "cooperate"] => {
+            for told in &mut w.told {
+                told.transfers = true;
+            }
+        }
         ["told", pod, id] => {
             let id = id.parse().map_err(|_| wrong(text))?;
             let told = &mut w.told[pod_of(pod, names)?];
