@@ -8,6 +8,7 @@ use crate::{
     counters::{Counter, DropReason},
     figures::Reset,
     flow::{Bits, Flow},
+    handover::Mark,
     ids::{FlowId, Leg, from_addr},
     resets::Whom,
     routes::{self, HopId},
@@ -133,8 +134,10 @@ impl Engine {
         finish(rewrite_tcp(frame, segment, &to), segment)
     }
 
-    /// Sends the kept copies of client segments to the owner leg.
+    /// Sends the kept copies of client segments to the owner leg. Where no frame is free they are
+    /// owed: the client has heard that they arrived, and sends them no more.
     pub(crate) fn replay_kept(&mut self, id: FlowId, out: &mut impl Output) {
+        self.flows[id].progress.set(Mark::CopiesOwed, false);
         let flow = &self.flows[id];
         if flow.bits.has(Bits::PRELUDE) {
             // They follow once the session is restored.
@@ -154,6 +157,7 @@ impl Engine {
         for copy in self.kept.iter(flow.kept) {
             let Some(buffer) = out.frame() else {
                 self.counters.add(Counter::NoFrame);
+                self.flows[id].progress.set(Mark::CopiesOwed, true);
                 return;
             };
             let Some(room) = buffer.get_mut(..copy.len()) else {

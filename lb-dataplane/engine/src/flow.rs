@@ -254,7 +254,13 @@ impl Flow {
     /// Whether the backend may send at `seq`, likewise.
     #[inline]
     pub(crate) fn server_may_send(&self, seq: SeqNumber) -> bool {
-        seq.since(self.server_acked) <= 0xffff << (self.scales & 15)
+        seq.since(self.server_acked) <= self.client_window_max() as i32
+    }
+
+    /// The largest window that the client can have offered.
+    #[inline]
+    pub(crate) fn client_window_max(&self) -> u32 {
+        0xffff << (self.scales & 15)
     }
 
     /// The flow came to its owner without a request and has had none since.

@@ -18,6 +18,7 @@ use crate::{
     ids::{FlowId, Leg, from_addr, to_addr},
     policy::Policy,
     states::State,
+    sweep::Swept,
     tables::guard_of,
 };
 use baton_api::{Adoptability, BackendHealth, MigrateReply, MigrationMode, Protocol};
@@ -122,8 +123,8 @@ pub enum NotReady {
 const NAMES_MAX: usize = 20;
 
 impl Engine {
-    /// Has one flow move: at once if it is at rest, otherwise with its next request. A further wish
-    /// takes the place of the one before.
+    /// Has one flow move: at once if it is at rest or both applications cooperate (`transfer`),
+    /// otherwise with its next request. A further wish takes the place of the one before.
     ///
     /// # Errors
     /// What is in the way.
@@ -144,7 +145,7 @@ impl Engine {
                 .name
                 .clone(),
             from: engine
-                .backend_name(engine.flows[id].policy, owner_before(engine, id, begun))
+                .backend_name(engine.flows[id].policy, owner_before(engine, id))
                 .to_owned(),
             to: to.map(|b| engine.backend_name(engine.flows[id].policy, b).to_owned()),
             begun,
@@ -157,8 +158,9 @@ impl Engine {
             self.begin_idle_move(now, id, leg, Cause::Manual, out);
             return Ok(reply(self, Some(leg.backend), true));
         }
+        let begun = self.ask_transfer(now, id, target, Cause::Manual, out) == Swept::Done;
         self.wish(id, target);
-        Ok(reply(self, target, false))
+        Ok(reply(self, target, begun))
     }
 
     /// The flow that is meant.
@@ -344,9 +346,9 @@ impl Engine {
 }
 
 /// Whose the flow was when it was asked for.
-fn owner_before(engine: &Engine, id: FlowId, begun: bool) -> u16 {
+fn owner_before(engine: &Engine, id: FlowId) -> u16 {
     let flow = &engine.flows[id];
-    if begun {
+    if flow.state.is_moving() {
         flow.standby.backend
     } else {
         flow.owner.backend

@@ -6,13 +6,13 @@ use crate::{
     counters::Counter,
     engine::HOPS_AT_ONCE,
     flow::Bits,
-    handover::Input,
+    handover::{Input, Mark},
     ids::FlowId,
     mutants::Mutant,
     pass::Pass,
     routes::LIMIT_HOPS,
     states::{Action, Event, State},
-    timing::{HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
+    timing::{BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
 };
 
 /// Timers handled in one call, so that packets never wait long for them: each may send a segment,
@@ -137,6 +137,7 @@ impl Engine {
             Action::ArmOwnerFinPending => HELD_MS,
             Action::ArmRescue => self.rescue_pause_ms(id),
             Action::ArmFinSentToClient => self.parted_wait_ms(id),
+            Action::ArmIdle if flow.progress.is(Mark::CopiesOwed) => BACKLOG_AGAIN_MS,
             _ => {
                 // Silence so far counts: moves of its own making keep no flow alive.
                 let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
@@ -166,6 +167,11 @@ impl Engine {
     fn flow_due(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         if self.flows[id].backlog.is_some() && !self.send_waiting(now, id, out) {
             return;
+        }
+        let flow = &self.flows[id];
+        if flow.state == State::Request && flow.progress.is(Mark::CopiesOwed) {
+            self.replay_kept(id, out);
+            return self.arm(now, id, Action::ArmIdle);
         }
         let flow = &self.flows[id];
         let timeouts = &self.policies[usize::from(flow.policy)].spec.timeouts;

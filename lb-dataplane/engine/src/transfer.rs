@@ -274,7 +274,9 @@ impl Engine {
         let Some(id) = self.transfers.get(slot).map(|t| t.flow) else {
             return Verdict::Absorbed;
         };
-        if !shows_heir(frame, segment, self.flows[id].server_may_send(segment.seq)) {
+        let window = self.flows[id].client_window_max();
+        let numbers = self.handover_view(now, id).numbers;
+        if !shows_heir(frame, segment, &numbers, window) {
             self.counters.add(Counter::Fenced);
             return Verdict::Absorbed;
         }

@@ -24,7 +24,7 @@ const ANSWER: u8 = 0x72;
 #[must_use]
 pub fn kind(seg: &Seg<'_>) -> Option<u8> {
     let kind = seg.options.strip_prefix(&MESSAGE)?.first();
-    kind.copied().filter(|kind| (0x70..=0x73).contains(kind))
+    kind.copied().filter(|kind| (0x70..=0x75).contains(kind))
 }
 
 /// Numbers of a message, and the how-manieth of all it was.
@@ -120,7 +120,7 @@ impl Asked {
             return Some("answers: one with a wrong tag is believed");
         }
         let leg = (pod, seg.dst.port());
-        let asked = (0x70..=0x73).find_map(|kind| {
+        let asked = (0x70..=0x75).find_map(|kind| {
             let message = self.last.get(&(leg, kind))?;
             let fits = message.is_answered_by(seg, kind == 0x73);
             fits.then_some((kind, *message))

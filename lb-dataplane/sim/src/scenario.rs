@@ -56,6 +56,8 @@ pub struct Scenario {
     pub stale: Vec<(usize, u16, u32)>,
     /// Pods whose adopters mark the last segments of a process that exits.
     pub exit_marks: Vec<bool>,
+    /// Pods whose applications hand connections on and take them.
+    pub cooperates: Vec<bool>,
     /// No faults at all: what moves is placement's.
     pub steady: Option<Steady>,
 }

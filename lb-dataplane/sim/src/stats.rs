@@ -34,6 +34,8 @@ pub struct Stats {
     pub rescues: u64,
     /// Requests that pods let go of.
     pub releases: u64,
+    /// Connections that another pod's application took.
+    pub transfers: u64,
     /// Virtual time.
     pub virtual_us: u64,
     /// Frames by what became of them on links.
@@ -65,6 +67,7 @@ impl Default for Stats {
             rollbacks: 0,
             rescues: 0,
             releases: 0,
+            transfers: 0,
             virtual_us: 0,
             fates: [0; Fate::ALL.len()],
             faults: [0; Fault::ALL.len()],
@@ -92,6 +95,7 @@ impl Stats {
             (&mut self.rollbacks, other.rollbacks),
             (&mut self.rescues, other.rescues),
             (&mut self.releases, other.releases),
+            (&mut self.transfers, other.transfers),
             (&mut self.virtual_us, other.virtual_us),
         ] {
             *sum += more;
@@ -143,6 +147,7 @@ impl Stats {
             ("rollbacks", self.rollbacks),
             ("rescues", self.rescues),
             ("releases", self.releases),
+            ("transfers", self.transfers),
         ] {
             row(name, value.to_string());
         }

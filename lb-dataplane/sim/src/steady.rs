@@ -147,6 +147,7 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
         smol: vec![None; clients],
         stale: Vec::new(),
         exit_marks: vec![true; pods],
+        cooperates: vec![false; pods],
         steady: Some(kind),
     }
 }

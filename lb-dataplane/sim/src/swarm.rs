@@ -78,6 +78,7 @@ impl Scenario {
             smol: smol(seed, &mut client_specs),
             stale: stale(seed, pods, ports),
             exit_marks: exit_marks(seed, pods),
+            cooperates: cooperates(seed, pods),
             pods: (0..pods).map(|_| server(&mut d)).collect(),
             clients: client_specs,
             client_links: (0..clients)
@@ -138,6 +139,13 @@ fn stale(seed: u64, pods: usize, ports: u16) -> Vec<(usize, u16, u32)> {
 fn exit_marks(seed: u64, pods: usize) -> Vec<bool> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0xe817_3a4c);
     let share = [0, 50, 100][rng.usize(..3)];
+    (0..pods).map(|_| rng.u32(..100) < share).collect()
+}
+
+/// All pods' applications, none, or some. A draw of its own.
+fn cooperates(seed: u64, pods: usize) -> Vec<bool> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x7a5f_e400);
+    let share = [0, 0, 70, 100][rng.usize(..4)];
     (0..pods).map(|_| rng.u32(..100) < share).collect()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns no time and no choice of a pod (`transfer` of the engine).
 
-use super::{Mark, View};
+use super::{Mark, Numbers, View};
 use crate::states::State;
 use baton_packet::{Flags, Segment, parse_adoption};
 
@@ -21,14 +21,18 @@ pub fn keeps_transfer(state: State) -> bool {
     state.is_open()
 }
 
-/// Whether a segment from the pair that a Transfer named is the connection's: that pair was free
-/// before, and its pod sends from it only once the connection is there.
+/// Whether a segment from the pair that a Transfer named is the connection's. Both its numbers are
+/// near: it acknowledges no less of the client's than the owner had, and no more than there is; and
+/// it lies within a window of what the client has. (The pair was free before, and what somebody may
+/// have left there is in the way of the connection too. A message of the adopter's is none.)
 #[must_use]
-pub fn shows_heir(frame: &[u8], segment: &Segment, may_send: bool) -> bool {
+pub fn shows_heir(frame: &[u8], segment: &Segment, numbers: &Numbers, window: u32) -> bool {
     let flags = segment.flags;
-    may_send
-        && flags.has(Flags::ACK)
+    flags.has(Flags::ACK)
         && !flags.has(Flags::SYN)
         && !flags.has(Flags::RST)
+        && segment.ack.at_or_after(numbers.client_acked)
+        && segment.ack.at_or_before(numbers.client_next)
+        && segment.seq.since(numbers.server_acked).unsigned_abs() <= window
         && parse_adoption(frame, segment).is_none()
 }

@@ -53,6 +53,8 @@ pub enum Mark {
     Released = 1 << 7,
     /// It has a place in the table of transfers.
     Transfer = 1 << 8,
+    /// No frame was free for all kept copies: the owner has to be sent them again.
+    CopiesOwed = 1 << 9,
 }
 
 impl Progress {

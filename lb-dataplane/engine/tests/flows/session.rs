@@ -145,6 +145,28 @@ fn a_session_goes_in_front_of_the_request_and_its_replies_are_absorbed() {
     }
 }
 
+/// No frame is free for the request when its session is restored, and the client may have heard
+/// from an earlier pod that it arrived: it is owed.
+#[test]
+fn a_request_for_which_no_frame_is_free_follows_later() {
+    let mut w = world(MigrationMode::Always);
+    let mut c = with_session(&mut w, 1, &[SELECT]);
+    let boundary = c.seq;
+    let sent = w.data(&mut c, INCR);
+    let r = restores(&w, &mut c, boundary, &sent, &[SELECT]);
+    w.out.free = 0;
+    assert!(reply(&mut w, &c, &r, boundary, 0, PLUS_OK).is_empty());
+    w.assert_state(&c, "Request");
+    assert!(w.run_ms(20).is_empty());
+    w.out.free = usize::MAX;
+    let sent = w.run_ms(5);
+    let owed: Vec<&Sent> = sent.iter().filter(|s| !s.data().is_empty()).collect();
+    assert_eq!(owed.len(), 1, "{owed:?}");
+    assert_eq!((owed[0].to, owed[0].data()), (Dest::Pod(c.pod), INCR));
+    w.responds(&mut c, b":1\r\n");
+    w.ack(&mut c);
+}
+
 /// The acknowledgement of the replies was lost, so the new pod says them again. They lie below all
 /// that the client has acknowledged: its kernel throws them away and answers with the ACK that the
 /// pod waits for (RFC 9293 section 3.10.7.4).

@@ -9,7 +9,7 @@ use crate::{
     drain::{drain, flows_of_one, waiting},
 };
 use baton_api::{MigrationMode, Policy, Protocol};
-use baton_engine::{Counter, Lost, Settings};
+use baton_engine::{Counter, Lost, Migrate, Settings};
 use baton_packet::{AdoptionKey, Destination, Flags, ListenerReport, MessageKind, Reason};
 
 /// The begin of a response that has 1,000 bytes.
@@ -314,8 +314,15 @@ fn what_does_not_fit_the_connection_is_no_heir() {
     let there = heir(&w, &c, &question);
     let mut far = there.clone();
     far.server = far.server.wrapping_add(1 << 30);
+    let (mut before, mut old, mut new) = (there.clone(), there.clone(), there.clone());
+    before.server = before.server.wrapping_sub(1 << 30);
+    old.seq = old.seq.wrapping_sub(1);
+    new.seq = new.seq.wrapping_add(1);
     for (from, flags) in [
         (&far, Flags::ACK),
+        (&before, Flags::ACK),
+        (&old, FIN_ACK),
+        (&new, Flags::ACK),
         (&there, Flags::RST),
         (&there, RST_ACK),
         (&there, Flags(Flags::SYN.0 | Flags::ACK.0)),
@@ -373,6 +380,38 @@ fn an_owner_that_ends_drops_the_question() {
         assert!(sent.iter().all(|s| s.segment.flags.has(Flags::RST)));
         assert_eq!(w.count(Counter::TransfersDone), 0);
         c.server_sent(Flags::FIN, b"");
+    }
+}
+
+#[test]
+fn who_asks_for_a_move_gets_it_in_the_middle_of_a_message() {
+    for kept in [false, true] {
+        let mut w = world();
+        let mut c = w.idle(1);
+        w.stays(&mut c, GET);
+        w.responds(&mut c, HEAD);
+        let wanted = Migrate {
+            client: c.client,
+            frontend: None,
+            to: None,
+        };
+        let reply = w.engine.migrate(w.now, &wanted, &mut w.out).expect("moved");
+        assert!(reply.begun);
+        assert_eq!(reply.from, c.pod_name());
+        let question = transfers(&w.poll()).remove(0);
+        if kept {
+            // Then it waits for its next request.
+            assert!(says(&mut w, &c, &question, Reason::Kept).is_empty());
+            w.responds(&mut c, &[b'x'; 1000]);
+            w.ack(&mut c);
+            w.moves(&mut c, GET);
+            w.responds(&mut c, OK);
+        } else {
+            c = heir(&w, &c, &question);
+            goes_on(&mut w, &mut c);
+        }
+        let flow = w.flow(c.client, |_| true).expect("a flow");
+        assert_eq!(flow.asked_to, None);
     }
 }
 

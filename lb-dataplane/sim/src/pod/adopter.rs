@@ -6,8 +6,8 @@
 
 use crate::{clock::Time, tcp::wire::Seg};
 use baton_packet::{
-    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, Listener, ListenerReport, Mac,
-    MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption, parse_adoption,
+    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Destination, Flags, Listener, ListenerReport,
+    Mac, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption, parse_adoption,
 };
 use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroU8};
 
@@ -48,6 +48,19 @@ pub enum Judgement {
     Adopt(Adoption),
     /// The kernel is to let go of the socket on the tuple, if that is as the message says.
     Release,
+    /// host-shim is to hand the socket on the tuple to another pod.
+    Transfer(Question),
+}
+
+/// A Transfer, as its copies are known again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Question {
+    /// The connection's other end.
+    pub peer: SocketAddr,
+    /// The message's numbers.
+    pub numbers: (u32, u32),
+    /// Where it leads.
+    pub to: Destination,
 }
 
 /// One pod's adopter.
@@ -69,6 +82,8 @@ pub struct Adopter {
     recent: BTreeMap<(SocketAddr, u32, u32), Option<Reason>>,
     /// Releases that were decided, with the answer.
     releases: BTreeMap<(SocketAddr, u32, u32), Reason>,
+    /// Transfers that host-shim was told of, with the answer once there is one.
+    transfers: BTreeMap<Question, Option<Reason>>,
 }
 
 impl Default for Adopter {
@@ -82,6 +97,7 @@ impl Default for Adopter {
             namespace: (1, 0),
             recent: BTreeMap::new(),
             releases: BTreeMap::new(),
+            transfers: BTreeMap::new(),
         }
     }
 }
@@ -102,6 +118,7 @@ impl Adopter {
     pub fn forget(&mut self, now: Time) {
         self.recent.clear();
         self.releases.clear();
+        self.transfers.clear();
         self.namespace = (self.namespace.0 + 1, now);
     }
 
@@ -116,7 +133,7 @@ impl Adopter {
         now: Time,
     ) -> Judgement {
         let head = seg.options.first_chunk::<4>();
-        let is_message = matches!(head, Some([253, 28, 0xba, 0x70..=0x74]));
+        let is_message = matches!(head, Some([253, 28, 0xba, 0x70..=0x75]));
         if !self.attached || !is_message || seg.options.len() < 28 {
             return Judgement::NotMine;
         }
@@ -155,7 +172,25 @@ impl Adopter {
                 Some(reason) => (*reason, 0),
                 None => return Judgement::Release,
             },
-            MessageKind::Transfer => (Reason::Kept, 0),
+            MessageKind::Transfer => {
+                let stamps = seg.stamps.unwrap_or_default();
+                let Some(to) = Destination::from_message(&message, segment.window, stamps) else {
+                    return Judgement::Dropped;
+                };
+                let question = Question {
+                    peer: seg.src,
+                    numbers: (seg.seq.0, seg.ack.0),
+                    to,
+                };
+                match self.transfers.get(&question) {
+                    Some(Some(reason)) => (*reason, to.peer_port.into()),
+                    Some(None) => return Judgement::Dropped,
+                    None => {
+                        self.transfers.insert(question, None);
+                        return Judgement::Transfer(question);
+                    }
+                }
+            }
             MessageKind::Adopt => match self.adopt(seg, &message, on_tuple) {
                 Ok(judgement) => return judgement,
                 Err(refusal) => refusal,
@@ -168,6 +203,11 @@ impl Adopter {
         };
         let answer = answer(seg, macs, &content, &key);
         Judgement::Answered(reason, answer)
+    }
+
+    /// What became of a Transfer.
+    pub fn transferred(&mut self, question: Question, reason: Reason) {
+        self.transfers.insert(question, Some(reason));
     }
 
     fn obstacle(&self, found: Found, adoption: Option<(&Adoption, bool)>) -> Option<Reason> {

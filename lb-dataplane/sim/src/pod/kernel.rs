@@ -18,7 +18,7 @@ use baton_packet::{
     Adoption, Decoded, EndMark, Flags, Mac, Reason, SeqNumber, decode, put_end_mark,
 };
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::SocketAddr,
 };
 
@@ -52,6 +52,8 @@ pub struct Kernel {
     sockets: BTreeMap<SocketAddr, Slot>,
     queue: VecDeque<SocketAddr>,
     ends: BTreeMap<SocketAddr, Cause>,
+    /// Tuples whose sockets other pods have: what comes for these draws no RST.
+    moved: BTreeSet<SocketAddr>,
     rng: fastrand::Rng,
     /// The adopter.
     pub adopter: Adopter,
@@ -88,6 +90,7 @@ impl Kernel {
             sockets: BTreeMap::new(),
             queue: VecDeque::new(),
             ends: BTreeMap::new(),
+            moved: BTreeSet::new(),
             rng: fastrand::Rng::with_seed(seed),
             adopter: Adopter::default(),
             notes: Vec::new(),
@@ -176,6 +179,7 @@ impl Kernel {
         self.sockets.clear();
         self.queue.clear();
         self.ends.clear();
+        self.moved.clear();
         self.adopter.forget(now);
         self.listening = false;
     }
@@ -270,9 +274,17 @@ impl Kernel {
             .judge(frame, &segment, &seg, self.macs, found, now);
         match judgement {
             Judgement::Dropped => {}
-            Judgement::Answered(_, answer) => out.push(answer),
+            Judgement::Answered(reason, answer) => {
+                if reason == Reason::Forgotten {
+                    self.moved.remove(&seg.src);
+                }
+                out.push(answer);
+            }
             Judgement::Adopt(message) => self.adopt(now, &seg, &message),
             Judgement::Release => self.release(now, &seg, out),
+            Judgement::Transfer(question) => {
+                self.notes.push(PodNote::TransferAsked(question));
+            }
             Judgement::NotMine | Judgement::Repeated => self.segment(now, &seg, out),
         }
     }
@@ -367,9 +379,43 @@ impl Kernel {
         if self.listening && syn {
             let isn = SeqNumber(self.rng.u32(..));
             self.open(seg, isn, out);
-        } else {
+        } else if syn || !self.moved.contains(&seg.src) {
             out.extend(reset_for(&self.ends_of(seg), seg));
         }
+    }
+
+    /// The process's open socket towards a peer, for another pod's kernel: it ends here without a
+    /// word (`TCP_REPAIR`). None if there is no such socket.
+    pub fn hand_out(&mut self, peer: &SocketAddr) -> Option<Socket> {
+        let slot = self.sockets.get(peer)?;
+        let whole = slot.place == Place::Process
+            && slot.socket.state() == State::Established
+            && !slot.socket.is_orphan();
+        if !whole {
+            return None;
+        }
+        self.moved.insert(*peer);
+        self.sockets.remove(peer).map(|slot| slot.socket)
+    }
+
+    /// Whether a socket could be put on the tuple of a peer.
+    #[must_use]
+    pub fn is_free(&self, peer: &SocketAddr) -> bool {
+        matches!(self.find(peer), Found::Nothing | Found::Listener { .. })
+    }
+
+    /// Takes another pod's socket over, towards this peer.
+    pub fn take_over(&mut self, now: Time, peer: SocketAddr, mut socket: Socket) {
+        socket.restored(
+            now,
+            Ends {
+                mac: self.macs.0,
+                via: self.macs.1,
+                local: self.at,
+                remote: peer,
+            },
+        );
+        self.insert(peer, socket, Place::Process);
     }
 
     /// Linux `tcp_conn_request`.
@@ -391,6 +437,7 @@ impl Kernel {
     /// never does.
     fn insert(&mut self, peer: SocketAddr, socket: Socket, place: Place) {
         self.ends.remove(&peer);
+        self.moved.remove(&peer);
         self.queue.retain(|waiting| *waiting != peer);
         self.sockets.insert(peer, Slot { socket, place });
     }

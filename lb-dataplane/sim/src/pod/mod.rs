@@ -9,6 +9,7 @@ pub mod process;
 
 use crate::clock::Time;
 use crate::talk::{Language, Request};
+use adopter::Question;
 use baton_packet::{Decoded, EndMark, Flags, Mac, SeqNumber, decode, put_end_mark};
 use kernel::Kernel;
 use process::{Process, ProcessSpec};
@@ -48,6 +49,8 @@ pub enum PodNote {
         /// And this one of the server's.
         ack: SeqNumber,
     },
+    /// host-shim was told of a Transfer.
+    TransferAsked(Question),
     /// Bytes that no client sent in this order.
     Wrong(String),
 }

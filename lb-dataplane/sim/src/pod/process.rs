@@ -52,7 +52,8 @@ struct Reply {
     aborts: bool,
 }
 
-struct Conn {
+/// What it knows of one connection.
+pub struct Conn {
     reader: RequestReader,
     replies: VecDeque<Reply>,
     read_at: Time,
@@ -137,6 +138,26 @@ impl Process {
         (self.spec.tail, self.slower) = (None, 0);
         (self.spec.aborts, self.spec.announced_closes) = (0, 0);
         self.freeze(false);
+    }
+
+    /// It hands a connection to another process, if it runs and has it.
+    pub fn hand_out(&mut self, peer: &SocketAddr) -> Option<Conn> {
+        if self.frozen {
+            return None;
+        }
+        self.conns.remove(peer)
+    }
+
+    /// Whether it would take one.
+    #[must_use]
+    pub fn takes(&self) -> bool {
+        self.alive && !self.frozen
+    }
+
+    /// It takes one over.
+    pub fn take_over(&mut self, now: Time, peer: SocketAddr, conn: Conn) {
+        self.conns.insert(peer, conn);
+        self.wake_at(now);
     }
 
     /// When [`Process::step`] has to be called at the latest.

@@ -233,6 +233,16 @@ impl Socket {
         socket
     }
 
+    /// In another place from now on (`TCP_REPAIR`): its timers and what it measured are new, and it
+    /// says something at once.
+    pub fn restored(&mut self, now: Time, ends: Ends) {
+        self.ends = ends;
+        (self.rto, self.backoff, self.timed) = (RTO_FIRST, 0, None);
+        (self.ack_now, self.ack_at) = (true, None);
+        self.rto_at = self.rto_at.map(|_| now + RTO_FIRST);
+        (self.dup_acks, self.recover, self.resend) = (0, None, false);
+    }
+
     pub(super) fn start_receiving(&mut self, next: SeqNumber) {
         self.rcv_nxt = next;
         self.rcv_wup = next;

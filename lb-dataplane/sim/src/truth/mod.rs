@@ -105,6 +105,8 @@ pub struct Conn {
     /// What explains a reset that left towards the client, at another number than that of its next
     /// byte.
     pub inexact: Option<Explanation>,
+    /// Legs whose socket another leg has by now.
+    heirs: BTreeMap<(usize, u16), (usize, u16)>,
     /// The last end of an owner.
     pub owner_end: Option<OwnerEnd>,
     /// Its client has nothing more to do with it.
@@ -122,6 +124,21 @@ impl Conn {
     #[must_use]
     pub fn server_next(&self) -> Option<SeqNumber> {
         Some(self.isn.1?.add(1 + self.sent.len() as u32))
+    }
+
+    /// Where the socket of a leg is at last.
+    fn heir_of(&self, mut leg: (usize, u16)) -> (usize, u16) {
+        while let Some(heir) = self.heirs.get(&leg) {
+            leg = *heir;
+        }
+        leg
+    }
+
+    /// Whether the latest new bytes of the response stream came from the socket of this leg,
+    /// wherever it was then.
+    fn is_spoken_by(&self, leg: (usize, u16)) -> bool {
+        let heir = |leg| self.heir_of(leg);
+        self.speaker.map(heir) == Some(heir(leg))
     }
 
     fn response_begun(&self, number: usize) -> bool {
@@ -246,6 +263,7 @@ impl Truth {
             client_aborted: false,
             over: None,
             inexact: None,
+            heirs: BTreeMap::new(),
             owner_end: None,
             done: false,
         };
@@ -313,6 +331,22 @@ impl Truth {
         if self.legs.insert((pod, port), conn) != Some(conn) {
             self.starts.remove(&(pod, port));
         }
+    }
+
+    /// The socket of a leg is that of another one from now on; which connection's, if it is any's.
+    pub fn transferred(
+        &mut self,
+        from: (usize, u16),
+        to: (usize, u16),
+        next: SeqNumber,
+    ) -> Option<u32> {
+        let id = self.of_leg(from.0, from.1)?;
+        self.leg_is(to.0, to.1, id);
+        self.starts.insert(to, next);
+        let conn = self.conns.get_mut(&id)?;
+        conn.heirs.remove(&to);
+        conn.heirs.insert(from, to);
+        Some(id)
     }
 
     /// A connection's client is told that it ends.

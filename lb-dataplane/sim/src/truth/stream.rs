@@ -38,7 +38,7 @@ impl Truth {
         for (number, ((request, _, start), end)) in conn.requests.iter().zip(ends).enumerate() {
             let overlaps =
                 i64::from(from) < end as i64 && i64::from(to) > *start as i64 && from < to;
-            if overlaps && conn.response_begun(number) && conn.speaker != Some(leg) {
+            if overlaps && conn.response_begun(number) && !conn.is_spoken_by(leg) {
                 return Err(format!(
                     "execution: {} goes to pod {} (port {}) although pod {:?} has begun to answer it",
                     request.tag, leg.0, leg.1, conn.speaker
@@ -86,7 +86,8 @@ impl Truth {
         };
         let end = at + data.len();
         if end > conn.sent.len() {
-            if conn.speaker.is_some_and(|speaker| speaker != from)
+            if conn.speaker.is_some()
+                && !conn.is_spoken_by(from)
                 && (conn.reader.is_within() || conn.whole != conn.sent.len())
             {
                 return Err(format!(

@@ -7,6 +7,7 @@ mod checks;
 mod ends;
 mod happenings;
 mod phases;
+mod transfers;
 mod wire;
 
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     fault::{Fault, Happening},
     legs::Legs,
     link::{Fate, Link},
-    pod::Pod,
+    pod::{Pod, adopter::Question},
     scenario::{START, Scenario},
     smol::SmolStack,
     stack::{ModelStack, Stack},
@@ -71,6 +72,7 @@ pub(crate) enum Event {
     ToPod(usize, Vec<u8>),
     Happens(Happening),
     Neighbour(IpAddr),
+    Transfer(usize, Question),
 }
 
 /// Frames of the engine's own making.
@@ -126,6 +128,8 @@ pub struct World {
     pub(crate) stats: Stats,
     pub(crate) trace: Option<Trace>,
     pub(crate) rng: fastrand::Rng,
+    /// What host-shims do. A draw of its own.
+    pub(crate) shim_rng: fastrand::Rng,
     pub(crate) poll_at: Option<Time>,
     pub(crate) neighbours: Vec<bool>,
     /// Pods that were out of reach at some time: what could not be sent to them then, a reset above
@@ -222,6 +226,8 @@ impl World {
                 pod.kernel.adopter.told.marks_exits = scenario.exit_marks[i];
                 // Adopters that answer Forgets came later than marks.
                 pod.kernel.adopter.told.forgets = scenario.exit_marks[i];
+                pod.kernel.adopter.told.transfers = scenario.cooperates[i];
+                pod.kernel.adopter.namespace.0 = (i as u64 + 1) << 32 | 1;
                 pod.kernel.adopter.next_listener();
                 pod
             })
@@ -296,6 +302,7 @@ impl World {
             stats,
             trace: traced.then(|| Trace::new(START)),
             rng,
+            shim_rng: fastrand::Rng::with_seed(seed ^ 0x5417_0000),
             poll_at: None,
             neighbours: vec![true; count],
             unreachable: vec![false; count],
@@ -478,6 +485,7 @@ impl World {
             .counter(baton_engine::Counter::MigrationsConfirmed);
         stats.rollbacks = self.engine.counter(baton_engine::Counter::Rollbacks);
         stats.rescues = self.engine.counter(baton_engine::Counter::Rescues);
+        stats.transfers = self.engine.counter(baton_engine::Counter::TransfersDone);
         stats.releases = self.engine.counter(baton_engine::Counter::ReleasesDone);
     }
 

@@ -47,6 +47,7 @@ impl World {
                 self.pod_sends(i, out);
             }
             Event::Happens(what) => self.happening(what),
+            Event::Transfer(pod, question) => self.transfer(pod, question),
             Event::Neighbour(address) => {
                 let pod = address::pod_at(address, self.pods.len());
                 let mac = match pod {
@@ -90,6 +91,10 @@ impl World {
                 PodNote::Adopted { peer, seq, ack } => {
                     self.note(|| format!("pod {i} adopts :{}", peer.port()));
                     self.truth.adopted(i, peer.port(), seq, ack)
+                }
+                PodNote::TransferAsked(question) => {
+                    self.transfer_asked(i, question);
+                    Ok(())
                 }
                 PodNote::Wrong(what) => Err(format!("stream: {what}")),
             };
@@ -332,8 +337,11 @@ impl World {
             }
             None => {}
         }
-        // Probes and Forgets carry nothing of a connection's.
-        if matches!(message, Some(0x71 | 0x73)) {
+        // Of these messages only an adoption begins anything of a connection's.
+        if matches!(message, Some(0x71 | 0x73..=0x75)) {
+            if message == Some(0x75) && self.captured.len() < CAPTURED_MAX {
+                self.captured.push((pod, frame.to_vec()));
+            }
             return;
         }
         if !own {
