@@ -52,6 +52,10 @@ mutants! {
     BelieveUnseen,
     /// What a pod keeps counts as let go of.
     TakeWhatIsKept,
+    /// A connection that a pod keeps counts as handed on.
+    InheritWhatIsKept,
+    /// The old owner may move a flow on while it is being handed on.
+    MoveWhileHandedOn,
     /// A backend's end reaches the client without the question whether anybody listens.
     BelieveEveryEnd,
     /// Kept segments of a closed flow are never given back.

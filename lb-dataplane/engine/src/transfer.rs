@@ -27,6 +27,7 @@ use crate::{
     ids::{FlowId, Leg},
     keys::Message,
     legs::Use,
+    mutants::Mutant,
     ports::Rest,
     sweep::Swept,
     tables::Transfer,
@@ -259,7 +260,9 @@ impl Engine {
     /// Whether the flow's owner may hand it on at any moment.
     pub(crate) fn transfer_is_open(&self, id: FlowId) -> bool {
         let place = || self.transfers.get(self.transfers.of(id)?);
-        self.flows[id].progress.is(Mark::Transfer) && place().is_some_and(|t| t.heir.is_some())
+        self.flows[id].progress.is(Mark::Transfer)
+            && place().is_some_and(|t| t.heir.is_some())
+            && !self.mutated(Mutant::MoveWhileHandedOn)
     }
 
     /// A segment from the pair that a Transfer named.
@@ -308,6 +311,10 @@ impl Engine {
                 self.inherit(now, slot);
             }
             (Message::Answer(Reason::Kept, says), Some((slot, _))) if settles(&says) => {
+                if self.mutated(Mutant::InheritWhatIsKept) {
+                    self.inherit(now, slot);
+                    return Verdict::Absorbed;
+                }
                 self.counters.add(Counter::TransfersKept);
                 self.transfer_fails(now, slot);
             }
