@@ -193,14 +193,15 @@ impl Transfers {
     /// # Errors
     /// [`Error::Map`], also if the Transfer made room for others: nothing is remembered then.
     pub fn moved(&self, transfer: &Transfer, written_to: u32) -> Result<(), Error> {
+        Fate::Done
+            .write(&self.transfers, &transfer.0)
+            .map_err(|e| map_error("transfers", "writing", &e))?;
+        // Without it a reset goes out, from a leg that the dataplane has left.
         let old = pair(transfer.netns(), transfer.local(), transfer.remote());
-        self.moved
-            .update(&old, &written_to.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|e| map_error("moved", "writing", &e))?;
-        Fate::Done.write(&self.transfers, &transfer.0).map_err(|e| {
-            let _ = self.moved.delete(&old);
-            map_error("transfers", "writing", &e)
-        })
+        let _ = self
+            .moved
+            .update(&old, &written_to.to_ne_bytes(), MapFlags::ANY);
+        Ok(())
     }
 
     /// A connection lives on this pair of ends (again).
