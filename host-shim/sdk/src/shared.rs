@@ -94,6 +94,10 @@ impl Entry {
             let _ = self.wake.set(made);
         }
         let wake = self.wake.get().ok_or(io::ErrorKind::NotFound)?;
+        // What came too late to wake anybody; what comes now is seen below.
+        if self.wanted.load(Ordering::SeqCst) == NONE {
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+        }
         if self.wanted.load(Ordering::SeqCst) != NONE {
             let _ = write(wake, &1_u64.to_ne_bytes());
         }

@@ -191,7 +191,14 @@ impl Restoring {
         while !rest.is_empty() {
             rest = &rest[send(fd, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?..];
         }
-        // Sizes that the application had set stay; others go on growing by themselves.
+        // As they were: else each move would leave them larger than the one before. Sizes that the
+        // application had set stay; others go on growing by themselves.
+        for (name, own) in [
+            (libc::SO_SNDBUFFORCE, self.buffers.0),
+            (libc::SO_RCVBUFFORCE, self.buffers.1),
+        ] {
+            sys::set(fd, (libc::SOL_SOCKET, name), own / 2)?;
+        }
         let lock = (libc::SOL_SOCKET, sys::SO_BUF_LOCK);
         sys::set(fd, lock, self.buffers.2)?;
         sockopt::set_socket_linger(fd, None)?;
