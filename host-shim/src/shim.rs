@@ -531,8 +531,8 @@ impl Shim {
     }
 }
 
-/// Where applications of a pod may connect. Its socket there keeps the namespace alive: only as long
-/// as the name leads to it, which is as long as the pod has a process.
+/// Where applications of a pod may connect. Its socket there keeps the namespace alive: only as
+/// long as the name leads to it, which is as long as the pod has a process.
 fn transferable(state: &PodState, adopter: &Adopter) -> Option<transfers::Place> {
     let cookie = state.attachment()?.id().netns;
     let place = state.place.as_ref()?;

@@ -9,8 +9,8 @@
  * exit_files, tcp_close), which holds the socket's lock. The kernel's repetitions of such a FIN are
  * marked as it was, whoever runs then and whatever became of the listener. What waits behind unsent
  * data leaves later and unmarked, and so do resets of connections that were never accepted. The RST
- * of a socket that a Release ended has a third mark: release.h notes the socket before it sends. And
- * what the kernel says of a connection that a Transfer took to another pod, it drops (transfer.h).
+ * of a socket that a Release ended has a third mark: release.h notes the socket before it sends.
+ * What the kernel says of a connection that a Transfer took to another pod is dropped (transfer.h).
  *
  * Decisions:
  * - A process that exits says so in its last segment (`host-shim/adopter/src/bpf/exit_mark.h`,
