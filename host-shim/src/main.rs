@@ -17,6 +17,7 @@ mod releases;
 mod run;
 mod shim;
 mod tracking;
+mod transfers;
 mod view;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};

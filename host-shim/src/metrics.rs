@@ -138,6 +138,32 @@ pub fn text(
         registry.register(Box::new(figures.passes.clone()))?;
     }
 
+    if let Some(figures) = &state.transfers.figures {
+        let transfers = IntCounterVec::new(
+            Opts::new(
+                "baton_shim_transfers_total",
+                "Connections that dataplanes asked to move from one application of this node to another, in the middle of a request or response, by result: moved, reset (lost behind the point of no return), or why it stayed.",
+            ),
+            &["result"],
+        )?;
+        registry.register(Box::new(transfers.clone()))?;
+        for (result, count) in &state.transfers.ended {
+            transfers.with_label_values(&[*result]).inc_by(*count);
+        }
+        let refused = IntCounterVec::new(
+            Opts::new(
+                "baton_shim_application_links_refused_total",
+                "Connections of applications to host-shim that were refused or closed: too many of one pod, no message of this version, answers that nobody asked for, or an application that reads nothing.",
+            ),
+            &["reason"],
+        )?;
+        registry.register(Box::new(refused.clone()))?;
+        for (reason, count) in figures.refused() {
+            refused.with_label_values(&[reason]).inc_by(count);
+        }
+        registry.register(Box::new(figures.frozen.clone()))?;
+    }
+
     if let Some(tracking) = &state.conn_tracking {
         conn_tracking(&registry, tracking)?;
     }
@@ -147,6 +173,16 @@ pub fn text(
             "baton_shim_can_release",
             "Whether this node's kernel can take unread requests from stalled pods: 1 or 0.",
             i64::from(state.releases.unable.is_none()),
+        ),
+        (
+            "baton_shim_can_transfer",
+            "Whether this node can move connections between applications that cooperate: 1 or 0.",
+            i64::from(state.transfers.unable.is_none()),
+        ),
+        (
+            "baton_shim_application_links",
+            "Applications that are connected to host-shim, to hand connections out and take them.",
+            i64::try_from(state.transfers.applications).unwrap_or(i64::MAX),
         ),
         (
             "baton_shim_key_epochs",

@@ -6,7 +6,8 @@ use crate::{
     pods::When,
     releases::Figures,
     tracking::ConnTracking,
-    view::{ReleasesView, State},
+    transfers,
+    view::{ReleasesView, State, TransfersView},
 };
 use baton_adopter::Outcome;
 use baton_tidy::metrics::Component;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 #[test]
 fn metric_reference_is_what_the_shim_exports() {
     let figures = Arc::new(Figures::new().expect("figures"));
+    let moves = Arc::new(transfers::Figures::new().expect("figures"));
     let state = State {
         version: "0",
         kernel: String::new(),
@@ -43,6 +45,12 @@ fn metric_reference_is_what_the_shim_exports() {
             unable: None,
             decided: figures.decided(),
             figures: Some(figures),
+        },
+        transfers: TransfersView {
+            unable: None,
+            applications: 0,
+            ended: moves.ended(),
+            figures: Some(moves),
         },
         pods: Vec::new(),
     };

@@ -7,7 +7,8 @@ use crate::{
     pods::{AdopterState, Origin, PodState, When, unfit},
     releases::{self, Decider},
     tracking::NodeNetwork,
-    view::{PodView, ReleasesView, State, by_name, named},
+    transfers::{self, Mover},
+    view::{PodView, ReleasesView, State, TransfersView, by_name, named},
 };
 use baton_adopter::{Adopter, AttachmentId, EPOCHS, Error, Hook};
 use std::{
@@ -41,6 +42,8 @@ pub struct Shim {
     network: NodeNetwork,
     /// What decides Releases, or why this node has none.
     releases: Result<Decider, String>,
+    /// What decides Transfers, or why this node has none.
+    transfers: Result<Mover, String>,
     /// When the pods' packet rules are looked at next.
     rules_due: Instant,
 }
@@ -107,6 +110,10 @@ impl Shim {
             Ok(adopter) => releases::start(adopter)?,
             Err(why) => Err(why.to_string()),
         };
+        let transfers = match &adopter {
+            Ok(adopter) => transfers::start(adopter)?,
+            Err(why) => Err(why.to_string()),
+        };
         let mut shim = Self {
             adopter,
             pods: Vec::new(),
@@ -120,6 +127,7 @@ impl Shim {
             discovery,
             network: NodeNetwork::new(config.discovery.as_ref()),
             releases,
+            transfers,
             rules_due: Instant::now(),
         };
         shim.apply(config)?;
@@ -367,6 +375,14 @@ impl Shim {
             });
             decider.know(places);
         }
+        if let Ok(mover) = &self.transfers {
+            mover.know(
+                self.pods
+                    .iter()
+                    .filter_map(|s| transferable(s, adopter))
+                    .collect(),
+            );
+        }
         self.look_at_rules(now);
     }
 
@@ -433,6 +449,7 @@ impl Shim {
     /// Takes the adopter off all pods and leaves nothing.
     pub fn stop(&mut self) -> Result<(), Error> {
         self.releases = Err("stopped".into());
+        self.transfers = Err("stopped".into());
         self.pods.clear();
         match &mut self.adopter {
             Ok(adopter) => adopter.unpin_all(),
@@ -474,6 +491,7 @@ impl Shim {
             adoption_segments: segments,
             conn_tracking: self.network.tracking(),
             releases: ReleasesView::new(&self.releases),
+            transfers: TransfersView::new(&self.transfers),
             pods,
         })
     }
@@ -511,6 +529,21 @@ impl Shim {
         (attached == 0 && self.pods.iter().any(PodState::is_wrong))
             .then(|| format!("{attached} of {all} pods have the adopter"))
     }
+}
+
+/// Where applications of a pod may connect. Its socket there keeps the namespace alive: only as
+/// long as the name leads to it, which is as long as the pod has a process.
+fn transferable(state: &PodState, adopter: &Adopter) -> Option<transfers::Place> {
+    let cookie = state.attachment()?.id().netns;
+    let place = state.place.as_ref()?;
+    let same = place.netns.identity().ok()? == place.identity;
+    same.then_some(())?;
+    Some(transfers::Place {
+        cookie,
+        number: adopter.namespace_number(cookie).ok()??,
+        netns: place.netns.clone(),
+        interface: place.interface.clone(),
+    })
 }
 
 /// Whether a pod has an adopter on an interface that is gone, or that its name leads to no more.

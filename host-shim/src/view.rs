@@ -4,10 +4,14 @@ use crate::{
     pods::{AdopterState, PodState},
     releases::{Decider, Figures},
     tracking::ConnTracking,
+    transfers::{self, Mover},
 };
 use baton_adopter::{Counters, EPOCHS, Outcome};
 use serde::Serialize;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 /// What `/v1/state` shows.
 #[derive(Debug, Serialize)]
@@ -43,6 +47,7 @@ pub struct State {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conn_tracking: Option<ConnTracking>,
     pub releases: ReleasesView,
+    pub transfers: TransfersView,
     pub pods: Vec<PodView>,
 }
 
@@ -65,6 +70,35 @@ impl ReleasesView {
         Self {
             unable: releases.as_ref().err().cloned(),
             decided: figures.as_ref().map(|f| f.decided()).unwrap_or_default(),
+            figures,
+        }
+    }
+}
+
+/// What became of the Transfers that this process was asked for.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TransfersView {
+    /// Why each is answered that the connection is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unable: Option<String>,
+    /// Applications that are connected.
+    pub applications: u64,
+    /// By how they ended.
+    pub ended: BTreeMap<&'static str, u64>,
+    #[serde(skip)]
+    pub figures: Option<Arc<transfers::Figures>>,
+}
+
+impl TransfersView {
+    pub fn new(transfers: &Result<Mover, String>) -> Self {
+        let figures = transfers.as_ref().ok().map(|m| Arc::clone(&m.figures));
+        Self {
+            unable: transfers.as_ref().err().cloned(),
+            applications: figures
+                .as_ref()
+                .map_or(0, |f| f.links.load(Ordering::Relaxed)),
+            ended: figures.as_ref().map(|f| f.ended()).unwrap_or_default(),
             figures,
         }
     }

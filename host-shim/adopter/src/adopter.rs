@@ -2,6 +2,7 @@
 
 use crate::{
     Attachment, AttachmentId, Counters, Error, Hook, Netns, OpenNetns,
+    asked::{map_error, now_ns},
     attachment::{attach_clsact, attach_tcx, detach_clsact},
     bpffs::PinDir,
     kernel,
@@ -10,9 +11,9 @@ use crate::{
     releases::Releases,
     rules::PacketRules,
     sys,
+    transfers::Transfers,
 };
 use libbpf_rs::{MapCore, MapFlags};
-use rustix::time::{ClockId, clock_gettime};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -104,6 +105,15 @@ impl Adopter {
     pub fn releases(&self) -> Result<Releases, String> {
         let release = self.loaded.release.as_ref().map_err(Clone::clone)?;
         Releases::new(release, &self.loaded.releases, &self.loaded.asks).map_err(|e| e.to_string())
+    }
+
+    /// What tells of Transfers and has them answered. From now on they are asked; before, each is
+    /// answered Kept.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn transfers(&self) -> Result<Transfers, Error> {
+        Transfers::new(&self.loaded.transfer)
     }
 
     /// Makes `key` the live key of an epoch (modulo [`EPOCHS`]).
@@ -221,12 +231,9 @@ impl Adopter {
             .map_err(|e| refuse("drawing a number from /dev/urandom", e))?;
         // 0 stands for none, in probes.
         let number = u64::from_ne_bytes(random).max(1);
-        let now = clock_gettime(ClockId::Monotonic);
-        // Both fields are non-negative on a monotonic clock.
-        let since_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
         let mut value = [0; 16];
         value[..8].copy_from_slice(&number.to_be_bytes());
-        value[8..].copy_from_slice(&since_ns.to_ne_bytes());
+        value[8..].copy_from_slice(&now_ns().to_ne_bytes());
         let map = &self.loaded.namespaces;
         let given = map.update(&netns.to_ne_bytes(), &value, MapFlags::NO_EXIST);
         match given {
@@ -493,13 +500,5 @@ fn refused(netns: &OpenNetns, interface: &str, hook: Hook, source: io::Error) ->
         interface: interface.to_owned(),
         hook: hook.name(),
         source,
-    }
-}
-
-fn map_error(map: &'static str, operation: &'static str, e: &libbpf_rs::Error) -> Error {
-    Error::Map {
-        map,
-        operation,
-        source: io::Error::other(e.to_string()),
     }
 }

@@ -8,6 +8,7 @@
 //! `unsafe` code, all of it in `sys`.
 
 mod adopter;
+mod asked;
 mod attachment;
 mod bpffs;
 mod error;
@@ -20,6 +21,7 @@ mod printed;
 mod releases;
 mod rules;
 mod sys;
+mod transfers;
 
 pub use adopter::{Adopter, EPOCHS};
 pub use attachment::{Attachment, AttachmentId, Hook};
@@ -28,3 +30,5 @@ pub use error::Error;
 pub use netns::{Netns, OpenNetns};
 pub use outcome::{Counters, Outcome};
 pub use releases::{Ask, Asks, Pass, Releases};
+pub use sys::netns_cookie;
+pub use transfers::{Transfer, TransferAsks, Transfers};

@@ -31,6 +31,16 @@ pub(crate) struct Release {
     pub(crate) draining: MapHandle,
 }
 
+/// The maps of `bpf/transfer.h`.
+#[derive(Debug)]
+pub(crate) struct TransferMaps {
+    pub(crate) transfers: MapHandle,
+    pub(crate) asks: MapHandle,
+    pub(crate) can: MapHandle,
+    pub(crate) moved: MapHandle,
+    pub(crate) on: MapHandle,
+}
+
 /// The programs and their maps.
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -52,6 +62,7 @@ pub(crate) struct Loaded {
     pub(crate) releases: MapHandle,
     /// The Releases that nobody has decided yet, for user space.
     pub(crate) asks: MapHandle,
+    pub(crate) transfer: TransferMaps,
     /// Maps of a predecessor that could not be reused, because their layout differs.
     pub(crate) replaced: Vec<String>,
     /// Maps of a predecessor that go on.
@@ -144,6 +155,8 @@ pub(crate) fn load_with(
     let (mut keys, mut counters, mut netns_counters) = (None, None, None);
     let (mut namespaces, mut rules) = (None, None);
     let (mut releases, mut asks, mut can_release, mut draining) = (None, None, None, None);
+    let (mut transfers, mut transfer_asks, mut can_transfer) = (None, None, None);
+    let (mut moved, mut transfers_on) = (None, None);
     for map in object.maps() {
         let name = map.name().to_string_lossy().into_owned();
         if name == DRAINING && no_releases.is_some() {
@@ -171,6 +184,11 @@ pub(crate) fn load_with(
             "releases" => releases = Some(handle),
             "asks" => asks = Some(handle),
             "can_release" => can_release = Some(handle),
+            "transfers" => transfers = Some(handle),
+            "transfer_asks" => transfer_asks = Some(handle),
+            "can_transfer" => can_transfer = Some(handle),
+            "moved" => moved = Some(handle),
+            "transfers_on" => transfers_on = Some(handle),
             DRAINING => draining = Some(handle),
             _ => {}
         }
@@ -204,6 +222,13 @@ pub(crate) fn load_with(
         rules: rules.ok_or_else(missing)?,
         releases: releases.ok_or_else(missing)?,
         asks: asks.ok_or_else(missing)?,
+        transfer: TransferMaps {
+            transfers: transfers.ok_or_else(missing)?,
+            asks: transfer_asks.ok_or_else(missing)?,
+            can: can_transfer.ok_or_else(missing)?,
+            moved: moved.ok_or_else(missing)?,
+            on: transfers_on.ok_or_else(missing)?,
+        },
         release,
         replaced,
         reused,

@@ -58,15 +58,22 @@ pub enum Outcome {
     ReleaseAsked,
     /// Answered: a Release whose connection was ended with its request unread.
     Released,
-    /// Answered: a Release whose connection is not as it says, and goes on.
+    /// Answered: a Release or Transfer whose connection is not as it says, or cannot go there, and
+    /// goes on.
     Kept,
     /// A RST of a connection that a Release ended, which got the release mark.
     ReleaseMarked,
+    /// Dropped: a Transfer that is not decided yet. The next copy is answered.
+    TransferAsked,
+    /// Answered: a Transfer whose connection another pod has now.
+    Moved,
+    /// Dropped: a RST of the kernel's for a connection that a Transfer took to another pod.
+    MovedReset,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -94,6 +101,9 @@ impl Outcome {
         Self::Released,
         Self::Kept,
         Self::ReleaseMarked,
+        Self::TransferAsked,
+        Self::Moved,
+        Self::MovedReset,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -127,6 +137,9 @@ impl Outcome {
             Self::Released => "released",
             Self::Kept => "kept",
             Self::ReleaseMarked => "release_marked",
+            Self::TransferAsked => "transfer_asked",
+            Self::Moved => "moved",
+            Self::MovedReset => "moved_reset",
         }
     }
 }

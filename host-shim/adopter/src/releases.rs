@@ -3,12 +3,16 @@
 //! left. Owns the order of these; what may be ended is judged by `bpf/release.h`, under the
 //! socket's lock. Never ends a socket itself.
 
-use crate::{Error, Netns, object::Release, sys};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
+use crate::{
+    Error, Netns,
+    asked::{Fate, map_error},
+    object::Release,
+    sys,
+};
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use rustix::{
     io::{Errno, read},
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
-    time::{ClockId, clock_gettime},
 };
 use std::{
     cell::RefCell,
@@ -22,15 +26,6 @@ use std::{
 /// `struct adoption` of `bpf/tables.h`, whose last field is the namespace's cookie.
 const ASK_BYTES: usize = 56;
 const NETNS_AT: usize = 48;
-/// `struct release` of `bpf/release.h`, which begins with the state.
-const FATE_BYTES: usize = 16;
-const TOLD_AT: usize = 8;
-/// `LEASE_NS`.
-const LEASE_NS: u64 = 200_000_000;
-/// `enum release_state`.
-const ASKED: u32 = 1;
-const DONE: u32 = 2;
-const KEPT: u32 = 3;
 
 /// What one Release asks about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,8 +146,8 @@ impl Releases {
         };
         for ask in asks {
             match self.settle(ask)? {
-                Some(DONE) => pass.released += 1,
-                Some(KEPT) => pass.kept += 1,
+                Some(Fate::Done) => pass.released += 1,
+                Some(Fate::Kept) => pass.kept += 1,
                 _ => {}
             }
         }
@@ -186,28 +181,16 @@ impl Releases {
     }
 
     /// The state of what was asked before the iterator ran; what it left becomes Kept, unless its
-    /// lease is over: then its next copy asks again. Nobody else changes an entry that is asked
-    /// about meanwhile. One that made room for others is not made again.
-    fn settle(&self, ask: &Ask) -> Result<Option<u32>, Error> {
-        let found = self
-            .releases
-            .lookup(&ask.0, MapFlags::ANY)
-            .map_err(|e| map_error("releases", "reading", &e))?;
-        let state = found
-            .as_ref()
-            .and_then(|fate| Some(u32::from_ne_bytes(*fate.first_chunk()?)));
-        if state != Some(ASKED) {
-            return Ok(state);
+    /// lease is over: then its next copy asks again.
+    fn settle(&self, ask: &Ask) -> Result<Option<Fate>, Error> {
+        match Fate::read(&self.releases, "releases", &ask.0)? {
+            Some(Fate::Asked(None)) => Ok(None),
+            Some(Fate::Asked(Some(_))) => {
+                let kept = Fate::Kept.write(&self.releases, &ask.0);
+                Ok(kept.is_ok().then_some(Fate::Kept))
+            }
+            decided => Ok(decided),
         }
-        let told_ns =
-            found.and_then(|fate| Some(u64::from_ne_bytes(*fate[TOLD_AT..].first_chunk()?)));
-        if told_ns.is_none_or(|told| told + LEASE_NS < now_ns()) {
-            return Ok(None);
-        }
-        let mut fate = [0; FATE_BYTES];
-        fate[..4].copy_from_slice(&KEPT.to_ne_bytes());
-        let kept = self.releases.update(&ask.0, &fate, MapFlags::EXIST);
-        Ok(kept.is_ok().then_some(KEPT))
     }
 }
 
@@ -228,20 +211,5 @@ impl Asks<'_> {
             .consume()
             .map_err(|e| map_error("asks", "reading", &e))?;
         Ok(std::mem::take(&mut *self.gathered.borrow_mut()))
-    }
-}
-
-/// CLOCK_MONOTONIC, as `bpf_ktime_get_ns` has it.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    // Both fields are non-negative on a monotonic clock.
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
-
-fn map_error(map: &'static str, operation: &'static str, e: &libbpf_rs::Error) -> Error {
-    Error::Map {
-        map,
-        operation,
-        source: io::Error::other(e.to_string()),
     }
 }

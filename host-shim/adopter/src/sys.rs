@@ -111,9 +111,11 @@ pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     new_descriptor(unsafe { raw::bpf_obj_get(path.as_ptr()) })
 }
 
-/// The number of the calling thread's network namespace that is never used twice while the machine
-/// runs.
-pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+/// The number of a socket's network namespace, which is never used twice while the machine runs.
+///
+/// # Errors
+/// The kernel's, for what is no socket.
+pub fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut bytes = size_of::<u64>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `bytes` bytes to `cookie`; both outlive the call.

@@ -30,6 +30,7 @@ pub fn check(pin: &Path, network: &NodeNetwork, report: &mut Report) {
             add("adopter", Finding::good("the kernel takes the program"));
             add("attach point", hook(&adopter));
             add("releases", releases(&adopter));
+            add("transfers", transfers());
         }
         // Nothing that the lines above do not say.
         Err(Error::KernelLacks { .. }) => {
@@ -129,6 +130,18 @@ fn releases(adopter: &Adopter) -> Finding {
         format!("{found}: what a stalled pod has not read stays there"),
         "use a kernel built with CONFIG_PROC_FS=y, CONFIG_NET_SOCK_MSG=y and CONFIG_DEBUG_INFO_BTF=y; if it is, report this as a bug with the text above",
     )
+}
+
+fn transfers() -> Finding {
+    match baton_tcp_repair::supported() {
+        Ok(()) => Finding::good("the kernel freezes sockets (TCP_REPAIR)"),
+        Err(error) => Finding::note(
+            format!(
+                "the kernel does not freeze sockets: {error}; connections stay where they are between requests"
+            ),
+            "run as root, or add CAP_NET_ADMIN to the container's securityContext",
+        ),
+    }
 }
 
 fn rule_changes() -> Finding {

@@ -81,6 +81,17 @@ pub struct Frozen {
     over: bool,
 }
 
+/// Whether this process may freeze sockets, by one that nobody needs.
+///
+/// # Errors
+/// The kernel's: `CAP_NET_ADMIN` is missing, or it has no `TCP_REPAIR`.
+pub fn supported() -> io::Result<()> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    sys::enter(socket.as_fd())?;
+    sys::leave(socket.as_fd())
+}
+
 /// The state of any socket, if one can be frozen in it.
 fn state_of(fd: BorrowedFd<'_>) -> Result<TcpState, FreezeError> {
     let info = sys::info(fd).map_err(FreezeError::Kernel)?;
@@ -124,6 +135,24 @@ impl Frozen {
                 Err(error)
             }
         }
+    }
+
+    /// A socket that another process froze, which has ended since; `None` if it is not frozen.
+    /// Whether its connection lives elsewhere by now, the caller must know.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn left_behind(socket: OwnedFd) -> io::Result<Option<Self>> {
+        if !sys::is_frozen(socket.as_fd())? {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            socket,
+            // What it was is not known any more; with 0 the server's next start fails.
+            reuse: 1,
+            exported: false,
+            over: false,
+        }))
     }
 
     /// How far both streams are.

@@ -60,7 +60,7 @@ mod restore;
 mod state;
 mod sys;
 
-pub use frozen::{ExportError, FreezeError, Frozen, bare_drops};
+pub use frozen::{ExportError, FreezeError, Frozen, bare_drops, supported};
 pub use record::{QUEUE_BYTES_MAX, RecordError, VERSION, decode, encode};
 pub use restore::{RestoreError, Restoring};
 pub use state::{Connection, Negotiated, Position, Setting, TcpState, Window};

@@ -7,11 +7,12 @@ use crate::{
     frozen::note_bare_drop,
     sys::{self, Queue, RepairOption},
 };
-use rustix::net::{SendFlags, send};
+use rustix::net::{SendFlags, send, sockopt};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 /// Most bytes that one call puts into the receive queue: the kernel makes one buffer of them
@@ -172,6 +173,8 @@ impl Restoring {
     pub fn commit(mut self) -> io::Result<OwnedFd> {
         let socket = self.socket.take().ok_or(io::ErrorKind::NotConnected)?;
         let fd = socket.as_fd();
+        // If this fails, closing it must not say that all was said.
+        sockopt::set_socket_linger(fd, Some(Duration::ZERO))?;
         sys::undeafen(fd)?;
         match self.again {
             Some(_) => sys::leave(fd)?,
@@ -188,9 +191,17 @@ impl Restoring {
         while !rest.is_empty() {
             rest = &rest[send(fd, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?..];
         }
-        // Sizes that the application had set stay; others go on growing by themselves.
+        // As they were: else each move would leave them larger than the one before. Sizes that the
+        // application had set stay; others go on growing by themselves.
+        for (name, own) in [
+            (libc::SO_SNDBUFFORCE, self.buffers.0),
+            (libc::SO_RCVBUFFORCE, self.buffers.1),
+        ] {
+            sys::set(fd, (libc::SOL_SOCKET, name), own / 2)?;
+        }
         let lock = (libc::SOL_SOCKET, sys::SO_BUF_LOCK);
         sys::set(fd, lock, self.buffers.2)?;
+        sockopt::set_socket_linger(fd, None)?;
         Ok(socket)
     }
 

@@ -100,6 +100,11 @@ pub(crate) fn enter(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, tcp(libc::TCP_REPAIR), 1_i32)
 }
 
+/// Whether it is in repair mode.
+pub(crate) fn is_frozen(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(get_int(fd, tcp(libc::TCP_REPAIR))? != 0)
+}
+
 /// Leaves repair mode with a window probe.
 pub(crate) fn leave_with_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, tcp(libc::TCP_REPAIR), 0_i32)

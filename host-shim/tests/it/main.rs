@@ -7,3 +7,4 @@ mod release;
 mod run;
 #[path = "../../../common/tls/tests/it/support/mod.rs"]
 mod support;
+mod transfer;

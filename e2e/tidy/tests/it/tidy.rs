@@ -63,6 +63,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("baton-cli", &["baton-api", "baton-config"]),
     ("baton-adopter", &[]),
+    ("baton-sdk", &[]),
+    ("baton-files", &["baton-sdk"]),
     (
         "host-shim",
         &[
@@ -70,6 +72,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "baton-api",
             "baton-config",
             "baton-crds",
+            "baton-sdk",
+            "baton-tcp-repair",
             "baton-tls",
         ],
     ),

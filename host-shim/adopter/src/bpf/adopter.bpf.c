@@ -22,6 +22,7 @@
 #include "tables.h"
 #include "listener_report.h"
 #include "release.h"
+#include "transfer.h"
 #include "wire.h"
 
 #define IPV4_FRAGMENT_AT 6
@@ -65,6 +66,8 @@ static __always_inline __u32 outcome_of(__u32 reason)
 		return ANSWERED_RELEASED;
 	case KEPT:
 		return ANSWERED_KEPT;
+	case MOVED:
+		return ANSWERED_MOVED;
 	default:
 		return ANSWERED_KERNEL_REFUSED;
 	}
@@ -146,7 +149,7 @@ static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, _
 			*outcome = listeners_of(listener) > LISTENERS_MAX ? PROBE_TOO_MANY_LISTENERS : PROBE_READY;
 		}
 		/* Whatever is in the way: who closes connections meanwhile is the same question. */
-		*report = bpf_htonl(listener_report(listener));
+		*report = bpf_htonl(listener_report(listener, netns));
 	}
 	return reason;
 }
@@ -393,8 +396,11 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		goto answer;
 	}
 
-	if (m.exid == bpf_htons(EXID_RELEASE)) {
-		reason = release(&t, netns, &j.outcome);
+	if (m.exid == bpf_htons(EXID_RELEASE) || m.exid == bpf_htons(EXID_TRANSFER)) {
+		if (m.exid == bpf_htons(EXID_RELEASE))
+			reason = release(&t, netns, &j.outcome);
+		else
+			reason = transfer(&t, netns, &j.outcome);
 		if (reason != UNDECIDED)
 			goto answer;
 		count(netns, j.outcome);
@@ -415,6 +421,8 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		count(netns, FORGET_IN_USE);
 		return TC_ACT_SHOT;
 	}
+	if (reason == FORGOTTEN || (reason == READY_TO_ADOPT && j.outcome == ADOPTED))
+		forget_moved(&t, netns);
 	if (reason == READY_TO_ADOPT) {
 		count(netns, j.outcome);
 		return PASS_ON;

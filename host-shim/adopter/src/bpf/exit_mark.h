@@ -10,6 +10,7 @@
  * marked as it was, whoever runs then and whatever became of the listener. What waits behind unsent
  * data leaves later and unmarked, and so do resets of connections that were never accepted. The RST
  * of a socket that a Release ended has a third mark: release.h notes the socket before it sends.
+ * What the kernel says of a connection that a Transfer took to another pod is dropped (transfer.h).
  *
  * Decisions:
  * - A process that exits says so in its last segment (`host-shim/adopter/src/bpf/exit_mark.h`,
@@ -44,6 +45,7 @@
 #include "kernel.h"
 #include "peers.h"
 #include "tables.h"
+#include "transfer.h"
 #include "wire.h"
 
 #define IPV4_DESTINATION_AT 16
@@ -60,6 +62,7 @@ int baton_exit_mark(struct __sk_buff *skb)
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	const struct sock *sk = kernel_skb->sk;
 	struct task_struct *task;
+	struct pair pair = {};
 	struct peer peer = {};
 	__u64 socket;
 	__u8 flags, *before, how;
@@ -93,9 +96,25 @@ int baton_exit_mark(struct __sk_buff *skb)
 	if (*(__be16 *)(data + tcp_at + TCP_URGENT_AT))
 		return PASS_ON;
 	peer.netns = kernel_skb->dev->nd_net.net->net_cookie;
+	port = *(__be16 *)(data + tcp_at);
+	if ((flags & TCP_RST_ACK) == TCP_RST) {
+		if (tcp_at == ETH_HLEN + IPV4_BYTES) {
+			pair.local[10] = pair.local[11] = 0xff;
+			__builtin_memcpy(pair.local + 12, data + ETH_HLEN + IPV4_ADDRESSES_AT, 4);
+		} else {
+			__builtin_memcpy(pair.local, data + ETH_HLEN + IPV6_ADDRESSES_AT, 16);
+		}
+		__builtin_memcpy(pair.remote, peer.address, 16);
+		pair.remote_port = *(__be16 *)(data + tcp_at + 2);
+		pair.local_port = port;
+		pair.netns = peer.netns;
+		if (is_moved(&pair, *(__be32 *)(data + tcp_at + 4))) {
+			count(peer.netns, MOVED_RESET);
+			return TC_ACT_SHOT;
+		}
+	}
 	if (!is_known(&peer))
 		return PASS_ON;
-	port = *(__be16 *)(data + tcp_at);
 	own = is_own(sk);
 	task = bpf_get_current_task_btf();
 	socket = bpf_get_socket_cookie(skb);

@@ -8,6 +8,7 @@
 #define BATON_LISTENER_REPORT_H
 
 #include "kernel.h"
+#include "transfer.h"
 #include "wire.h"
 
 /*
@@ -68,24 +69,25 @@ static __always_inline __u32 listeners_of(struct tcp_sock *tcp)
 	return sockets ? sockets->num_socks : 1;
 }
 
-static __always_inline __u32 listener_report(struct tcp_sock *tcp)
+static __always_inline __u32 listener_report(struct tcp_sock *tcp, __u64 netns)
 {
 	const struct sock *sk = (const struct sock *)tcp;
 	struct group group = { .sockets = sk->sk_reuseport_cb };
 	__u32 sockets = listeners_of(tcp);
+	__u32 always = MARKS_EXITS | FORGETS | transfers_at(netns, sk->__sk_common.skc_num);
 
 	if (sockets > LISTENERS_MAX)
-		return MARKS_EXITS | FORGETS;
+		return always;
 	if (sockets > 1)
 		bpf_loop(sockets, count_socket, &group, 0);
 	else
 		count_holders(sk, &group.held);
 	if (!group.held.holders)
-		return MARKS_EXITS | FORGETS;
+		return always;
 	if (group.held.holders > HOLDERS_MAX)
 		group.held.holders = HOLDERS_MAX;
-	return group.held.inodes << LISTENER_SHIFT | group.held.holders << HOLDERS_SHIFT | MARKS_EXITS |
-	       FORGETS | (sockets > 1 ? SEVERAL_LISTENERS : 0);
+	return group.held.inodes << LISTENER_SHIFT | group.held.holders << HOLDERS_SHIFT | always |
+	       (sockets > 1 ? SEVERAL_LISTENERS : 0);
 }
 
 #endif

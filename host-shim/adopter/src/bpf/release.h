@@ -32,26 +32,10 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "asked.h"
 #include "kernel.h"
 #include "tables.h"
 #include "wire.h"
-
-/*
- * An entry that is undecided for longer than this is told of again by the next copy: user space was
- * replaced, or has never read of it. A pass over a node's sockets takes a few milliseconds.
- */
-#define TELL_AGAIN_NS 100000000
-/*
- * An entry that was told of longer ago than this is not acted upon: who asked may have given up,
- * and have passed on what its client sent since (`release.rs` of the engine waits for 300 ms after
- * its last copy). The next copy tells of it again. As src/releases.rs has it.
- */
-#define LEASE_NS 200000000
-/*
- * What user space has not read yet: 8,192 events of 56 bytes with their heads of 8, more than the
- * connections that one process has at a time as a rule. Copies of those that do not fit come back.
- */
-#define ASKS_BYTES 524288
 
 #define ADDRESS_FAMILY_4 2	/* AF_INET */
 #define MAPPED 0xffff		/* in front of an IPv4 address */
@@ -59,20 +43,6 @@
 #define FLAG_DEAD 1		/* 1 << SOCK_DEAD: nobody's any more */
 #define LEVEL_SOCKET 1		/* SOL_SOCKET */
 #define OPTION_LOW_WATER 18	/* SO_RCVLOWAT */
-
-/* As src/releases.rs has them. */
-enum release_state {
-	RELEASE_IS_ASKED = 1,
-	RELEASE_IS_DONE = 2,
-	RELEASE_IS_KEPT = 3,
-};
-
-/* Never changed in place but for the time: the entry at that address may be another's by then. */
-struct release {
-	__u32 state;
-	__u32 zero;
-	__u64 told_ns;		/* CLOCK_MONOTONIC */
-};
 
 /*
  * What became of a Release, by what it asks about. Written by the program at ingress (asked), by
@@ -83,10 +53,13 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct adoption);
-	__type(value, struct release);
+	__type(value, struct asked);
 } releases SEC(".maps");
 
-/* What was asked, for user space: a `struct adoption` each. */
+/*
+ * What was asked, for user space: a `struct adoption` each. 8,192 events of 56 bytes with their
+ * heads of 8, more than the connections that one process has at a time as a rule.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, ASKS_BYTES);
@@ -108,34 +81,6 @@ struct {
 	__type(value, __u64);
 } draining SEC(".maps");
 
-static __always_inline int tell(const struct adoption *this)
-{
-	return bpf_ringbuf_output(&asks, (void *)this, sizeof(*this), 0);
-}
-
-/* The first copy: remembered and told of, or forgotten. */
-static __always_inline __u32 ask(const struct adoption *this, __u32 *outcome)
-{
-	struct release first = { .state = RELEASE_IS_ASKED, .told_ns = bpf_ktime_get_ns() };
-	__u32 zero = 0;
-	const __u64 *able = bpf_map_lookup_elem(&can_release, &zero);
-
-	if (!able || !*able)
-		first.state = RELEASE_IS_KEPT;
-	/* Fails if another CPU asks the same at this moment, and for want of memory. */
-	if (bpf_map_update_elem(&releases, this, &first, BPF_NOEXIST)) {
-		*outcome = ANSWER_LOST;
-		return UNDECIDED;
-	}
-	if (first.state == RELEASE_IS_KEPT)
-		return KEPT;
-	if (tell(this)) {
-		bpf_map_delete_elem(&releases, this);
-		*outcome = ANSWER_LOST;
-	}
-	return UNDECIDED;
-}
-
 /*
  * The reason of the Answer; UNDECIDED: drop it, the outcome says why. Not inlined, see adopt() in
  * adopter.bpf.c.
@@ -143,27 +88,12 @@ static __always_inline __u32 ask(const struct adoption *this, __u32 *outcome)
 static __noinline __u32 release(const struct tagged *t, __u64 netns, __u32 *outcome)
 {
 	struct adoption this = { .netns = netns };
-	struct release *found;
-	__u64 now;
 
 	if (!t || !outcome)
 		return UNDECIDED;
 	*outcome = RELEASE_ASKED;
 	__builtin_memcpy(&this, t, __builtin_offsetof(struct adoption, zero));
-	found = bpf_map_lookup_elem(&releases, &this);
-	if (!found)
-		return ask(&this, outcome);
-	if (found->state == RELEASE_IS_DONE)
-		return RELEASED;
-	if (found->state == RELEASE_IS_KEPT)
-		return KEPT;
-	now = bpf_ktime_get_ns();
-	if (now - found->told_ns > TELL_AGAIN_NS) {
-		found->told_ns = now;
-		if (tell(&this))
-			*outcome = ANSWER_LOST;
-	}
-	return UNDECIDED;
+	return ask(&releases, &asks, &can_release, &this, sizeof(this), RELEASED, outcome);
 }
 
 /* What a Release of this socket, as it is now, would say. */
@@ -235,10 +165,10 @@ static __always_inline int drain(struct sock_common *sk, const struct tcp_sock *
 SEC("iter/tcp")
 int baton_release(struct bpf_iter__tcp *ctx)
 {
-	struct release done = { .state = RELEASE_IS_DONE };
+	struct asked done = { .state = IS_DONE };
 	struct sock_common *sk = ctx->sk_common;
 	struct adoption name = {};
-	const struct release *found;
+	const struct asked *found;
 	__u8 how = ENDED_BY_RELEASE;
 	struct tcp_sock *tcp;
 	__u32 zero = 0;
@@ -251,7 +181,7 @@ int baton_release(struct bpf_iter__tcp *ctx)
 		return 0;
 	name_of(sk, tcp, &name);
 	found = bpf_map_lookup_elem(&releases, &name);
-	if (!found || found->state != RELEASE_IS_ASKED || bpf_ktime_get_ns() - found->told_ns > LEASE_NS)
+	if (!found || found->state != IS_ASKED || bpf_ktime_get_ns() - found->told_ns > LEASE_NS)
 		return 0;
 	if (!is_plain(tcp))
 		return 0;

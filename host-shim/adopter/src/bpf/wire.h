@@ -27,9 +27,10 @@
 #define EXID_ANSWER 0xBA72
 #define EXID_FORGET 0xBA73
 #define EXID_RELEASE 0xBA74
-/* kind, length and experiment id as one number; that of a Release is the last one. */
+#define EXID_TRANSFER 0xBA75
+/* kind, length and experiment id as one number; that of a Transfer is the last one. */
 #define OPTION_HEAD (((__u32)OPTION_KIND << 24) | (OPTION_LENGTH << 16) | EXID_ADOPT)
-#define OPTION_HEADS (EXID_RELEASE - EXID_ADOPT + 1)
+#define OPTION_HEADS (EXID_TRANSFER - EXID_ADOPT + 1)
 
 #define FLAG_WINDOW_SCALING 0x01
 #define FLAG_SACK 0x02
@@ -65,6 +66,7 @@ enum reason {
 	PACKET_RULES = 10,
 	RELEASED = 11,
 	KEPT = 12,
+	MOVED = 13,
 	UNDECIDED = 0xffff,	/* never sent: say nothing, the next copy is told */
 };
 
@@ -77,6 +79,8 @@ enum reason {
 #define SEVERAL_LISTENERS 2
 /* A Forget is answered. */
 #define FORGETS 4
+/* Its application is connected to host-shim, hands connections out and takes them. */
+#define TRANSFERS 8
 #define HOLDERS_SHIFT 8
 #define HOLDERS_MAX 0xff
 #define LISTENER_SHIFT 16

@@ -371,7 +371,7 @@ fn what_is_not_for_this_namespace_or_not_of_a_key_holder_asks_nobody() {
     assert_eq!(pod.count(Outcome::ReleaseAsked), 0);
     // The next number is no message's: the pod's own TCP takes it for an ACK without bytes.
     let mut next = good;
-    next.options[3] += 1;
+    next.options[3] += 2;
     pod.lab.send(&next);
     pod.lab.send(&data(
         ours,

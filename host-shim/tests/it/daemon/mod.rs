@@ -133,6 +133,15 @@ impl Daemon {
         common::run(&format!("kill -{name} {}", self.child.id()));
     }
 
+    pub fn control(&self) -> SocketAddr {
+        self.control
+    }
+
+    /// Waits until it has ended.
+    pub fn ended(&mut self) -> ExitStatus {
+        self.child.wait().expect("wait")
+    }
+
     pub fn wait(mut self) -> ExitStatus {
         self.child.wait().expect("wait")
     }

@@ -1,0 +1,81 @@
+//! A file server (HTTP/1.1: GET, PUT with Content-Length, keep-alive) for pods that share a
+//! directory, whose connections move between them at any byte. Owns the threads; what the next
+//! server must know of a connection is [`session`]'s, what it says to its client [`http`]'s.
+
+mod http;
+mod serve;
+mod session;
+
+pub use session::{Doing, Session};
+
+use baton_sdk::Link;
+use std::{
+    io,
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    sync::Arc,
+};
+
+/// What all threads share.
+#[derive(Debug)]
+pub struct Server {
+    directory: PathBuf,
+    link: Link,
+}
+
+impl Server {
+    /// Files of a directory.
+    #[must_use]
+    pub const fn new(directory: PathBuf, link: Link) -> Self {
+        Self { directory, link }
+    }
+
+    /// The connection to host-shim.
+    #[must_use]
+    pub const fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Serves a connection on a thread of its own, from where it is.
+    fn spawn(self: &Arc<Self>, stream: TcpStream, session: Session) {
+        let server = Arc::clone(self);
+        let made = std::thread::Builder::new()
+            .name("connection".into())
+            .spawn(move || {
+                // What ends a connection its client knows as well.
+                let _ = serve::serve(&server.link, &server.directory, stream, session);
+            });
+        if let Err(problem) = made {
+            eprintln!("baton-files: a connection is closed: {problem}");
+        }
+    }
+
+    /// Serves what other pods' servers hand out, until the link is closed.
+    pub fn take_over(self: &Arc<Self>) {
+        while let Some(incoming) = self.link.accept() {
+            match Session::decode(incoming.state()) {
+                Some(session) => {
+                    if let Ok(stream) = incoming.take() {
+                        self.spawn(stream, session);
+                    }
+                }
+                None => incoming.refuse("the state is of another kind of server"),
+            }
+        }
+    }
+
+    /// Serves new connections.
+    ///
+    /// # Errors
+    /// The listener's.
+    pub fn accept(self: &Arc<Self>, listener: &TcpListener) -> io::Result<()> {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => self.spawn(stream, Session::default()),
+                // The client has gone again.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

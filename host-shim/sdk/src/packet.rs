@@ -1,0 +1,131 @@
+//! Packets with at most one descriptor over the socket `baton`. Owns the system calls of both
+//! sides; never waits.
+
+use crate::wire::{Malformed, Message, NAME, PACKET_BYTES_MAX};
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+        SocketType, bind, connect, listen, recvmsg, sendmsg, socket_with,
+    },
+};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// Applications that host-shim has not greeted yet.
+const BACKLOG: i32 = 64;
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}
+
+/// Where applications of the calling thread's network namespace find host-shim.
+///
+/// # Errors
+/// The kernel's: another host-shim has the name.
+pub fn open() -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(NAME)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// A connection to the host-shim of the calling thread's network namespace.
+///
+/// # Errors
+/// The kernel's: `ConnectionRefused` where there is none.
+pub fn reach() -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(NAME)?)?;
+    Ok(socket)
+}
+
+/// Sends one message, or says that there is no room (`WouldBlock`).
+///
+/// # Errors
+/// The kernel's.
+pub fn send(
+    socket: impl AsFd,
+    message: &Message,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let rights = descriptor.as_slice();
+    if !rights.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(rights));
+    }
+    let packet = message.encode();
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(&packet)], &mut control, flags)?;
+    Ok(())
+}
+
+/// Why nothing was received.
+#[derive(Debug, thiserror::Error)]
+pub enum Nothing {
+    /// There is nothing yet.
+    #[error("nothing has come yet")]
+    Yet,
+    /// The other side has closed.
+    #[error("the other side has closed the connection")]
+    Closed,
+    /// What came is no message.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// A system call failed.
+    #[error(transparent)]
+    Kernel(io::Error),
+}
+
+/// Receives one message, with a descriptor if one belongs to it. `space` is at least
+/// [`PACKET_BYTES_MAX`] long.
+///
+/// # Errors
+/// Why there is none; after all but [`Nothing::Yet`] the connection is of no use.
+pub fn receive(socket: impl AsFd, space: &mut [u8]) -> Result<(Message, Option<OwnedFd>), Nothing> {
+    debug_assert!(space.len() >= PACKET_BYTES_MAX);
+    let mut control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut control);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = loop {
+        let into = &mut [IoSliceMut::new(space)];
+        match recvmsg(&socket, into, &mut control, flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(Nothing::Yet),
+            Err(Errno::CONNRESET) => return Err(Nothing::Closed),
+            Err(e) => return Err(Nothing::Kernel(e.into())),
+            Ok(got) => break got,
+        }
+    };
+    let mut descriptor = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(all) = message {
+            for one in all {
+                descriptor = Some(one);
+            }
+        }
+    }
+    if got.bytes == 0 {
+        return Err(Nothing::Closed);
+    }
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(Malformed::Long.into());
+    }
+    let message = Message::decode(&space[..got.bytes])?;
+    // More than one do not fit, and are closed by the kernel.
+    if got.flags.contains(ReturnFlags::CTRUNC) || message.has_descriptor() != descriptor.is_some() {
+        return Err(Malformed::Descriptors.into());
+    }
+    Ok((message, descriptor))
+}

@@ -1,0 +1,426 @@
+//! What an application's threads and the one that talks to host-shim share, and that thread. Owns
+//! who waits for which answer; knows no sockets of the application.
+
+use crate::{
+    packet::{self, Nothing},
+    slot::Slot,
+    wire::{Message, PACKET_BYTES_MAX, VERSION, reason},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{Errno, write},
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Waker,
+    time::Duration,
+};
+
+/// How soon a host-shim that is there again is found.
+const RECONNECT_EVERY: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+/// Offered connections that the application has not accepted yet: each has been taken from another
+/// pod's application, which waits 200 ms for it at most.
+const OFFERS_MAX: usize = 256;
+/// A host-shim that reads nothing for so long is of no use (`LEASE_NS` of the adopter).
+const SEND_PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+/// How long a connection whose owner is in doubt waits for the next host-shim, which is as long as
+/// its replacement takes at most.
+pub(crate) const DOUBT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// No transfer has this number.
+pub(crate) const NONE: u64 = 0;
+
+/// How a transfer ends for one side.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Gone,
+    Back(String),
+    Yours(OwnedFd),
+    /// The connection to host-shim broke.
+    Lost,
+}
+
+/// A registered connection.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    /// The transfer that wants it, or [`NONE`].
+    pub(crate) wanted: AtomicU64,
+    wake: OnceLock<OwnedFd>,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Entry {
+    fn want(&self, id: u64) {
+        self.wanted.store(id, Ordering::SeqCst);
+        if let Some(wake) = self.wake.get() {
+            // Fails only if the counter is full, and then it is readable as well.
+            let _ = write(wake, &1_u64.to_ne_bytes());
+        }
+        let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn calm(&self, id: u64) {
+        let same = (Ordering::SeqCst, Ordering::SeqCst);
+        let was = self.wanted.compare_exchange(id, NONE, same.0, same.1);
+        if was.is_ok()
+            && let Some(wake) = self.wake.get()
+        {
+            // Non-blocking.
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+        }
+    }
+
+    pub(crate) fn wake(&self) -> io::Result<BorrowedFd<'_>> {
+        use rustix::event::{EventfdFlags, eventfd};
+        if self.wake.get().is_none() {
+            let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            // Another thread's is as good.
+            let _ = self.wake.set(made);
+        }
+        let wake = self.wake.get().ok_or(io::ErrorKind::NotFound)?;
+        // What came too late to wake anybody; what comes now is seen below.
+        if self.wanted.load(Ordering::SeqCst) == NONE {
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+        }
+        if self.wanted.load(Ordering::SeqCst) != NONE {
+            let _ = write(wake, &1_u64.to_ne_bytes());
+        }
+        Ok(wake.as_fd())
+    }
+
+    /// If anybody has asked for it.
+    pub(crate) fn made(&self) -> Option<&OwnedFd> {
+        self.wake.get()
+    }
+
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
+    pub(crate) fn wait(&self, waker: &Waker) {
+        let mut here = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        *here = Some(waker.clone());
+    }
+}
+
+/// What was offered and is not decided.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    pub(crate) connection: u64,
+    pub(crate) id: u64,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) state: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// To host-shim, once it has said Welcome.
+    socket: Option<Arc<OwnedFd>>,
+    /// How many there have been: what was said on another one is void.
+    connection: u64,
+    registered: HashMap<(SocketAddr, SocketAddr), Arc<Entry>>,
+    waiting: HashMap<u64, Arc<Slot<Outcome>>>,
+    offers: VecDeque<Offer>,
+    acceptors: Vec<Arc<Slot<()>>>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    ports: Vec<u16>,
+    stop: OwnedFd,
+    connected: std::sync::Condvar,
+}
+
+impl Shared {
+    pub(crate) fn new(ports: &[u16], stop: OwnedFd) -> Self {
+        Self {
+            state: Mutex::default(),
+            ports: ports.to_vec(),
+            stop,
+            connected: std::sync::Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lock().socket.is_some()
+    }
+
+    /// The number of the connection behind `than`, once there is one.
+    pub(crate) fn wait_connected(&self, than: u64, patience: Duration) -> Option<u64> {
+        let deadline = std::time::Instant::now() + patience;
+        let mut state = self.lock();
+        while state.socket.is_none() || state.connection <= than {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() || state.closed {
+                return None;
+            }
+            let (next, _) = self
+                .connected
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = next;
+        }
+        Some(state.connection)
+    }
+
+    pub(crate) fn register(&self, ends: (SocketAddr, SocketAddr)) -> Arc<Entry> {
+        let entry = Arc::new(Entry::default());
+        self.lock().registered.insert(ends, Arc::clone(&entry));
+        entry
+    }
+
+    pub(crate) fn deregister(&self, ends: (SocketAddr, SocketAddr), entry: &Arc<Entry>) {
+        let mut state = self.lock();
+        if state
+            .registered
+            .get(&ends)
+            .is_some_and(|e| Arc::ptr_eq(e, entry))
+        {
+            state.registered.remove(&ends);
+        }
+        let socket = state.socket.clone();
+        drop(state);
+        let id = entry.wanted.swap(NONE, Ordering::SeqCst);
+        if let Some(socket) = socket.filter(|_| id != NONE) {
+            let _ = say(&socket, &Message::NotMine { id }, None);
+        }
+    }
+
+    /// Sends what an outcome is expected of.
+    pub(crate) fn ask(
+        &self,
+        connection: Option<u64>,
+        id: u64,
+        message: &Message,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> (u64, Arc<Slot<Outcome>>) {
+        let slot = Arc::new(Slot::default());
+        let mut state = self.lock();
+        let now = state.connection;
+        let socket = state.socket.clone();
+        match socket.filter(|_| connection.is_none_or(|of| of == now)) {
+            Some(socket) => {
+                state.waiting.insert(id, Arc::clone(&slot));
+                drop(state);
+                if say(&socket, message, descriptor).is_err() {
+                    self.lock().waiting.remove(&id);
+                    slot.put(Outcome::Lost);
+                }
+            }
+            None => slot.put(Outcome::Lost),
+        }
+        (now, slot)
+    }
+
+    /// Sends what needs no outcome, if the connection is still that one.
+    pub(crate) fn tell(&self, connection: Option<u64>, message: &Message) {
+        let state = self.lock();
+        let now = state.connection;
+        let socket = state.socket.clone();
+        drop(state);
+        if let Some(socket) = socket.filter(|_| connection.is_none_or(|of| of == now)) {
+            let _ = say(&socket, message, None);
+        }
+    }
+
+    /// The next offer, or a slot that is filled when there may be one; nothing once closed.
+    pub(crate) fn offer(&self) -> Result<Offer, Option<Arc<Slot<()>>>> {
+        let mut state = self.lock();
+        if let Some(offer) = state.offers.pop_front() {
+            return Ok(offer);
+        }
+        if state.closed {
+            return Err(None);
+        }
+        let slot = Arc::new(Slot::default());
+        state.acceptors.push(Arc::clone(&slot));
+        Err(Some(slot))
+    }
+
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.offers.clear();
+        for acceptor in state.acceptors.drain(..) {
+            acceptor.put(());
+        }
+        drop(state);
+        self.connected.notify_all();
+        let _ = write(&self.stop, &1_u64.to_ne_bytes());
+    }
+
+    /// The thread.
+    pub(crate) fn serve(&self) {
+        while !self.lock().closed {
+            if let Ok(socket) = packet::reach() {
+                self.talk(&Arc::new(socket));
+                self.part();
+            }
+            let mut stop = [PollFd::new(&self.stop, PollFlags::IN)];
+            let _ = poll(&mut stop, Some(&RECONNECT_EVERY));
+        }
+    }
+
+    fn talk(&self, socket: &Arc<OwnedFd>) {
+        let hello = Message::Hello {
+            version: VERSION,
+            ports: self.ports.clone(),
+        };
+        if say(socket, &hello, None).is_err() {
+            return;
+        }
+        let mut space = vec![0; PACKET_BYTES_MAX];
+        loop {
+            let mut wakes = [
+                PollFd::new(&**socket, PollFlags::IN),
+                PollFd::new(&self.stop, PollFlags::IN),
+            ];
+            match poll(&mut wakes, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+            if !wakes[1].revents().is_empty() {
+                return;
+            }
+            let (message, descriptor) = match packet::receive(&**socket, &mut space) {
+                Ok(received) => received,
+                Err(Nothing::Yet) => continue,
+                Err(Nothing::Malformed(why)) => {
+                    let reason = reason(&why.to_string());
+                    let _ = say(socket, &Message::Bye { reason }, None);
+                    return;
+                }
+                Err(Nothing::Closed | Nothing::Kernel(_)) => return,
+            };
+            if let Some(answer) = self.heard(socket, message, descriptor)
+                && say(socket, &answer, None).is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    /// What is to be said at once.
+    fn heard(
+        &self,
+        socket: &Arc<OwnedFd>,
+        message: Message,
+        descriptor: Option<OwnedFd>,
+    ) -> Option<Message> {
+        let mut state = self.lock();
+        let end = |state: &mut State, id, outcome| {
+            if let Some(slot) = state.waiting.remove(&id) {
+                slot.put(outcome);
+            }
+        };
+        match (message, descriptor) {
+            (Message::Welcome { .. }, _) => {
+                state.connection += 1;
+                state.socket = Some(Arc::clone(socket));
+                self.connected.notify_all();
+                None
+            }
+            (Message::Want { id, local, remote }, _) => {
+                match state.registered.get(&(local, remote)) {
+                    Some(entry) => {
+                        entry.want(id);
+                        None
+                    }
+                    None => Some(Message::NotMine { id }),
+                }
+            }
+            (
+                Message::Offer {
+                    id,
+                    local,
+                    remote,
+                    state: of_it,
+                },
+                _,
+            ) => {
+                if state.offers.len() >= OFFERS_MAX {
+                    let reason = "the application accepts nothing".to_owned();
+                    return Some(Message::Refuse { id, reason });
+                }
+                let connection = state.connection;
+                state.offers.push_back(Offer {
+                    connection,
+                    id,
+                    local,
+                    remote,
+                    state: of_it,
+                });
+                for acceptor in state.acceptors.drain(..) {
+                    acceptor.put(());
+                }
+                None
+            }
+            (Message::Yours { id }, Some(descriptor)) => {
+                end(&mut state, id, Outcome::Yours(descriptor));
+                None
+            }
+            (Message::Gone { id }, _) => {
+                end(&mut state, id, Outcome::Gone);
+                None
+            }
+            (Message::Back { id, reason }, _) => {
+                state.offers.retain(|offer| offer.id != id);
+                for entry in state.registered.values() {
+                    entry.calm(id);
+                }
+                end(&mut state, id, Outcome::Back(reason));
+                None
+            }
+            // Of a later version, or out of place.
+            _ => None,
+        }
+    }
+
+    /// All that was said on this connection is void.
+    fn part(&self) {
+        let mut state = self.lock();
+        state.socket = None;
+        state.offers.clear();
+        for slot in std::mem::take(&mut state.waiting).into_values() {
+            slot.put(Outcome::Lost);
+        }
+        for entry in state.registered.values() {
+            entry.calm(entry.wanted.load(Ordering::SeqCst));
+        }
+    }
+}
+
+/// Sends a message, waiting for room for a while.
+fn say(socket: &OwnedFd, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    loop {
+        match packet::send(socket, message, descriptor) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let mut room = [PollFd::new(socket, PollFlags::OUT)];
+                if poll(&mut room, Some(&SEND_PATIENCE))? == 0 {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            other => return other,
+        }
+    }
+}

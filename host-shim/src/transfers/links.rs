@@ -1,0 +1,155 @@
+//! Applications' connections to host-shim. Owns their limits and what is read of them at a time; an
+//! application that reads nothing, says what nobody asked for, or fills its share, costs nobody
+//! else anything. Knows no Transfers.
+
+use super::decide::LinkId;
+use baton_sdk::{
+    packet::{self, Nothing},
+    wire::{Message, VERSION, reason},
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Applications of one pod: a process each, and servers have one for each CPU at most.
+pub const LINKS_MAX: usize = 64;
+/// What is read of one application before the others have their turn.
+pub const MESSAGES_IN_TURN: usize = 16;
+/// Connections whose owner is in doubt: an application asks once for each that it was handing out
+/// when host-shim ended ([`super::serve::TRANSFERS_OF_POD_MAX`]).
+const DOUBTS_MAX: u32 = 128;
+
+/// Why an application's connection was refused or closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The pod has too many.
+    TooMany,
+    /// It sent what is no message, or another version.
+    Malformed,
+    /// It answered what nobody had asked.
+    Stray,
+    /// It reads nothing.
+    Slow,
+}
+
+impl Refused {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::TooMany, Self::Malformed, Self::Stray, Self::Slow];
+
+    /// For metrics.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::TooMany => "too_many",
+            Self::Malformed => "malformed",
+            Self::Stray => "stray",
+            Self::Slow => "slow",
+        }
+    }
+}
+
+/// One application.
+#[derive(Debug)]
+pub struct Link {
+    pub id: LinkId,
+    /// Of which pod, by its namespace's cookie.
+    pub pod: u64,
+    socket: OwnedFd,
+    /// Where it listens, once it has said Hello.
+    pub ports: Option<Vec<u16>>,
+    /// Answers that it may still give.
+    owed: u32,
+    doubts: u32,
+}
+
+/// What an application said, or how it ended.
+#[derive(Debug)]
+pub enum Heard {
+    /// It is known from now on.
+    Hello(Vec<u16>),
+    Said(Message, Option<OwnedFd>),
+    /// There is nothing more.
+    Nothing,
+    Closed(Option<Refused>),
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Link {
+    pub fn new(id: LinkId, pod: u64, socket: OwnedFd) -> Self {
+        Self {
+            id,
+            pod,
+            socket,
+            ports: None,
+            owed: 0,
+            doubts: 0,
+        }
+    }
+
+    pub fn listens_on(&self, port: u16) -> bool {
+        self.ports.as_ref().is_some_and(|p| p.contains(&port))
+    }
+
+    /// Whether it has been sent; an application that leaves no room is given up.
+    pub fn say(&mut self, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> bool {
+        if matches!(message, Message::Want { .. } | Message::Offer { .. }) {
+            self.owed += 1;
+        }
+        packet::send(&self.socket, message, descriptor).is_ok()
+    }
+
+    /// The next message.
+    pub fn hear(&mut self, space: &mut [u8]) -> Heard {
+        let (message, descriptor) = match packet::receive(&self.socket, space) {
+            Ok(received) => received,
+            Err(Nothing::Yet) => return Heard::Nothing,
+            Err(Nothing::Malformed(why)) => return self.bye(Refused::Malformed, &why.to_string()),
+            Err(Nothing::Closed | Nothing::Kernel(_)) => return Heard::Closed(None),
+        };
+        match (&message, &self.ports) {
+            (Message::Hello { version, ports }, None) if *version == VERSION => {
+                self.ports = Some(ports.clone());
+                let welcome = Message::Welcome { version: VERSION };
+                if self.say(&welcome, None) {
+                    return Heard::Hello(ports.clone());
+                }
+                Heard::Closed(Some(Refused::Slow))
+            }
+            (Message::Hello { version, .. }, None) => {
+                let why = format!("version {version}: this host-shim speaks version {VERSION}");
+                self.bye(Refused::Malformed, &why)
+            }
+            (Message::Bye { .. }, _) => Heard::Closed(None),
+            (_, None) => self.bye(Refused::Malformed, "Hello comes first"),
+            (
+                Message::Out { .. }
+                | Message::NotMine { .. }
+                | Message::Take { .. }
+                | Message::Refuse { .. },
+                Some(_),
+            ) => match self.owed.checked_sub(1) {
+                Some(left) => {
+                    self.owed = left;
+                    Heard::Said(message, descriptor)
+                }
+                None => self.bye(Refused::Stray, "an answer that nobody asked for"),
+            },
+            (Message::Doubt { .. }, Some(_)) => {
+                self.doubts += 1;
+                if self.doubts > DOUBTS_MAX {
+                    return self.bye(Refused::Stray, "too many doubts");
+                }
+                Heard::Said(message, descriptor)
+            }
+            _ => self.bye(Refused::Malformed, "that message is host-shim's to say"),
+        }
+    }
+
+    fn bye(&mut self, refused: Refused, why: &str) -> Heard {
+        let reason = reason(why);
+        self.say(&Message::Bye { reason }, None);
+        Heard::Closed(Some(refused))
+    }
+}

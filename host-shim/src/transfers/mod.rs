@@ -1,0 +1,207 @@
+//! Transfers (`docs/adoption-wire.md`): the thread that moves connections between the applications
+//! of this node's pods. Owns the thread, where it finds pods, and the figures; the order of steps
+//! is [`decide`]'s, what each step does to the kernel [`moving`]'s, who is asked [`serve`]'s.
+
+mod decide;
+#[cfg(test)]
+mod decide_tests;
+mod links;
+mod moving;
+mod serve;
+
+pub use decide::Ended;
+pub use links::Refused;
+
+use anyhow::Context;
+use baton_adopter::{Adopter, Netns, Transfers};
+use prometheus::{Histogram, HistogramOpts};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::write,
+};
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+};
+use tracing::{error, warn};
+
+/// How often, and for how long connections stood still.
+#[derive(Debug)]
+pub struct Figures {
+    ended: [AtomicU64; Ended::ALL.len()],
+    refused: [AtomicU64; Refused::ALL.len()],
+    /// Applications that are connected.
+    pub links: AtomicU64,
+    /// From the freezing of the old socket to the first word of the new one.
+    pub frozen: Histogram,
+}
+
+impl Figures {
+    pub fn new() -> prometheus::Result<Self> {
+        // From an idle connection to one with megabytes queued on a busy node.
+        let buckets = vec![
+            0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8,
+            0.025_6, 0.051_2,
+        ];
+        let options = HistogramOpts::new(
+            "baton_shim_transfer_frozen_seconds",
+            "How long connections stood still that were moved between applications: from the freezing of the old socket to the first word of the new one.",
+        );
+        Ok(Self {
+            ended: [const { AtomicU64::new(0) }; Ended::ALL.len()],
+            refused: Default::default(),
+            links: AtomicU64::new(0),
+            frozen: Histogram::with_opts(options.buckets(buckets))?,
+        })
+    }
+
+    fn end(&self, ended: Ended) {
+        self.ended[ended as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn refuse(&self, why: Refused) {
+        self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// By how they ended.
+    pub fn ended(&self) -> BTreeMap<&'static str, u64> {
+        let count = |e: &Ended| self.ended[*e as usize].load(Ordering::Relaxed);
+        Ended::ALL.iter().map(|e| (e.label(), count(e))).collect()
+    }
+
+    /// Connections of applications that were refused or closed, by why.
+    pub fn refused(&self) -> BTreeMap<&'static str, u64> {
+        let count = |r: Refused| self.refused[r as usize].load(Ordering::Relaxed);
+        Refused::ALL.map(|r| (r.label(), count(r))).into()
+    }
+}
+
+/// A pod that has the adopter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// [`baton_adopter::OpenNetns::cookie`].
+    pub cookie: u64,
+    /// [`Adopter::namespace_number`].
+    pub number: u64,
+    pub netns: Netns,
+    pub interface: String,
+}
+
+/// What the thread and the rest share.
+#[derive(Debug)]
+struct Shared {
+    places: Mutex<Vec<Place>>,
+    /// Something of this has changed.
+    changed: OwnedFd,
+    stop: AtomicBool,
+    /// Some pod's socket could not be bound: it is tried again at the next word of the pods.
+    unbound: AtomicBool,
+}
+
+/// The running thread. Ends when this is dropped.
+#[derive(Debug)]
+pub struct Mover {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    pub figures: Arc<Figures>,
+}
+
+impl Mover {
+    fn start(transfers: Transfers) -> anyhow::Result<Self> {
+        let shared = Arc::new(Shared {
+            places: Mutex::default(),
+            changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .context("an eventfd")?,
+            stop: AtomicBool::new(false),
+            unbound: AtomicBool::new(false),
+        });
+        let figures = Arc::new(Figures::new()?);
+        let (of_thread, counted) = (Arc::clone(&shared), Arc::clone(&figures));
+        let thread = std::thread::Builder::new()
+            .name("transfers".into())
+            .spawn(move || {
+                if let Err(problem) = serve::serve(&transfers, &of_thread, &counted) {
+                    error!(
+                        problem = format!("{problem:#}"),
+                        "no connection is moved between applications any more: restart host-shim, and report this"
+                    );
+                }
+                // What is asked from now on stays where it is.
+                if let Err(problem) = transfers.enable(false) {
+                    warn!(%problem, "Transfers are asked although nobody decides them");
+                }
+            })
+            .context("a thread for Transfers")?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+            figures,
+        })
+    }
+
+    /// These pods have the adopter, and no others.
+    pub fn know(&self, places: Vec<Place>) {
+        let mut known = self
+            .shared
+            .places
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *known != places || self.shared.unbound.load(Ordering::Relaxed) {
+            *known = places;
+            drop(known);
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        // Fails only if the counter is full, and then it is readable as well.
+        let _ = write(&self.shared.changed, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            // It waits for nobody. A panic there is a bug, and has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The part in Transfers of this node, or why it has none.
+pub fn start(adopter: &Adopter) -> anyhow::Result<Result<Mover, String>> {
+    if let Err(problem) = baton_tcp_repair::supported() {
+        let reason = format!("the kernel does not freeze sockets: {problem}");
+        warn!(reason, "connections stay where they are between requests");
+        return Ok(Err(reason));
+    }
+    Ok(Ok(Mover::start(adopter.transfers()?)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_is_counted_by_name() {
+        let figures = Figures::new().expect("figures");
+        figures.end(Ended::Moved);
+        figures.end(Ended::Busy);
+        figures.end(Ended::Busy);
+        figures.refuse(Refused::Stray);
+        assert_eq!(figures.ended()["moved"], 1);
+        assert_eq!(figures.ended()["busy"], 2);
+        assert_eq!(figures.ended().values().sum::<u64>(), 3);
+        assert_eq!(figures.refused()["stray"], 1);
+        for (at, why) in Refused::ALL.iter().enumerate() {
+            assert_eq!(*why as usize, at);
+        }
+    }
+}

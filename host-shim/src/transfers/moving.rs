@@ -1,0 +1,201 @@
+//! What the steps of a Transfer do to the kernel. Owns the sockets meanwhile; never decides which
+//! step comes next, and never waits for an application.
+
+use super::{Place, decide::Step};
+use baton_adopter::{OpenNetns, Transfer, netns_cookie};
+use baton_tcp_repair::{Connection, Frozen, Restoring, decode, encode};
+use nix::ifaddrs::getifaddrs;
+use rustix::net::{getpeername, getsockname, ipproto, sockopt};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+/// Where a connection goes.
+#[derive(Debug)]
+pub struct Target {
+    open: OpenNetns,
+    pub cookie: u64,
+    /// The connection's ends there.
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+}
+
+impl Target {
+    /// `None` if the pod is gone, or has no such address.
+    pub fn find(place: &Place, ask: &Transfer) -> Option<Self> {
+        let open = place.netns.open().ok()?;
+        if open.cookie() != place.cookie {
+            return None;
+        }
+        let there = open.within(|| addresses_in_this_netns(&place.interface));
+        let is_wanted = |ip: &IpAddr| match ip {
+            IpAddr::V4(v4) => ask.local().is_ipv4() && v4.octets() == ask.address_end(),
+            IpAddr::V6(v6) => ask.local().is_ipv6() && v6.octets()[12..] == ask.address_end(),
+        };
+        let ip = there.ok()?.into_iter().find(is_wanted)?;
+        Some(Self {
+            cookie: open.cookie(),
+            open,
+            local: SocketAddr::new(ip, ask.port()),
+            remote: SocketAddr::new(ask.remote().ip(), ask.peer_port()),
+        })
+    }
+}
+
+/// Addresses of an interface that others can reach.
+fn addresses_in_this_netns(interface: &str) -> Vec<IpAddr> {
+    let all = getifaddrs().into_iter().flatten();
+    all.filter(|found| found.interface_name == interface)
+        .filter_map(|found| {
+            let address = found.address?;
+            match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+                (Some(v4), _) => Some(IpAddr::V4(v4.ip())),
+                (_, Some(v6)) if !v6.ip().is_unicast_link_local() => Some(IpAddr::V6(v6.ip())),
+                _ => None,
+            }
+        })
+        .collect()
+}
+
+/// Whether a descriptor is the connection that a Transfer asks for.
+pub fn fits(descriptor: BorrowedFd<'_>, ask: &Transfer) -> bool {
+    is_tcp_of(descriptor, ask.netns())
+        && ends_of(descriptor).is_some_and(|ends| ends == (ask.local(), ask.remote()))
+}
+
+/// Whether it is a TCP socket of a namespace. (MPTCP's is none.)
+pub fn is_tcp_of(descriptor: BorrowedFd<'_>, cookie: u64) -> bool {
+    netns_cookie(descriptor).is_ok_and(|of| of == cookie)
+        && sockopt::socket_protocol(descriptor).is_ok_and(|p| p == Some(ipproto::TCP))
+}
+
+/// Its ends, if it is connected.
+pub fn ends_of(descriptor: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
+    let end = |of: rustix::net::SocketAddrAny| {
+        let end = SocketAddr::try_from(of).ok()?;
+        Some(SocketAddr::new(end.ip().to_canonical(), end.port()))
+    };
+    let local = end(getsockname(descriptor).ok()?)?;
+    Some((local, end(getpeername(descriptor).ok()??)?))
+}
+
+/// A connection under way.
+#[derive(Debug)]
+pub struct Moving {
+    /// As it was handed out. Not the last descriptor of its socket: closing that may take as long
+    /// as its application likes (SO_LINGER).
+    pub out: OwnedFd,
+    frozen: Option<Frozen>,
+    since: Instant,
+    /// What could go over a network.
+    record: Vec<u8>,
+    /// Number of the next byte that the old socket would have sent.
+    pub written_to: u32,
+    restoring: Option<Restoring>,
+    /// It talks.
+    pub socket: Option<OwnedFd>,
+    /// How long it stood still.
+    pub stood: Duration,
+}
+
+fn words(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Moving {
+    pub fn new(out: OwnedFd) -> Self {
+        Self {
+            out,
+            frozen: None,
+            since: Instant::now(),
+            record: Vec::new(),
+            written_to: 0,
+            restoring: None,
+            socket: None,
+            stood: Duration::ZERO,
+        }
+    }
+
+    /// Those steps that are the kernel's alone.
+    pub fn take(&mut self, step: Step, target: &Target) -> Result<(), String> {
+        match step {
+            Step::Freeze => {
+                self.since = Instant::now();
+                let copy = self.out.try_clone().map_err(words)?;
+                self.frozen = Some(Frozen::new(copy).map_err(words)?);
+            }
+            Step::Export => {
+                let frozen = self.frozen.as_mut().ok_or("not frozen")?;
+                let connection = frozen.export().map_err(words)?;
+                let queued = u32::try_from(connection.unacknowledged.len()).map_err(words)?;
+                self.written_to = connection.acknowledged_to.wrapping_add(queued);
+                self.record = encode(&connection);
+            }
+            Step::Restore => {
+                let record = std::mem::take(&mut self.record);
+                let connection = moved_to(decode(&record).map_err(words)?, target);
+                let restored = target.open.within(|| Restoring::new(&connection));
+                self.restoring = Some(restored.map_err(words)?.map_err(words)?);
+            }
+            Step::Drop => {
+                let frozen = self.frozen.take().ok_or("not frozen")?;
+                frozen.commit().map_err(words)?;
+            }
+            Step::Speak => {
+                let restoring = self.restoring.take().ok_or("not restored")?;
+                let socket = restoring.commit().map_err(words)?;
+                self.stood = self.since.elapsed();
+                // Until its application has it out of the packet.
+                reset_when_closed(&socket).map_err(words)?;
+                self.socket = Some(socket);
+            }
+            Step::Remember | Step::Give => {}
+        }
+        Ok(())
+    }
+
+    /// The old socket goes on as if nothing had been.
+    pub fn undo(&mut self) {
+        if let Some(restoring) = self.restoring.take() {
+            restoring.abort();
+        }
+        if let Some(frozen) = self.frozen.take()
+            && let Err(error) = frozen.abort()
+        {
+            tracing::error!(%error, "a connection stays frozen: report this");
+        }
+    }
+}
+
+/// Whoever closes it last resets the peer, rather than say that all was said.
+fn reset_when_closed(socket: &OwnedFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
+}
+
+/// The same connection with other ends. An application's socket of IPv6 stays one.
+fn moved_to(mut connection: Connection, target: &Target) -> Connection {
+    let as_before = |end: SocketAddr| match end.ip() {
+        IpAddr::V4(v4) if connection.local.is_ipv6() => {
+            SocketAddr::new(v4.to_ipv6_mapped().into(), end.port())
+        }
+        _ => end,
+    };
+    let (local, remote) = (as_before(target.local), as_before(target.remote));
+    connection.local = local;
+    connection.remote = remote;
+    connection
+}
+
+/// A socket that a host-shim left behind which ended while it moved it: does its application have
+/// the connection? `moved`: another pod has it.
+pub fn settle(descriptor: OwnedFd, moved: bool) -> io::Result<bool> {
+    let is_open = ends_of(descriptor.as_fd()).is_some();
+    match Frozen::left_behind(descriptor)? {
+        Some(frozen) if moved => frozen.commit().map(|()| false),
+        Some(frozen) => frozen.abort().map(|()| true),
+        None => Ok(is_open),
+    }
+}

@@ -1,0 +1,657 @@
+//! The thread: waits for what is asked and for what applications say, and has each event decided
+//! and its effects done. Owns who is asked, and the limits of what is in progress; never waits for
+//! one application.
+
+use super::{
+    Figures, Place, Shared,
+    decide::{Effect, Ended, Event, LinkId, Phase, Step, begin, decide},
+    links::{Heard, LINKS_MAX, Link, MESSAGES_IN_TURN, Refused},
+    moving::{self, Moving, Target},
+};
+use anyhow::Context;
+use baton_adopter::{Transfer, Transfers};
+use baton_sdk::{
+    packet,
+    wire::{Message, PACKET_BYTES_MAX, reason},
+};
+use rustix::{
+    buffer::spare_capacity,
+    event::{
+        PollFd, PollFlags, Timespec,
+        epoll::{self, EventData, EventFlags},
+        poll,
+    },
+    io::{Errno, read},
+    net::{SocketFlags, accept_with},
+};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{PoisonError, atomic::Ordering, mpsc},
+    time::{Duration, Instant},
+};
+use tracing::{debug, info, warn};
+
+/// Transfers in progress, of which each holds a descriptor and up to 64 KB of its application's: a
+/// sixteenth of the memory that the chart gives host-shim.
+const TRANSFERS_MAX: usize = 256;
+/// Those of one pod, so that another one has room.
+pub const TRANSFERS_OF_POD_MAX: usize = 128;
+/// What epoll tells of at a time.
+const EVENTS: usize = 64;
+
+const ASKS: u64 = 0;
+const CHANGED: u64 = 1;
+/// Listeners and links have numbers from here on.
+const FIRST: u64 = 2;
+
+/// A pod whose applications may connect.
+struct Pod {
+    place: Place,
+    listener: Option<(u64, OwnedFd)>,
+    /// How many applications listen on each port.
+    ports: BTreeMap<u16, usize>,
+    links: usize,
+    /// Its trouble has been told.
+    told: bool,
+}
+
+/// A Transfer in progress.
+struct Open {
+    ask: Transfer,
+    phase: Phase,
+    deadline: Instant,
+    target: Target,
+    /// What the application says of the connection, until it is offered.
+    state: Vec<u8>,
+    moving: Option<Moving>,
+    why: String,
+}
+
+struct Serving<'a> {
+    transfers: &'a Transfers,
+    figures: &'a Figures,
+    epoll: OwnedFd,
+    pods: BTreeMap<u64, Pod>,
+    links: HashMap<LinkId, Link>,
+    /// Which pod's listener.
+    listeners: HashMap<u64, u64>,
+    open: BTreeMap<u64, Open>,
+    asked: HashSet<Transfer>,
+    next: u64,
+    /// Applications that could not be told something.
+    lost: Vec<LinkId>,
+    /// Closes descriptors of applications, which may take as long as they like (SO_LINGER, a file
+    /// system of their own).
+    closer: mpsc::Sender<OwnedFd>,
+}
+
+pub fn serve(transfers: &Transfers, shared: &Shared, figures: &Figures) -> anyhow::Result<()> {
+    let mut asks = transfers.asks()?;
+    let (closer, closing) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("closer".into())
+        .spawn(move || closing.into_iter().for_each(|fd: OwnedFd| drop(fd)))
+        .context("a thread that closes")?;
+    let mut serving = Serving {
+        transfers,
+        figures,
+        epoll: epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?,
+        pods: BTreeMap::new(),
+        links: HashMap::new(),
+        listeners: HashMap::new(),
+        open: BTreeMap::new(),
+        asked: HashSet::new(),
+        next: FIRST,
+        lost: Vec::new(),
+        closer,
+    };
+    serving.watch(asks.as_fd(), ASKS)?;
+    serving.watch(shared.changed.as_fd(), CHANGED)?;
+    let mut space = vec![0; PACKET_BYTES_MAX];
+    let mut events = Vec::with_capacity(EVENTS);
+    loop {
+        let patience = serving.patience();
+        match epoll::wait(
+            &serving.epoll,
+            spare_capacity(&mut events),
+            patience.as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e).context("waiting for Transfers"),
+        }
+        for event in events.drain(..) {
+            match event.data.u64() {
+                ASKS => {
+                    for ask in asks.gather()? {
+                        serving.ask(ask);
+                    }
+                }
+                CHANGED => {
+                    let _ = read(&shared.changed, &mut [0; 8]);
+                    if shared.stop.load(Ordering::Relaxed) {
+                        serving.leave();
+                        return Ok(());
+                    }
+                    let places = shared.places.lock();
+                    let places = places.unwrap_or_else(PoisonError::into_inner).clone();
+                    let all_bound = serving.know(places);
+                    shared.unbound.store(!all_bound, Ordering::Relaxed);
+                }
+                id => match serving.listeners.get(&id) {
+                    Some(pod) => serving.accept(*pod),
+                    None => serving.hear(id, &mut space),
+                },
+            }
+            serving.part_with_lost();
+        }
+        serving.end_leases();
+        serving.part_with_lost();
+    }
+}
+
+impl Serving<'_> {
+    fn watch(&self, fd: BorrowedFd<'_>, id: u64) -> anyhow::Result<()> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(id), EventFlags::IN).context("epoll")
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Until the first lease ends.
+    fn patience(&self) -> Option<Timespec> {
+        let first = self.open.values().map(|open| open.deadline).min()?;
+        let left = first.saturating_duration_since(Instant::now());
+        // A little later than too early.
+        Timespec::try_from(left + Duration::from_millis(1)).ok()
+    }
+
+    /// Pods come and go. Returns whether each has its socket.
+    fn know(&mut self, places: Vec<Place>) -> bool {
+        let cookies: HashSet<u64> = places.iter().map(|place| place.cookie).collect();
+        let gone: Vec<u64> = self.pods.keys().copied().collect();
+        for cookie in gone.into_iter().filter(|c| !cookies.contains(c)) {
+            let of_it = self.links.values().filter(|link| link.pod == cookie);
+            let of_it: Vec<_> = of_it.map(|link| link.id).collect();
+            for link in of_it {
+                self.close(link, None);
+            }
+            if let Some((id, _)) = self.pods.remove(&cookie).and_then(|pod| pod.listener) {
+                self.listeners.remove(&id);
+            }
+        }
+        let mut all_bound = true;
+        for place in places {
+            let cookie = place.cookie;
+            let pod = self.pods.entry(cookie).or_insert_with(|| Pod {
+                place: place.clone(),
+                listener: None,
+                ports: BTreeMap::new(),
+                links: 0,
+                told: false,
+            });
+            pod.place = place;
+            if pod.listener.is_some() {
+                continue;
+            }
+            match bind(&pod.place) {
+                Ok(listener) => {
+                    let id = self.number();
+                    if let Err(problem) = self.watch(listener.as_fd(), id) {
+                        warn!(%problem, "an application's connections cannot be waited for");
+                        continue;
+                    }
+                    self.listeners.insert(id, cookie);
+                    if let Some(pod) = self.pods.get_mut(&cookie) {
+                        pod.listener = Some((id, listener));
+                    }
+                }
+                Err(problem) => {
+                    all_bound = false;
+                    if !std::mem::replace(&mut pod.told, true) {
+                        warn!(
+                            netns = %pod.place.netns,
+                            problem = format!("{problem:#}"),
+                            "applications cannot connect there: does another process have the abstract socket `baton`?"
+                        );
+                    }
+                }
+            }
+        }
+        all_bound
+    }
+
+    fn accept(&mut self, cookie: u64) {
+        for _ in 0..MESSAGES_IN_TURN {
+            let Some(pod) = self.pods.get_mut(&cookie) else {
+                return;
+            };
+            let Some((_, listener)) = &pod.listener else {
+                return;
+            };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(socket) = accept_with(listener, flags) else {
+                return;
+            };
+            if pod.links >= LINKS_MAX {
+                self.figures.refuse(Refused::TooMany);
+                let reason = format!("{LINKS_MAX} applications of the pod are connected");
+                let _ = packet::send(&socket, &Message::Bye { reason }, None);
+                continue;
+            }
+            pod.links += 1;
+            let id = self.number();
+            if self.watch(socket.as_fd(), id).is_err() {
+                if let Some(pod) = self.pods.get_mut(&cookie) {
+                    pod.links -= 1;
+                }
+                continue;
+            }
+            self.links.insert(id, Link::new(id, cookie, socket));
+            self.figures.links.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn hear(&mut self, id: LinkId, space: &mut [u8]) {
+        for _ in 0..MESSAGES_IN_TURN {
+            let Some(link) = self.links.get_mut(&id) else {
+                return;
+            };
+            match link.hear(space) {
+                Heard::Nothing => return,
+                Heard::Closed(why) => {
+                    self.close(id, why);
+                    return;
+                }
+                Heard::Hello(ports) => {
+                    let cookie = link.pod;
+                    self.listens(cookie, &ports);
+                }
+                Heard::Said(message, descriptor) => self.said(id, message, descriptor),
+            }
+        }
+    }
+
+    /// One more application that listens on these.
+    fn listens(&mut self, cookie: u64, ports: &[u16]) {
+        let Some(pod) = self.pods.get_mut(&cookie) else {
+            return;
+        };
+        info!(netns = %pod.place.netns, ?ports, "an application is connected");
+        for port in ports {
+            let count = pod.ports.entry(*port).or_default();
+            *count += 1;
+            if *count == 1
+                && let Err(problem) = self.transfers.set_cooperates(cookie, *port, true)
+            {
+                warn!(%problem, "no dataplane will ask for its connections");
+            }
+        }
+    }
+
+    fn said(&mut self, from: LinkId, message: Message, descriptor: Option<OwnedFd>) {
+        let (id, event) = match message {
+            Message::NotMine { id } => (id, Event::NotMine(from)),
+            Message::Refuse { id, .. } => (id, Event::Refused(from)),
+            Message::Take { id } => (id, Event::Taken(from)),
+            Message::Out { id, state } => {
+                let Some(descriptor) = descriptor else { return };
+                let asked = self.open.get_mut(&id).filter(|open| {
+                    matches!(&open.phase, Phase::Asking { waiting, .. } if waiting.contains(&from))
+                });
+                match asked {
+                    Some(open) if moving::fits(descriptor.as_fd(), &open.ask) => {
+                        open.state = state;
+                        open.moving = Some(Moving::new(descriptor));
+                        (id, Event::Out(from))
+                    }
+                    Some(_) => {
+                        let _ = self.closer.send(descriptor);
+                        (id, Event::Misfit(from))
+                    }
+                    None => {
+                        let _ = self.closer.send(descriptor);
+                        let reason = Ended::LeaseOver.words().to_owned();
+                        self.say(from, &Message::Back { id, reason }, None);
+                        return;
+                    }
+                }
+            }
+            Message::Doubt { id, local, remote } => {
+                let Some(descriptor) = descriptor else { return };
+                self.settle(from, id, (local, remote), descriptor);
+                return;
+            }
+            // `Link` lets nothing else through.
+            _ => return,
+        };
+        self.feed(id, event);
+    }
+
+    /// Whose a connection is that an application was handing out when a host-shim ended, or the
+    /// link broke.
+    fn settle(
+        &mut self,
+        from: LinkId,
+        id: u64,
+        (local, remote): (std::net::SocketAddr, std::net::SocketAddr),
+        descriptor: OwnedFd,
+    ) {
+        let Some(pod) = self.links.get(&from).map(|link| link.pod) else {
+            return;
+        };
+        // One that is connected is of these ends, and none of another Transfer's.
+        let ends = moving::ends_of(descriptor.as_fd());
+        let honest = moving::is_tcp_of(descriptor.as_fd(), pod)
+            && ends.is_none_or(|ends| ends == (local, remote));
+        let stays = if honest {
+            let moved = self.transfers.is_moved(pod, local, remote);
+            let copy = descriptor.try_clone();
+            match (moved, copy) {
+                (Ok(moved), Ok(copy)) => moving::settle(copy, moved).unwrap_or(true),
+                _ => true,
+            }
+        } else {
+            true
+        };
+        let _ = self.closer.send(descriptor);
+        let message = if stays {
+            let reason = Ended::OwnerLeft.words().to_owned();
+            Message::Back { id, reason }
+        } else {
+            Message::Gone { id }
+        };
+        self.say(from, &message, None);
+    }
+
+    fn ask(&mut self, ask: Transfer) {
+        // Told again: it is in progress, or was decided meanwhile.
+        if self.asked.contains(&ask) {
+            return;
+        }
+        let lease = match self.transfers.lease(&ask) {
+            Ok(Some(lease)) => lease,
+            Ok(None) => return,
+            Err(problem) => {
+                warn!(%problem, "a Transfer is not decided");
+                return;
+            }
+        };
+        let of_pod = self.open.values().filter(|o| o.ask.netns() == ask.netns());
+        if self.open.len() >= TRANSFERS_MAX || of_pod.count() >= TRANSFERS_OF_POD_MAX {
+            self.figures.end(Ended::Busy);
+            return;
+        }
+        if !self.pods.contains_key(&ask.netns()) {
+            self.figures.end(Ended::NoNamespace);
+            return;
+        }
+        if let Err(why) = self.begin(ask, lease) {
+            self.keep(&ask);
+            self.figures.end(why);
+            debug!(?ask, why = why.words(), "a connection stays");
+        }
+    }
+
+    fn begin(&mut self, ask: Transfer, lease: Duration) -> Result<(), Ended> {
+        let other = self
+            .pods
+            .values()
+            .find(|p| p.place.number == ask.namespace());
+        let place = other.ok_or(Ended::NoPod)?.place.clone();
+        let mut takers: Vec<_> = self
+            .links
+            .values()
+            .filter(|link| link.pod == place.cookie && link.listens_on(ask.port()))
+            .map(|link| link.id)
+            .collect();
+        takers.sort_unstable();
+        // In turn.
+        let turn = usize::try_from(self.next).unwrap_or(0);
+        let to = (!takers.is_empty()).then(|| takers[turn % takers.len()]);
+        let known = |link: &&Link| link.pod == ask.netns() && link.ports.is_some();
+        let waiting: Vec<_> = self.links.values().filter(known).map(|l| l.id).collect();
+        let phase = begin(waiting.clone(), to)?;
+        let target = Target::find(&place, &ask).ok_or(Ended::NoPod)?;
+        let id = self.number();
+        let open = Open {
+            ask,
+            phase,
+            deadline: Instant::now() + lease,
+            target,
+            state: Vec::new(),
+            moving: None,
+            why: String::new(),
+        };
+        self.open.insert(id, open);
+        self.asked.insert(ask);
+        let want = Message::Want {
+            id,
+            local: ask.local(),
+            remote: ask.remote(),
+        };
+        for link in waiting {
+            self.say(link, &want, None);
+        }
+        Ok(())
+    }
+
+    fn keep(&self, ask: &Transfer) {
+        // Made room for others: its next copy asks again.
+        if let Err(problem) = self.transfers.kept(ask) {
+            debug!(%problem, "a Transfer is not answered");
+        }
+    }
+
+    /// Has an event decided, and those that follow from its effects.
+    fn feed(&mut self, id: u64, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let Some(open) = self.open.get_mut(&id) else {
+                return;
+            };
+            let before = std::mem::replace(&mut open.phase, Phase::Over);
+            let (phase, effects) = decide(before, event);
+            open.phase = phase;
+            let ended = effects.iter().find_map(|effect| match effect {
+                Effect::Count(ended) => Some(*ended),
+                _ => None,
+            });
+            for effect in effects {
+                events.extend(self.perform(id, effect, ended));
+            }
+        }
+        if self.open.get(&id).is_some_and(|o| o.phase == Phase::Over)
+            && let Some(open) = self.open.remove(&id)
+        {
+            self.asked.remove(&open.ask);
+            if let Some(moving) = open.moving {
+                let _ = self.closer.send(moving.out);
+            }
+        }
+    }
+
+    /// Does one thing, and says what came of it if that is to be decided upon.
+    fn perform(&mut self, id: u64, effect: Effect, ended: Option<Ended>) -> Option<Event> {
+        let open = self.open.get_mut(&id)?;
+        match effect {
+            Effect::Do(step) => return self.step(id, step),
+            Effect::Offer(to) => {
+                let message = Message::Offer {
+                    id,
+                    local: open.target.local,
+                    remote: open.target.remote,
+                    state: std::mem::take(&mut open.state),
+                };
+                self.say(to, &message, None);
+            }
+            Effect::Undo => {
+                if let Some(moving) = &mut open.moving {
+                    moving.undo();
+                }
+            }
+            // It resets when it is closed.
+            Effect::Reset => {
+                if let Some(moving) = &mut open.moving {
+                    moving.socket = None;
+                }
+            }
+            Effect::Keep => {
+                let ask = open.ask;
+                self.keep(&ask);
+            }
+            Effect::Back(to) => {
+                let words = ended.map_or("another one handed it out", Ended::words);
+                let reason = match open.why.as_str() {
+                    "" => reason(words),
+                    why => reason(&format!("{words}: {why}")),
+                };
+                self.say(to, &Message::Back { id, reason }, None);
+            }
+            Effect::Gone(to) => self.say(to, &Message::Gone { id }, None),
+            Effect::Count(ended) => {
+                self.figures.end(ended);
+                let (ask, why) = (open.ask, &open.why);
+                match ended {
+                    Ended::Moved => debug!(?ask, "a connection was moved"),
+                    Ended::Reset => warn!(?ask, why, "a connection was lost: {}", ended.words()),
+                    _ => debug!(?ask, why, "a connection stays: {}", ended.words()),
+                }
+            }
+        }
+        None
+    }
+
+    fn step(&mut self, id: u64, step: Step) -> Option<Event> {
+        let open = self.open.get_mut(&id)?;
+        let Phase::Moving { from, to, .. } = open.phase else {
+            return None;
+        };
+        if step <= Step::Remember && Instant::now() >= open.deadline {
+            return Some(Event::LeaseOver);
+        }
+        let moving = open.moving.as_mut()?;
+        let result = match step {
+            Step::Remember => {
+                for link in [from, to] {
+                    if self.links.get(&link).is_none_or(has_hung_up) {
+                        return Some(Event::Closed(link));
+                    }
+                }
+                let moved = self.transfers.moved(&open.ask, moving.written_to);
+                moved.map_err(|e| e.to_string())
+            }
+            Step::Give => {
+                let yours = Message::Yours { id };
+                let socket = moving.socket.take();
+                let link = self.links.get_mut(&to);
+                let given = socket.zip(link).is_some_and(|(socket, link)| {
+                    // What is not sent resets the peer when it is closed here.
+                    link.say(&yours, Some(socket.as_fd()))
+                });
+                given.then_some(()).ok_or_else(|| "its link broke".into())
+            }
+            step => moving.take(step, &open.target),
+        };
+        if step == Step::Speak && result.is_ok() {
+            self.figures.frozen.observe(moving.stood.as_secs_f64());
+            let target = &open.target;
+            self.transfers
+                .lives(target.cookie, target.local, target.remote);
+        }
+        match result {
+            Ok(()) => Some(Event::Done(step)),
+            Err(why) => {
+                if step == Step::Drop {
+                    warn!(
+                        why,
+                        "a socket that was moved away is not closed: report this"
+                    );
+                }
+                open.why = why;
+                Some(Event::Failed(step))
+            }
+        }
+    }
+
+    fn say(&mut self, to: LinkId, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
+        if let Some(link) = self.links.get_mut(&to)
+            && !link.say(message, descriptor)
+        {
+            self.figures.refuse(Refused::Slow);
+            self.lost.push(to);
+        }
+    }
+
+    fn part_with_lost(&mut self) {
+        while let Some(link) = self.lost.pop() {
+            self.close(link, None);
+        }
+    }
+
+    fn close(&mut self, id: LinkId, why: Option<Refused>) {
+        let Some(link) = self.links.remove(&id) else {
+            return;
+        };
+        self.figures.links.fetch_sub(1, Ordering::Relaxed);
+        if let Some(why) = why {
+            self.figures.refuse(why);
+            info!(why = why.label(), "an application's connection is closed");
+        }
+        if let Some(pod) = self.pods.get_mut(&link.pod) {
+            pod.links -= 1;
+            for port in link.ports.iter().flatten() {
+                let Some(count) = pod.ports.get_mut(port) else {
+                    continue;
+                };
+                *count -= 1;
+                if *count == 0 {
+                    pod.ports.remove(port);
+                    let _ = self.transfers.set_cooperates(link.pod, *port, false);
+                }
+            }
+        }
+        for transfer in self.open.keys().copied().collect::<Vec<_>>() {
+            self.feed(transfer, Event::Closed(id));
+        }
+    }
+
+    fn end_leases(&mut self) {
+        let now = Instant::now();
+        let over = self.open.iter().filter(|(_, open)| open.deadline <= now);
+        for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.feed(id, Event::LeaseOver);
+        }
+    }
+
+    /// What is in progress stays where it is.
+    fn leave(&mut self) {
+        for id in self.open.keys().copied().collect::<Vec<_>>() {
+            self.feed(id, Event::LeaseOver);
+        }
+        for id in self.links.keys().copied().collect::<Vec<_>>() {
+            self.close(id, None);
+        }
+    }
+}
+
+/// The abstract socket in a pod's namespace.
+fn bind(place: &Place) -> anyhow::Result<OwnedFd> {
+    let open = place.netns.open()?;
+    anyhow::ensure!(
+        open.cookie() == place.cookie,
+        "its namespace is another one"
+    );
+    Ok(open.within(packet::open)??)
+}
+
+fn has_hung_up(link: &Link) -> bool {
+    let mut ended = [PollFd::new(link, PollFlags::HUP)];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut ended, Some(&at_once)).is_ok_and(|n| n > 0)
+}
