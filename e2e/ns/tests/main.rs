@@ -35,6 +35,7 @@ mod stall;
 mod stateful;
 mod tenants;
 mod tracked;
+mod transfer;
 mod wire;
 mod workers;
 

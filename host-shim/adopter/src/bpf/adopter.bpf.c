@@ -397,10 +397,13 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	}
 
 	if (m.exid == bpf_htons(EXID_RELEASE) || m.exid == bpf_htons(EXID_TRANSFER)) {
-		if (m.exid == bpf_htons(EXID_RELEASE))
+		if (m.exid == bpf_htons(EXID_RELEASE)) {
 			reason = release(&t, netns, &j.outcome);
-		else
+		} else {
 			reason = transfer(&t, netns, &j.outcome);
+			/* Which of several Transfers with these numbers it answers. */
+			j.detail = bpf_htonl(bpf_ntohs(t.window));
+		}
 		if (reason != UNDECIDED)
 			goto answer;
 		count(netns, j.outcome);
