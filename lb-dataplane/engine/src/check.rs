@@ -216,9 +216,9 @@ impl Engine {
                 Use::Probe => assert_eq!(backend.probe_ports[0], port),
                 Use::LivenessProbe => assert_eq!(backend.probe_ports[1], port),
                 Use::Forget(slot) => assert_eq!(self.forgets.leg(slot), leg),
-                Use::Heir(slot) => {
-                    let heir = self.transfers.get(slot).map(|t| t.heir);
-                    assert_eq!(heir, Some(leg), "the leg of an open transfer");
+                Use::Transfer(slot) => {
+                    let of = self.transfers.get(slot).map(|t| t.leg);
+                    assert_eq!(of, Some(leg), "the leg of a transfer");
                 }
             }
         }

@@ -21,15 +21,15 @@ pub(crate) enum Use {
     LivenessProbe,
     /// Nobody any more: trackers are to forget it (slot in the table of open Forgets).
     Forget(u16),
-    /// Of a flow that its owner is asked to hand on, in the pod that will have it (slot in the table
-    /// of transfers).
-    Heir(u16),
+    /// Of a flow that is handed on, in the pod that will have it, or that had it (slot in the table of
+    /// transfers).
+    Transfer(u16),
 }
 
 /// Two bits of kind, thirty of index.
 const INDEX: u32 = (1 << 30) - 1;
 /// Behind the slots of Forgets.
-const HEIRS: u32 = 1 << 17;
+const TRANSFERS: u32 = 1 << 17;
 /// How full the table may be, in percent: see `Index`.
 const PERCENT: usize = 80;
 
@@ -41,7 +41,7 @@ fn pack(used: Use) -> u32 {
         Use::Probe => 3 << 30,
         Use::LivenessProbe => 3 << 30 | 1,
         Use::Forget(slot) => 3 << 30 | (u32::from(slot) + 2),
-        Use::Heir(slot) => 3 << 30 | HEIRS | u32::from(slot),
+        Use::Transfer(slot) => 3 << 30 | TRANSFERS | u32::from(slot),
     }
 }
 
@@ -55,7 +55,7 @@ fn unpack(packed: u32) -> Use {
         _ => match id {
             0 => Use::Probe,
             1 => Use::LivenessProbe,
-            slot if slot & HEIRS != 0 => Use::Heir(slot as u16),
+            slot if slot & TRANSFERS != 0 => Use::Transfer(slot as u16),
             slot => Use::Forget((slot - 2) as u16),
         },
     }
@@ -151,8 +151,8 @@ mod tests {
             Use::LivenessProbe,
             Use::Forget(0),
             Use::Forget(u16::MAX),
-            Use::Heir(0),
-            Use::Heir(u16::MAX),
+            Use::Transfer(0),
+            Use::Transfer(u16::MAX),
         ] {
             assert_eq!(unpack(pack(used)), used);
         }

@@ -57,7 +57,7 @@ impl Engine {
                 self.answer_to_liveness_probe(now, frame, segment, leg, out)
             }
             Some(Use::Forget(slot)) => self.answer_to_forget(now, frame, segment, slot, out),
-            Some(Use::Heir(slot)) => self.on_heir(now, frame, segment, slot, out),
+            Some(Use::Transfer(slot)) => self.on_transfer(now, frame, segment, slot, out),
             None => {
                 if let Some(verdict) = self.pass_to_host(frame, segment.end) {
                     return verdict;
@@ -226,7 +226,7 @@ impl Engine {
                 return self.answer_to_release(now, frame, segment, id, out);
             }
             if self.flows[id].progress.is(Mark::Transfer) {
-                return self.answer_to_transfer(now, frame, segment, id);
+                return self.answer_to_transfer(now, frame, segment, id, out);
             }
             // A late answer to an adoption that was sent twice: between the pod's adopter and us.
             self.counters.add(Counter::Fenced);

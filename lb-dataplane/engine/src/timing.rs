@@ -215,6 +215,8 @@ pub(crate) const TRANSFER_ASK_MS: u64 = 300;
 /// What it did until then is seen until then: the new socket repeats its first segment after 200 ms
 /// (Linux `TCP_RTO_MIN`) or 1 s.
 pub(crate) const TRANSFER_OPEN_MS: u64 = 1_500;
+/// What its old pod had sent before is on its way for so long at most. Later it is repeated.
+pub(crate) const TRANSFER_DONE_MS: u64 = 50;
 /// An application that would not is asked again after this long.
 pub(crate) const TRANSFER_REST_MS: u64 = 500;
 /// Backends stay unevenly busy for this long after they last were.

@@ -23,20 +23,21 @@ use crate::{
     counters::Counter,
     events::What,
     flow::Bits,
-    handover::{Mark, may_be_transferred, shows_heir},
+    handover::{Mark, is_left_over, may_be_transferred, shows_heir},
     ids::{FlowId, Leg},
     keys::Message,
     legs::Use,
     mutants::Mutant,
     ports::Rest,
     sweep::Swept,
-    tables::Transfer,
+    tables::{Stage, Transfer},
     timing::{
-        TRANSFER_AFTER_MS, TRANSFER_AGAIN_MS, TRANSFER_ASK_MS, TRANSFER_OPEN_MS, TRANSFER_REST_MS,
+        TRANSFER_AFTER_MS, TRANSFER_AGAIN_MS, TRANSFER_ASK_MS, TRANSFER_DONE_MS, TRANSFER_OPEN_MS,
+        TRANSFER_REST_MS,
     },
 };
 use baton_api::{MigrationMode, Protocol};
-use baton_packet::{Adoption, Destination, Reason, Segment, build_adoption};
+use baton_packet::{Adoption, Destination, Reason, Segment, build_adoption, build_segment};
 
 /// Questions repeated in one call: some 20 us.
 const REPEATED_PER_CALL: usize = 64;
@@ -97,7 +98,8 @@ impl Engine {
         let flow = &mut self.flows[id];
         let transfer = Transfer {
             flow: id,
-            heir,
+            stage: Stage::Asked,
+            leg: heir,
             seq: flow.client_next,
             ack: flow.server_next,
             cause,
@@ -108,7 +110,7 @@ impl Engine {
             return Swept::Stays;
         };
         flow.progress.set(Mark::Transfer, true);
-        self.legs.assign(heir, Use::Heir(slot));
+        self.legs.assign(heir, Use::Transfer(slot));
         self.tell(id, What::TransferAsked);
         self.send_transfer(slot, out);
         Swept::Done
@@ -154,12 +156,12 @@ impl Engine {
             return;
         };
         let owner = self.flows[transfer.flow].owner;
-        let heir = &self.backends[usize::from(transfer.heir.backend)];
+        let heir = &self.backends[usize::from(transfer.leg.backend)];
         let [.., a, b, c, d] = heir.addr.low.to_be_bytes();
         let destination = Destination {
             namespace: heir.adopter.namespace,
             port: heir.port,
-            peer_port: self.leg_port(transfer.heir),
+            peer_port: self.leg_port(transfer.leg),
             address_end: u32::from_be_bytes([a, b, c, d]),
         };
         let (Some(mut spec), Some((epoch, key))) =
@@ -203,8 +205,8 @@ impl Engine {
         let Some(transfer) = self.transfers.get(slot).copied() else {
             return u64::MAX;
         };
-        if !transfer.heir.is_some() {
-            self.end_transfer(slot);
+        if transfer.stage != Stage::Asked {
+            self.drop_transfer(now, transfer.flow);
             return u64::MAX;
         }
         let waited_ms = now.ms().saturating_sub(transfer.begun_ms);
@@ -224,49 +226,48 @@ impl Engine {
     /// The flow stays where it is, and is not asked for again for a while.
     fn transfer_fails(&mut self, now: Instant, slot: u16) -> u64 {
         if let Some(transfer) = self.transfers.get(slot).copied() {
-            self.free_leg(now, transfer.heir, Rest::Quiet);
+            self.free_leg(now, transfer.leg, Rest::Quiet);
             self.tell(transfer.flow, What::TransferFailed);
         }
         let due_ms = now.ms() + TRANSFER_REST_MS;
-        self.transfers.rest(slot, due_ms);
+        let (stage, leg) = (Stage::Failed, Leg::NONE);
+        self.transfers.goes_on(slot, stage, leg, due_ms);
         due_ms
     }
 
-    /// A flow has a place no more.
-    fn end_transfer(&mut self, slot: u16) {
-        if let Some(transfer) = self.transfers.get(slot) {
-            self.flows[transfer.flow]
-                .progress
-                .set(Mark::Transfer, false);
-        }
-        self.transfers.close(slot);
-    }
-
-    /// The flow ends, or goes another way.
+    /// The flow ends or goes another way, or there is nothing more to do.
     #[cold]
     pub(crate) fn drop_transfer(&mut self, now: Instant, id: FlowId) {
+        self.flows[id].progress.set(Mark::Transfer, false);
         let Some(slot) = self.transfers.of(id) else {
             debug_assert!(false, "a mark without a place");
             return;
         };
-        if let Some(heir) = self.transfers.get(slot).map(|t| t.heir)
-            && heir.is_some()
+        if let Some(leg) = self.transfers.get(slot).map(|t| t.leg)
+            && leg.is_some()
         {
-            self.free_leg(now, heir, Rest::Quiet);
+            self.free_leg(now, leg, Rest::Quiet);
         }
-        self.end_transfer(slot);
+        self.transfers.close(slot);
     }
 
-    /// Whether the flow's owner may hand it on at any moment.
+    /// The flow's transfer, if its owner may hand it on at any moment.
+    fn open_transfer(&self, id: FlowId) -> Option<(u16, Transfer)> {
+        if !self.flows[id].progress.is(Mark::Transfer) {
+            return None;
+        }
+        let slot = self.transfers.of(id)?;
+        let transfer = *self.transfers.get(slot)?;
+        (transfer.stage == Stage::Asked).then_some((slot, transfer))
+    }
+
+    /// Whether there is one.
     pub(crate) fn transfer_is_open(&self, id: FlowId) -> bool {
-        let place = || self.transfers.get(self.transfers.of(id)?);
-        self.flows[id].progress.is(Mark::Transfer)
-            && place().is_some_and(|t| t.heir.is_some())
-            && !self.mutated(Mutant::MoveWhileHandedOn)
+        self.open_transfer(id).is_some() && !self.mutated(Mutant::MoveWhileHandedOn)
     }
 
-    /// A segment from the pair that a Transfer named.
-    pub(crate) fn on_heir(
+    /// A segment from the pair that a Transfer named, or from the one that the flow had before.
+    pub(crate) fn on_transfer(
         &mut self,
         now: Instant,
         frame: &mut [u8],
@@ -274,16 +275,23 @@ impl Engine {
         slot: u16,
         out: &mut impl Output,
     ) -> Verdict {
-        let Some(id) = self.transfers.get(slot).map(|t| t.flow) else {
+        let Some(transfer) = self.transfers.get(slot).copied() else {
             return Verdict::Absorbed;
         };
+        let id = transfer.flow;
         let window = self.flows[id].client_window_max();
         let numbers = self.handover_view(now, id).numbers;
-        if !shows_heir(frame, segment, &numbers, window) {
+        let ours = match transfer.stage {
+            Stage::Asked => shows_heir(frame, segment, &numbers, window),
+            Stage::Done | Stage::Failed => is_left_over(segment),
+        };
+        if !ours {
             self.counters.add(Counter::Fenced);
             return Verdict::Absorbed;
         }
-        self.inherit(now, slot);
+        if transfer.stage == Stage::Asked {
+            self.inherit(now, slot, out);
+        }
         self.on_owner(now, frame, segment, id, out)
     }
 
@@ -294,25 +302,25 @@ impl Engine {
         frame: &[u8],
         segment: &Segment,
         id: FlowId,
+        out: &mut impl Output,
     ) -> Verdict {
         let owner = self.flows[id].owner.backend;
         let namespace = self.backends[usize::from(owner)].adopter.namespace;
-        let slot = self.transfers.of(id);
-        let open = slot.and_then(|slot| Some((slot, *self.transfers.get(slot)?)));
-        let asked =
-            open.filter(|(_, t)| t.heir.is_some() && (segment.seq, segment.ack) == (t.ack, t.seq));
+        let asked = self
+            .open_transfer(id)
+            .filter(|(_, t)| (segment.seq, segment.ack) == (t.ack, t.seq));
         // An answer to another question about the same numbers names another port.
         let settles = |says: &Adoption| {
-            let port = |t: &Transfer| u32::from(self.leg_port(t.heir));
+            let port = |t: &Transfer| u32::from(self.leg_port(t.leg));
             says.namespace == namespace && asked.is_some_and(|(_, t)| says.server_ts == port(&t))
         };
         match (self.message(frame, segment, owner), asked) {
             (Message::Answer(Reason::Moved, says), Some((slot, _))) if settles(&says) => {
-                self.inherit(now, slot);
+                self.inherit(now, slot, out);
             }
             (Message::Answer(Reason::Kept, says), Some((slot, _))) if settles(&says) => {
                 if self.mutated(Mutant::InheritWhatIsKept) {
-                    self.inherit(now, slot);
+                    self.inherit(now, slot, out);
                     return Verdict::Absorbed;
                 }
                 self.counters.add(Counter::TransfersKept);
@@ -331,19 +339,17 @@ impl Engine {
     }
 
     /// The other pod has the flow.
-    fn inherit(&mut self, now: Instant, slot: u16) {
+    fn inherit(&mut self, now: Instant, slot: u16, out: &mut impl Output) {
         let Some(transfer) = self.transfers.get(slot).copied() else {
             return;
         };
         let id = transfer.flow;
-        self.end_transfer(slot);
         self.counters.add(Counter::TransfersDone);
-        self.drop_pending_move(id);
         let outstanding = self.flows[id].bits.has(Bits::OUTSTANDING);
         self.request_forgotten(now, id);
         let old = self.flows[id].owner;
         self.leaves(id, old.backend);
-        self.own_leg(id, transfer.heir);
+        self.own_leg(id, transfer.leg);
         if outstanding {
             self.request_begins(now, id);
         }
@@ -353,6 +359,23 @@ impl Engine {
         flow.standby = old;
         self.has_moved(now, id);
         // Its socket ended without a word, and there is nobody to close it for.
-        self.free_leg(now, old, Rest::Quiet);
+        self.legs.assign(old, Use::Transfer(slot));
+        let due_ms = now.ms() + TRANSFER_DONE_MS;
+        self.transfers.goes_on(slot, Stage::Done, old, due_ms);
+        self.tell_heir(id, out);
+    }
+
+    /// What the client acknowledged while the socket stood still did not reach it, and the client
+    /// says it again only if it hears data: Linux answers other old segments twice a second
+    /// (`tcp_oow_rate_limited`), and the socket begins with a time-out of a second.
+    fn tell_heir(&mut self, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        let Some(mut spec) = self.to_leg(flow.owner) else {
+            return;
+        };
+        (spec.seq, spec.ack) = (flow.client_next, flow.server_acked);
+        spec.window = flow.client_window;
+        spec.timestamps = Self::client_stamps(flow);
+        self.emit(out, |buffer| build_segment(buffer, &spec));
     }
 }

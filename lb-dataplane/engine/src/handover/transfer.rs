@@ -36,3 +36,14 @@ pub fn shows_heir(frame: &[u8], segment: &Segment, numbers: &Numbers, window: u3
         && segment.seq.since(numbers.server_acked).unsigned_abs() <= window
         && parse_adoption(frame, segment).is_none()
 }
+
+/// Whether a segment from the pair that the connection had before is the connection's still: data
+/// that was on its way. Nothing ends it from there.
+#[must_use]
+pub fn is_left_over(segment: &Segment) -> bool {
+    let flags = segment.flags;
+    segment.payload_len() > 0
+        && !flags.has(Flags::SYN)
+        && !flags.has(Flags::RST)
+        && !flags.has(Flags::FIN)
+}

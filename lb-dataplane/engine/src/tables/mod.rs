@@ -21,4 +21,4 @@ pub(crate) use closings::{Closing, ClosingLeg};
 pub(crate) use earlies::Early;
 pub(crate) use forgets::{FORGETS_MAX, Forgets, Open};
 pub(crate) use guards::{From, Guards, guard_of};
-pub(crate) use transfers::{Transfer, Transfers};
+pub(crate) use transfers::{Stage, Transfer, Transfers};

@@ -13,12 +13,23 @@ use baton_packet::SeqNumber;
 /// thousand connections a second, and all of a node's pods have one.
 const TRANSFERS_MAX: usize = 1_024;
 
-/// One flow that is to be handed over, or was not.
+/// How far one is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its leg is where the flow will be found in the other pod.
+    Asked,
+    /// Its leg is where the flow was: what is on its way from there is the flow's.
+    Done,
+    /// It came to nothing, and has no leg.
+    Failed,
+}
+
+/// One flow that is to be handed over, was, or was not.
 #[derive(Clone, Copy)]
 pub(crate) struct Transfer {
     pub(crate) flow: FlowId,
-    /// Where it will be found in the other pod; none: that came to nothing, and it rests.
-    pub(crate) heir: Leg,
+    pub(crate) stage: Stage,
+    pub(crate) leg: Leg,
     /// The numbers of all copies of the message.
     pub(crate) seq: SeqNumber,
     pub(crate) ack: SeqNumber,
@@ -86,10 +97,10 @@ impl Transfers {
         }
     }
 
-    /// It came to nothing, and rests until then.
-    pub(crate) fn rest(&mut self, slot: u16, due_ms: u64) {
+    /// Its next stage, until then.
+    pub(crate) fn goes_on(&mut self, slot: u16, stage: Stage, leg: Leg, due_ms: u64) {
         if let Some(transfer) = &mut self.slots[usize::from(slot)] {
-            transfer.heir = Leg::NONE;
+            (transfer.stage, transfer.leg) = (stage, leg);
         }
         self.is_due(slot, due_ms);
     }

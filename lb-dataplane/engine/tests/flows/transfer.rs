@@ -12,6 +12,8 @@ use baton_api::{MigrationMode, Policy, Protocol};
 use baton_engine::{Counter, Lost, Migrate, Settings};
 use baton_packet::{AdoptionKey, Destination, Flags, ListenerReport, MessageKind, Reason};
 
+const ACK: Flags = Flags::ACK;
+
 /// The begin of a response that has 1,000 bytes.
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n";
 /// Longer than a flow of a draining pod is given to come to a boundary.
@@ -87,6 +89,24 @@ fn says(w: &mut World, c: &Conn, question: &Sent, reason: Reason) -> Vec<Sent> {
     w.inject(&answer)
 }
 
+/// The new pod's first segment: it goes to the client, and the pod hears what that has
+/// acknowledged.
+fn speaks(w: &mut World, c: &mut Conn, acked: u32, data: &[u8]) {
+    let mut sent = w.pod_sends(c, PSH_ACK, data);
+    let to_client = sent.pop().expect("a segment");
+    assert_eq!((to_client.to, to_client.data()), (Dest::Client, data));
+    is_told(c, acked, &one(sent));
+}
+
+fn is_told(c: &Conn, acked: u32, told: &Sent) {
+    assert!(told.is(Flags::ACK) && told.data().is_empty(), "{told:?}");
+    assert_eq!(
+        (told.to, told.segment.src_port),
+        (Dest::Pod(c.pod), c.leg.port())
+    );
+    assert_eq!((told.segment.seq.0, told.segment.ack.0), (c.seq, acked));
+}
+
 /// The rest of the response from the new pod, an exchange there, and nobody was told of anything.
 fn goes_on(w: &mut World, c: &mut Conn) {
     let rest = [b'x'; 1000];
@@ -122,40 +142,71 @@ fn the_question_names_the_other_pod_and_a_free_pair() {
 
 #[test]
 fn the_other_pods_first_segment_makes_it_the_owner() {
-    for data in [&b""[..], b"0123456789"] {
+    for new in [false, true] {
         let mut w = world();
         let (mut c, question) = asked(&mut w);
+        w.ack(&mut c);
+        w.responds(&mut c, &[b'x'; 400]);
+        let acked = c.server.wrapping_sub(400);
         let before = c.pod;
         c = heir(&w, &c, &question);
         assert_ne!(c.pod, before);
-        let mut said = c.clone();
-        if data.is_empty() {
-            // Its last byte once more, which its kernel begins with.
-            said.server = said.server.wrapping_sub(1);
-            let wire = w.pod_wire(&said, Flags::ACK, &HEAD[HEAD.len() - 1..]);
-            w.forwarded_to_client(&said, &wire);
-            goes_on(&mut w, &mut c);
+        if new {
+            speaks(&mut w, &mut c, acked, &[b'x'; 100]);
         } else {
-            w.responds(&mut c, data);
-            w.ack(&mut c);
-            w.responds(&mut c, &[b'x'; 990]);
-            w.ack(&mut c);
-            w.exchange(&mut c);
+            // Its last byte once more, which its kernel begins with.
+            c.server = c.server.wrapping_sub(1);
+            speaks(&mut w, &mut c, acked, b"x");
+            w.responds(&mut c, &[b'x'; 100]);
         }
+        w.ack(&mut c);
+        w.responds(&mut c, &[b'x'; 500]);
+        w.ack(&mut c);
+        w.exchange(&mut c);
         let state = w.engine.state(w.now);
         let drain = state.policies[0].backends[before].drain.as_ref();
         assert_eq!(drain.map(|d| d.moved), Some(1));
         assert!(waiting(&w, before).is_empty());
-        assert_eq!(w.count(Counter::TransfersDone), 1);
+        assert_eq!((w.count(Counter::TransfersDone), lost(&w)), (1, 0));
     }
+}
+
+/// What the old pod had sent before is the flow's still; nothing ends it from there, and later the
+/// pair rests.
+#[test]
+fn what_was_on_its_way_from_the_old_pod_comes_too() {
+    let mut w = world();
+    let (mut c, question) = asked(&mut w);
+    let acked = c.server.wrapping_sub(HEAD.len() as u32);
+    let mut old = c.clone();
+    c = heir(&w, &c, &question);
+    c.server_sent(ACK, &[b'x'; 300]);
+    speaks(&mut w, &mut c, acked, &[b'x'; 100]);
+    w.responds(&mut old, &[b'x'; 300]);
+    for flags in [Flags::RST, RST_ACK, FIN_ACK] {
+        let wire = w.pod_wire(&old, flags, b"");
+        assert!(w.inject(&wire.build()).is_empty(), "{flags:?}");
+    }
+    w.ack(&mut c);
+    w.responds(&mut c, &[b'x'; 600]);
+    w.ack(&mut c);
+    w.exchange(&mut c);
+    let _ = w.run_ms(60);
+    w.strict = false;
+    let wire = w.pod_wire(&old, ACK, b"late");
+    let sent = w.inject(&wire.build());
+    assert!(World::to_client(&sent).is_empty(), "{sent:?}");
+    assert_eq!((w.count(Counter::TransfersDone), lost(&w)), (1, 0));
 }
 
 #[test]
 fn an_answer_makes_it_the_owner_too() {
     let mut w = world();
     let (mut c, question) = asked(&mut w);
-    assert!(says(&mut w, &c, &question, Reason::Moved).is_empty());
+    let acked = c.server.wrapping_sub(HEAD.len() as u32);
+    let told = one(says(&mut w, &c, &question, Reason::Moved));
     c = heir(&w, &c, &question);
+    is_told(&c, acked, &told);
     // What the client sends goes there.
     w.ack(&mut c);
     goes_on(&mut w, &mut c);
@@ -169,7 +220,8 @@ fn until_then_all_goes_on_as_before() {
     w.responds(&mut c, &[b'x'; 500]);
     w.ack(&mut c);
     let mut there = heir(&w, &c, &question);
-    w.responds(&mut there, &[b'x'; 500]);
+    let acked = there.server;
+    speaks(&mut w, &mut there, acked, &[b'x'; 500]);
     w.ack(&mut there);
     w.exchange(&mut there);
     assert_eq!(lost(&w), 0);
@@ -242,7 +294,8 @@ fn an_open_question_holds_the_flow() {
     w.ack(&mut c);
     w.stays(&mut c, GET);
     let mut there = heir(&w, &c, &question);
-    w.responds(&mut there, OK);
+    let acked = there.server;
+    speaks(&mut w, &mut there, acked, OK);
     w.ack(&mut there);
     w.exchange(&mut there);
     assert_eq!(w.count(Counter::TransfersDone), 1);
@@ -257,7 +310,8 @@ fn pinned_flows_and_those_without_a_protocol_can_go() {
     drain(&mut w, c.pod);
     let question = transfers(&w.run_ms(60)).remove(0);
     c = heir(&w, &c, &question);
-    w.responds(&mut c, b"something");
+    let acked = c.server;
+    speaks(&mut w, &mut c, acked, b"something");
     w.ack(&mut c);
     w.stays(&mut c, b"more");
     assert_eq!(w.count(Counter::TransfersDone), 1);
@@ -270,7 +324,8 @@ fn pinned_flows_and_those_without_a_protocol_can_go() {
     drain(&mut w, c.pod);
     let question = transfers(&w.run_ms(60)).remove(0);
     c = heir(&w, &c, &question);
-    w.responds(&mut c, b"250 and goes on\r\n");
+    let acked = c.server;
+    speaks(&mut w, &mut c, acked, b"250 and goes on\r\n");
     w.ack(&mut c);
     assert_eq!(w.count(Counter::TransfersDone), 1);
 }
@@ -407,7 +462,9 @@ fn who_asks_for_a_move_gets_it_in_the_middle_of_a_message() {
             w.moves(&mut c, GET);
             w.responds(&mut c, OK);
         } else {
+            let acked = c.server.wrapping_sub(HEAD.len() as u32);
             c = heir(&w, &c, &question);
+            speaks(&mut w, &mut c, acked, b"");
             goes_on(&mut w, &mut c);
         }
         let flow = w.flow(c.client, |_| true).expect("a flow");
@@ -427,8 +484,8 @@ fn a_request_that_is_outstanding_moves_with_the_flow() {
     let question = transfers(&w.run_ms(SOON_MS)).remove(0);
     let before = c.pod;
     c = heir(&w, &c, &question);
-    let wire = w.pod_wire(&c, Flags::ACK, b"");
-    w.forwarded_to_client(&c, &wire);
+    let acked = c.server;
+    speaks(&mut w, &mut c, acked, b"");
     w.stays(&mut c, b"0123456789");
     w.responds(&mut c, OK);
     w.ack(&mut c);
