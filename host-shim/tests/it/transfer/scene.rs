@@ -222,6 +222,10 @@ impl Scene {
     }
 
     pub fn metric(&self, line: &str) -> u64 {
+        self.figure(line) as u64
+    }
+
+    pub fn figure(&self, line: &str) -> f64 {
         let (_, metrics) = self.daemon.get("/metrics");
         let value = metrics
             .lines()
