@@ -18,7 +18,7 @@ PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-mod
 # The platform that images are for: this machine's.
 TRIPLE = $(shell rustc -vV | sed -n 's/^host: //p')
 TRIPLE_VARIABLE = $(shell echo $(TRIPLE) | tr a-z- A-Z_)
-ROOT := -p baton-xsk -p baton-adopter -p baton-tcp-repair -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
+ROOT := -p baton-xsk -p baton-adopter -p baton-sdk -p baton-sdk-c -p baton-tcp-repair -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
 # With the features of the whole workspace and its tests, so that nothing is built twice.
 NS := $(CARGO) test $(CI) --workspace --test ns
 BINS := $(CARGO) build $(CI) --workspace --bins --test ns

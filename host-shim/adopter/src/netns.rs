@@ -10,7 +10,10 @@ use std::{
     fmt,
     fs::File,
     io,
-    os::{fd::AsFd, unix::fs::MetadataExt},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::MetadataExt,
+    },
     path::PathBuf,
 };
 
@@ -134,6 +137,13 @@ fn within<T: Send>(file: &File, name: &str, work: impl FnOnce() -> T + Send) -> 
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+/// For threads of a caller's own that move into it.
+impl AsFd for OpenNetns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl OpenNetns {

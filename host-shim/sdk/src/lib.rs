@@ -34,6 +34,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod link;
 pub mod packet;
 mod shared;

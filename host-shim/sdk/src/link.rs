@@ -8,10 +8,13 @@ use crate::{
 };
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
-    fmt, io,
+    fmt,
+    future::poll_fn,
+    io,
     net::{SocketAddr, TcpStream},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, atomic::Ordering},
+    task::Poll,
     thread::JoinHandle,
     time::Duration,
 };
@@ -92,16 +95,23 @@ impl Link {
         }
     }
 
-    pub(crate) fn incoming(&self, offer: Offer) -> Incoming {
+    /// The same for a task, on any runtime. May be dropped at any time.
+    pub async fn accept_async(&self) -> Option<Incoming> {
+        loop {
+            match self.shared.offer() {
+                Ok(offer) => return Some(self.incoming(offer)),
+                Err(Some(slot)) => poll_fn(|task| slot.poll(task.waker())).await,
+                Err(None) => return None,
+            }
+        }
+    }
+
+    fn incoming(&self, offer: Offer) -> Incoming {
         Incoming {
             shared: Arc::clone(&self.shared),
             offer,
             decided: false,
         }
-    }
-
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
     }
 
     /// Ends [`Self::accept`] on all threads; nothing is wanted or offered any more.
@@ -175,9 +185,17 @@ impl Registered {
         self.entry.wake()
     }
 
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
-    pub(crate) fn entry(&self) -> &Entry {
-        &self.entry
+    /// Waits until it is wanted, in a task on any runtime. May be dropped at any time.
+    pub async fn wanted(&self) {
+        poll_fn(|task| {
+            self.entry.wait(task.waker());
+            if self.is_wanted() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
     }
 
     /// Hands the connection out, with what the next application must know of it, and waits until it
@@ -197,7 +215,40 @@ impl Registered {
         };
         let mut outcome = slot.wait();
         if let Outcome::Lost = outcome {
-            outcome = self.doubt(connection, stream.as_fd());
+            outcome = doubt(&self.shared, self.ends, connection, stream.as_fd());
+        }
+        match self.end(outcome) {
+            Ok(()) => Ok(()),
+            Err(why) => Err(NotMoved { stream, why }),
+        }
+    }
+
+    /// The same for a task, on any runtime, and with its kind of stream. Must not be dropped before
+    /// it ends: the connection would be closed if it stays.
+    ///
+    /// # Errors
+    /// It stays, and goes on.
+    pub async fn hand_out_async<S: AsFd + fmt::Debug>(
+        &self,
+        stream: S,
+        state: &[u8],
+    ) -> Result<(), NotMoved<S>> {
+        let (connection, slot) = match self.begin(stream.as_fd(), state) {
+            Ok(begun) => begun,
+            Err(why) => return Err(NotMoved { stream, why }),
+        };
+        let mut outcome = poll_fn(|task| slot.poll(task.waker())).await;
+        if let Outcome::Lost = outcome
+            && let Ok(copy) = stream.as_fd().try_clone_to_owned()
+        {
+            // It may wait for the next host-shim.
+            let (shared, ends) = (Arc::clone(&self.shared), self.ends);
+            let slot = Arc::new(Slot::default());
+            let settled = Arc::clone(&slot);
+            std::thread::spawn(move || {
+                settled.put(doubt(&shared, ends, connection, copy.as_fd()));
+            });
+            outcome = poll_fn(|task| slot.poll(task.waker())).await;
         }
         match self.end(outcome) {
             Ok(()) => Ok(()),
@@ -214,7 +265,7 @@ impl Registered {
         }
     }
 
-    pub(crate) fn begin(
+    fn begin(
         &self,
         stream: BorrowedFd<'_>,
         state: &[u8],
@@ -233,7 +284,7 @@ impl Registered {
         Ok(self.shared.ask(None, id, &out, Some(stream)))
     }
 
-    pub(crate) fn end(&self, outcome: Outcome) -> Result<(), Why> {
+    fn end(&self, outcome: Outcome) -> Result<(), Why> {
         // What woke its reader is over.
         if let Some(wake) = self.entry.made() {
             let _ = rustix::io::read(wake, &mut [0; 8]);
@@ -244,23 +295,23 @@ impl Registered {
             Outcome::Lost | Outcome::Yours(_) => Err(Why::Lost),
         }
     }
+}
 
-    /// Host-shim ended between the Out and its end. Whether the connection lives here only the next
-    /// one can say, and only it can thaw a socket that was left frozen.
-    pub(crate) fn doubt(&self, connection: u64, stream: BorrowedFd<'_>) -> Outcome {
-        let next = self.shared.wait_connected(connection, DOUBT_PATIENCE);
-        let Some(next) = next else {
-            return Outcome::Lost;
-        };
-        let (local, remote) = self.ends;
-        // Numbers of the successor's transfers begin at random.
-        let id = u64::MAX - u64::from(local.port()) - (u64::from(remote.port()) << 16);
-        let doubt = Message::Doubt { id, local, remote };
-        self.shared
-            .ask(Some(next), id, &doubt, Some(stream))
-            .1
-            .wait()
-    }
+/// Host-shim ended between the Out and its end. Whether the connection lives here only the next one
+/// can say, and only it can thaw a socket that was left frozen.
+fn doubt(
+    shared: &Shared,
+    (local, remote): (SocketAddr, SocketAddr),
+    connection: u64,
+    stream: BorrowedFd<'_>,
+) -> Outcome {
+    let Some(next) = shared.wait_connected(connection, DOUBT_PATIENCE) else {
+        return Outcome::Lost;
+    };
+    // Far from the numbers of Transfers, which count from 1.
+    let id = u64::MAX - u64::from(local.port()) - (u64::from(remote.port()) << 16);
+    let doubt = Message::Doubt { id, local, remote };
+    shared.ask(Some(next), id, &doubt, Some(stream)).1.wait()
 }
 
 impl Drop for Registered {
@@ -305,12 +356,25 @@ impl Incoming {
         received(slot.wait()).map(TcpStream::from)
     }
 
-    pub(crate) fn begin(&mut self) -> Arc<Slot<Outcome>> {
+    fn begin(&mut self) -> Arc<Slot<Outcome>> {
         self.decided = true;
         let id = self.offer.id;
         let take = Message::Take { id };
         let of = Some(self.offer.connection);
         self.shared.ask(of, id, &take, None).1
+    }
+
+    /// The same for a task, on any runtime: the stream is non-blocking
+    /// (`tokio::net::TcpStream::from_std`).
+    ///
+    /// # Errors
+    /// Nothing came of it: the other application goes on with it.
+    pub async fn take_async(mut self) -> io::Result<TcpStream> {
+        let slot = self.begin();
+        let outcome = poll_fn(|task| slot.poll(task.waker())).await;
+        let stream = TcpStream::from(received(outcome)?);
+        stream.set_nonblocking(true)?;
+        Ok(stream)
     }
 
     /// Leaves it where it is.
@@ -330,7 +394,7 @@ impl Incoming {
 
 /// What came of a Take. Host-shim sends descriptors that reset their peer if nobody takes them out
 /// of the packet.
-pub(crate) fn received(outcome: Outcome) -> io::Result<OwnedFd> {
+fn received(outcome: Outcome) -> io::Result<OwnedFd> {
     let reason = match outcome {
         Outcome::Yours(descriptor) => {
             rustix::net::sockopt::set_socket_linger(&descriptor, None)?;

@@ -16,7 +16,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     task::Waker,
@@ -109,7 +109,7 @@ impl Entry {
         self.wake.get()
     }
 
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
+    /// Wakes a task once it is wanted.
     pub(crate) fn wait(&self, waker: &Waker) {
         let mut here = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         *here = Some(waker.clone());
@@ -135,7 +135,7 @@ struct State {
     registered: HashMap<(SocketAddr, SocketAddr), Arc<Entry>>,
     waiting: HashMap<u64, Arc<Slot<Outcome>>>,
     offers: VecDeque<Offer>,
-    acceptors: Vec<Arc<Slot<()>>>,
+    acceptors: Vec<Weak<Slot<()>>>,
     closed: bool,
 }
 
@@ -253,7 +253,9 @@ impl Shared {
             return Err(None);
         }
         let slot = Arc::new(Slot::default());
-        state.acceptors.push(Arc::clone(&slot));
+        // Tasks may give up.
+        state.acceptors.retain(|other| other.strong_count() > 0);
+        state.acceptors.push(Arc::downgrade(&slot));
         Err(Some(slot))
     }
 
@@ -261,9 +263,7 @@ impl Shared {
         let mut state = self.lock();
         state.closed = true;
         state.offers.clear();
-        for acceptor in state.acceptors.drain(..) {
-            acceptor.put(());
-        }
+        wake_acceptors(&mut state);
         drop(state);
         self.connected.notify_all();
         let _ = write(&self.stop, &1_u64.to_ne_bytes());
@@ -370,9 +370,7 @@ impl Shared {
                     remote,
                     state: of_it,
                 });
-                for acceptor in state.acceptors.drain(..) {
-                    acceptor.put(());
-                }
+                wake_acceptors(&mut state);
                 None
             }
             (Message::Yours { id }, Some(descriptor)) => {
@@ -406,6 +404,14 @@ impl Shared {
         }
         for entry in state.registered.values() {
             entry.calm(entry.wanted.load(Ordering::SeqCst));
+        }
+    }
+}
+
+fn wake_acceptors(state: &mut State) {
+    for acceptor in state.acceptors.drain(..) {
+        if let Some(acceptor) = acceptor.upgrade() {
+            acceptor.put(());
         }
     }
 }

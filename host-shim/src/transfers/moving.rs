@@ -5,7 +5,10 @@ use super::{Place, decide::Step};
 use baton_adopter::{OpenNetns, Transfer, netns_cookie};
 use baton_tcp_repair::{Connection, Frozen, Restoring, decode, encode};
 use nix::ifaddrs::getifaddrs;
-use rustix::net::{getpeername, getsockname, ipproto, sockopt};
+use rustix::{
+    net::{getpeername, getsockname, ipproto, sockopt},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -119,8 +122,13 @@ impl Moving {
         }
     }
 
-    /// Those steps that are the kernel's alone.
-    pub fn take(&mut self, step: Step, target: &Target) -> Result<(), String> {
+    /// Those steps that are the kernel's alone. `home`: the calling thread's namespace.
+    pub fn take(
+        &mut self,
+        step: Step,
+        target: &Target,
+        home: BorrowedFd<'_>,
+    ) -> Result<(), String> {
         match step {
             Step::Freeze => {
                 self.since = Instant::now();
@@ -137,7 +145,7 @@ impl Moving {
             Step::Restore => {
                 let record = std::mem::take(&mut self.record);
                 let connection = moved_to(decode(&record).map_err(words)?, target);
-                let restored = target.open.within(|| Restoring::new(&connection));
+                let restored = visit(&target.open, home, || Restoring::new(&connection));
                 self.restoring = Some(restored.map_err(words)?.map_err(words)?);
             }
             Step::Drop => {
@@ -168,6 +176,23 @@ impl Moving {
             tracing::error!(%error, "a connection stays frozen: report this");
         }
     }
+}
+
+/// Runs `work` in a namespace on this thread: another one would have to be waited for, which takes
+/// milliseconds on a busy node while the connection stands still.
+fn visit<T>(
+    netns: &OpenNetns,
+    home: BorrowedFd<'_>,
+    work: impl FnOnce() -> T,
+) -> rustix::io::Result<T> {
+    let network = Some(LinkNameSpaceType::Network);
+    move_into_link_name_space(netns.as_fd(), network)?;
+    let done = work();
+    // Nothing else of this thread depends on where it is; the next visit ends at home again.
+    if let Err(error) = move_into_link_name_space(home, network) {
+        tracing::error!(%error, "a pod's namespace is held: report this");
+    }
+    Ok(done)
 }
 
 /// Whoever closes it last resets the peer, rather than say that all was said.

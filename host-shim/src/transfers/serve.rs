@@ -26,6 +26,7 @@ use rustix::{
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    fs::File,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{PoisonError, atomic::Ordering, mpsc},
     time::{Duration, Instant},
@@ -84,6 +85,8 @@ struct Serving<'a> {
     /// Closes descriptors of applications, which may take as long as they like (SO_LINGER, a file
     /// system of their own).
     closer: mpsc::Sender<OwnedFd>,
+    /// This thread's namespace.
+    home: File,
 }
 
 pub fn serve(transfers: &Transfers, shared: &Shared, figures: &Figures) -> anyhow::Result<()> {
@@ -105,6 +108,7 @@ pub fn serve(transfers: &Transfers, shared: &Shared, figures: &Figures) -> anyho
         next: FIRST,
         lost: Vec::new(),
         closer,
+        home: File::open("/proc/thread-self/ns/net").context("this thread's namespace")?,
     };
     serving.watch(asks.as_fd(), ASKS)?;
     serving.watch(shared.changed.as_fd(), CHANGED)?;
@@ -553,7 +557,7 @@ impl Serving<'_> {
                 });
                 given.then_some(()).ok_or_else(|| "its link broke".into())
             }
-            step => moving.take(step, &open.target),
+            step => moving.take(step, &open.target, self.home.as_fd()),
         };
         if step == Step::Speak && result.is_ok() {
             self.figures.frozen.observe(moving.stood.as_secs_f64());

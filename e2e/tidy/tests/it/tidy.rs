@@ -64,6 +64,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("baton-cli", &["baton-api", "baton-config"]),
     ("baton-adopter", &[]),
     ("baton-sdk", &[]),
+    ("baton-sdk-c", &["baton-sdk"]),
     ("baton-files", &["baton-sdk"]),
     (
         "host-shim",
@@ -117,6 +118,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const UNSAFE: &[&str] = &[
     "lb-dataplane/xsk/",
     "host-shim/adopter/",
+    "host-shim/sdk/c/",
     "host-shim/tcp-repair/",
     "e2e/lab/",
 ];

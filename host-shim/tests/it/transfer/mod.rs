@@ -1,5 +1,7 @@
 //! Connections move between real applications in real namespaces, in the middle of what they do.
 
+mod app;
+mod refusals;
 mod scene;
 
 use crate::daemon::common::wait_for;

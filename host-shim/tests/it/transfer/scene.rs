@@ -3,7 +3,7 @@
 
 use crate::daemon::{
     Daemon, Files, KEY,
-    common::{PEER_MAC, POD_MAC, packet_socket::PacketSocket, run, unique},
+    common::{PEER_MAC, POD_MAC, packet_socket::PacketSocket, run, unique, wait_for},
     free_address,
 };
 use baton_adopter::{Netns, OpenNetns};
@@ -30,7 +30,7 @@ pub struct Scene {
     name: String,
     pub client: OpenNetns,
     pub pods: [OpenNetns; 2],
-    pub files: Files,
+    files: Files,
     pub daemon: Daemon,
     /// Of the pods' namespaces.
     numbers: [u64; 2],
@@ -40,7 +40,6 @@ pub struct Scene {
 #[derive(Debug)]
 pub struct Told {
     pub reason: Reason,
-    pub took: Duration,
 }
 
 impl Scene {
@@ -110,15 +109,11 @@ impl Scene {
         scene
     }
 
-    pub fn control(&self) -> SocketAddr {
-        self.daemon.control()
-    }
-
     /// Starts another host-shim over the same pods.
     pub fn restart(&mut self, kill: bool) {
         let control = free_address();
         let text = std::fs::read_to_string(self.files.path("shim.yaml")).expect("written");
-        let old = format!("control: {}", self.control());
+        let old = format!("control: {}", self.daemon.control());
         let text = text.replace(&old, &format!("control: {control}"));
         self.files.write("shim.yaml", &text, 0o644);
         self.daemon.signal(if kill { "KILL" } else { "TERM" });
@@ -154,10 +149,7 @@ impl Scene {
 
     /// Waits until the adopter says that the application cooperates.
     pub fn knows(&self, pod: usize) {
-        let deadline = Instant::now() + LONG;
-        while !self.probe(pod).1.transfers {
-            assert!(Instant::now() < deadline, "host-shim never knew it");
-        }
+        wait_for("host-shim knows it", || self.probe(pod).1.transfers);
     }
 
     pub fn connect(&self, v6: bool) -> TcpStream {
@@ -211,21 +203,29 @@ impl Scene {
         }
     }
 
-    pub fn transfer_to(&self, stream: &TcpStream, from: usize, to: Destination, seq: u32) -> Told {
-        let packets = self.packets(from);
-        let ours = stream.local_addr().expect("connected");
-        let pod = stream.peer_addr().expect("connected");
+    /// Asks once and does not wait.
+    pub fn ask(&self, stream: &TcpStream, from: usize, to: Destination, seq: u32) {
+        let (ours, pod) = ends(stream);
         let spec = spec(ours, pod.ip(), seq, 2);
         let (spec, message) = to.into_message(&spec, self.numbers[from], 1);
-        let begun = Instant::now();
+        let frame = message_frame(&spec, &message);
+        self.packets(from).send(&frame, None);
+    }
+
+    pub fn transfer_to(&self, stream: &TcpStream, from: usize, to: Destination, seq: u32) -> Told {
+        let packets = self.packets(from);
+        let (ours, pod) = ends(stream);
+        let spec = spec(ours, pod.ip(), seq, 2);
+        let (spec, message) = to.into_message(&spec, self.numbers[from], 1);
         let (reason, _) = exchange(&packets, &spec, &message);
-        Told {
-            reason,
-            took: begun.elapsed(),
-        }
+        Told { reason }
     }
 
     pub fn metric(&self, line: &str) -> u64 {
+        self.figure(line) as u64
+    }
+
+    pub fn figure(&self, line: &str) -> f64 {
         let (_, metrics) = self.daemon.get("/metrics");
         let value = metrics
             .lines()
@@ -275,6 +275,18 @@ fn spec(ours: SocketAddr, pod: IpAddr, seq: u32, ack: u32) -> SegmentSpec<'stati
     }
 }
 
+fn ends(stream: &TcpStream) -> (SocketAddr, SocketAddr) {
+    let ours = stream.local_addr().expect("connected");
+    (ours, stream.peer_addr().expect("connected"))
+}
+
+fn message_frame(spec: &SegmentSpec<'_>, message: &Adoption) -> Vec<u8> {
+    let mut frame = [0; 160];
+    let key = AdoptionKey::from_bytes(KEY);
+    let length = build_adoption(&mut frame, spec, message, &key).expect("it fits");
+    frame[..length].to_vec()
+}
+
 /// Sends copies of a message until one is answered.
 fn exchange(
     packets: &PacketSocket,
@@ -282,11 +294,10 @@ fn exchange(
     message: &Adoption,
 ) -> (Reason, Adoption) {
     let key = AdoptionKey::from_bytes(KEY);
-    let mut frame = [0; 160];
-    let length = build_adoption(&mut frame, spec, message, &key).expect("it fits");
+    let frame = message_frame(spec, message);
     let deadline = Instant::now() + LONG;
     while Instant::now() < deadline {
-        packets.send(&frame[..length], None);
+        packets.send(&frame, None);
         let patience = Instant::now() + REPEAT;
         while let Some((received, _)) = packets.receive(patience) {
             let Ok(Decoded::Tcp(segment)) = decode(&received) else {

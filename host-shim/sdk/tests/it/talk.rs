@@ -1,0 +1,268 @@
+//! Who is told what, when, and what an application learns of it.
+
+use crate::shim::{LONG, Shim, Space};
+use baton_sdk::{Link, Why, wire::Message};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt,
+};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    (client, listener.accept().expect("a connection").0)
+}
+
+fn want(id: u64, stream: &TcpStream) -> Message {
+    Message::Want {
+        id,
+        local: stream.local_addr().expect("connected"),
+        remote: stream.peer_addr().expect("connected"),
+    }
+}
+
+fn offer(id: u64, stream: &TcpStream) -> Message {
+    Message::Offer {
+        id,
+        local: stream.local_addr().expect("connected"),
+        remote: stream.peer_addr().expect("connected"),
+        state: b"state".to_vec(),
+    }
+}
+
+fn back(id: u64, why: &str) -> Message {
+    let reason = why.to_owned();
+    Message::Back { id, reason }
+}
+
+#[test]
+fn a_link_comes_and_goes_with_host_shim() {
+    let _space = Space::enter();
+    let link = Link::connect(&[80, 443]).expect("a link");
+    assert!(!link.is_connected());
+    assert!(!link.wait_connected(Duration::from_millis(1)));
+    for _ in 0..2 {
+        let shim = Shim::new();
+        let (application, ports) = shim.greet();
+        assert_eq!(ports, [80, 443]);
+        assert!(link.wait_connected(LONG));
+        drop((application, shim));
+        while link.is_connected() {
+            thread::yield_now();
+        }
+    }
+    for ports in [vec![0], vec![1; 65]] {
+        let refused = Link::connect(&ports).expect_err("no such ports");
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+fn what_is_wanted_is_handed_out_or_goes_on() {
+    let _space = Space::enter();
+    let shim = Shim::new();
+    let link = Link::connect(&[80]).expect("a link");
+    let (application, _) = shim.greet();
+    let (mut client, server) = connection();
+    application.say(&want(1, &server));
+    assert_eq!(application.hear().0, Message::NotMine { id: 1 });
+
+    let registered = link.register(&server).expect("connected");
+    let mut wakes = [PollFd::from_borrowed_fd(
+        registered.wake().expect("a descriptor"),
+        PollFlags::IN,
+    )];
+    let at_once = Timespec::default();
+    assert_eq!(poll(&mut wakes, Some(&at_once)), Ok(0));
+    application.say(&want(2, &server));
+    let patience = Timespec::try_from(LONG).expect("a while");
+    assert_eq!(poll(&mut wakes, Some(&patience)), Ok(1));
+    assert!(registered.is_wanted());
+    let stream = thread::scope(|threads| {
+        let handing = threads.spawn(|| registered.hand_out(server, b"state"));
+        let (out, copy) = application.hear();
+        let state = b"state".to_vec();
+        assert_eq!(out, Message::Out { id: 2, state });
+        assert!(copy.is_some());
+        application.say(&back(2, "not now"));
+        handing.join().expect("it ends").expect_err("it stays")
+    });
+    assert_eq!(stream.why, Why::Kept("not now".into()));
+    assert!(!registered.is_wanted());
+    registered.wake().expect("a descriptor");
+    assert_eq!(
+        poll(&mut wakes, Some(&at_once)),
+        Ok(0),
+        "it waits for the next"
+    );
+
+    // Withdrawn before the application looked.
+    application.say(&want(3, &stream.stream));
+    while !registered.is_wanted() {
+        thread::yield_now();
+    }
+    application.say(&back(3, "too late"));
+    while registered.is_wanted() {
+        thread::yield_now();
+    }
+    application.say(&want(4, &stream.stream));
+    while !registered.is_wanted() {
+        thread::yield_now();
+    }
+    registered.refuse("busy");
+    let reason = "busy".to_owned();
+    assert_eq!(application.hear().0, Message::Refuse { id: 4, reason });
+
+    application.say(&want(5, &stream.stream));
+    while !registered.is_wanted() {
+        thread::yield_now();
+    }
+    thread::scope(|threads| {
+        let handing = threads.spawn(|| registered.hand_out(stream.stream, b""));
+        let (_, copy) = application.hear();
+        application.say(&Message::Gone { id: 5 });
+        handing.join().expect("it ends").expect("it has gone");
+        let mut copy = TcpStream::from(copy.expect("a descriptor"));
+        copy.write_all(b"it lives").expect("open");
+    });
+    let mut got = [0; 8];
+    client.read_exact(&mut got).expect("open");
+}
+
+#[test]
+fn what_is_offered_is_taken_or_refused() {
+    let _space = Space::enter();
+    let shim = Shim::new();
+    let link = Link::connect(&[80]).expect("a link");
+    let (application, _) = shim.greet();
+    let (mut client, server) = connection();
+    let ends = (
+        server.local_addr().expect("connected"),
+        server.peer_addr().expect("connected"),
+    );
+    application.say(&offer(1, &server));
+    let incoming = link.accept().expect("open");
+    assert_eq!(incoming.state(), b"state");
+    assert_eq!((incoming.local(), incoming.remote()), ends);
+    incoming.refuse("full");
+    let reason = "full".to_owned();
+    assert_eq!(application.hear().0, Message::Refuse { id: 1, reason });
+    application.say(&offer(2, &server));
+    drop(link.accept().expect("open"));
+    assert!(matches!(
+        application.hear().0,
+        Message::Refuse { id: 2, .. }
+    ));
+
+    application.say(&offer(3, &server));
+    let incoming = link.accept().expect("open");
+    thread::scope(|threads| {
+        let taking = threads.spawn(|| incoming.take());
+        assert_eq!(application.hear().0, Message::Take { id: 3 });
+        application.say(&back(3, "withdrawn"));
+        let refused = taking.join().expect("it ends").expect_err("withdrawn");
+        assert!(refused.to_string().contains("withdrawn"));
+    });
+
+    application.say(&offer(4, &server));
+    let incoming = link.accept().expect("open");
+    // As host-shim does: who does not take it out of the packet, resets it.
+    sockopt::set_socket_linger(&server, Some(Duration::ZERO)).expect("an option");
+    thread::scope(|threads| {
+        let taking = threads.spawn(|| incoming.take());
+        assert_eq!(application.hear().0, Message::Take { id: 4 });
+        application.give(&Message::Yours { id: 4 }, &server);
+        let stream = taking.join().expect("it ends").expect("taken");
+        assert_eq!(sockopt::socket_linger(&stream), Ok(None));
+        drop((stream, server));
+    });
+    assert_eq!(client.read(&mut [0]).expect("an end, no reset"), 0);
+    // An offer of a host-shim that has ended is void.
+    let (_, other) = connection();
+    application.say(&offer(5, &other));
+    let incoming = link.accept().expect("open");
+    drop(application);
+    let (application, _) = shim.greet();
+    incoming.take().expect_err("void");
+    thread::scope(|threads| {
+        threads.spawn(|| link.close());
+        assert!(link.accept().is_none());
+    });
+    application.has_closed();
+}
+
+#[test]
+fn a_connection_in_doubt_is_asked_for_at_the_next_host_shim() {
+    let _space = Space::enter();
+    let shim = Shim::new();
+    let link = Link::connect(&[80]).expect("a link");
+    for gone in [false, true] {
+        let (application, _) = shim.greet();
+        assert!(link.wait_connected(LONG));
+        let (_client, server) = connection();
+        let registered = link.register(&server).expect("connected");
+        application.say(&want(1, &server));
+        while !registered.is_wanted() {
+            thread::yield_now();
+        }
+        thread::scope(|threads| {
+            let handing = threads.spawn(|| registered.hand_out(server, b""));
+            application.hear();
+            drop(application);
+            let (application, _) = shim.greet();
+            let (doubt, copy) = application.hear();
+            let Message::Doubt { id, .. } = doubt else {
+                panic!("{doubt:?}");
+            };
+            assert!(copy.is_some());
+            application.say(&if gone {
+                Message::Gone { id }
+            } else {
+                back(id, "yours")
+            });
+            assert_eq!(handing.join().expect("it ends").is_ok(), gone);
+        });
+    }
+}
+
+#[test]
+fn tasks_wait_without_threads() {
+    let _space = Space::enter();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().expect("a runtime");
+    let shim = Shim::new();
+    let link = Link::connect(&[80]).expect("a link");
+    let (application, _) = shim.greet();
+    let (_client, server) = connection();
+    let told = server.try_clone().expect("a descriptor");
+    server.set_nonblocking(true).expect("an option");
+    let registered = link.register(&server).expect("connected");
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            application.say(&want(1, &told));
+            let (out, copy) = application.hear();
+            assert!(matches!(out, Message::Out { id: 1, .. }), "{out:?}");
+            application.say(&Message::Gone { id: 1 });
+            application.say(&offer(2, &told));
+            assert_eq!(application.hear().0, Message::Take { id: 2 });
+            application.give(&Message::Yours { id: 2 }, copy.expect("a descriptor"));
+        });
+        runtime.block_on(async {
+            let stream = tokio::net::TcpStream::from_std(server).expect("non-blocking");
+            // Given up and begun anew, as in a select.
+            let early = tokio::time::timeout(Duration::ZERO, link.accept_async()).await;
+            assert!(early.is_err());
+            registered.wanted().await;
+            registered.hand_out_async(stream, b"x").await.expect("gone");
+            let incoming = link.accept_async().await.expect("open");
+            let stream = incoming.take_async().await.expect("taken");
+            tokio::net::TcpStream::from_std(stream).expect("non-blocking");
+        });
+    });
+}
