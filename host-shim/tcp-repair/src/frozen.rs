@@ -3,7 +3,7 @@
 //! Owns the order of steps, and that there is no third way out.
 
 use crate::{
-    Connection, Negotiated, Position, Setting, TcpState,
+    Connection, Negotiated, Position, Setting, TcpState, Window,
     record::QUEUE_BYTES_MAX,
     sys::{self, Queue},
 };
@@ -77,6 +77,8 @@ pub struct Frozen {
     socket: OwnedFd,
     reuse: i32,
     exported: bool,
+    /// The windows as they were before the peer's was closed for the export.
+    window: Option<Window>,
     /// One of the exits was taken.
     over: bool,
 }
@@ -124,6 +126,7 @@ impl Frozen {
             socket,
             reuse,
             exported: false,
+            window: None,
             over: false,
         };
         // It may have changed before it was frozen.
@@ -151,6 +154,8 @@ impl Frozen {
             // What it was is not known any more; with 0 the server's next start fails.
             reuse: 1,
             exported: false,
+            // If it is closed, the answer to the kernel's probe opens it.
+            window: None,
             over: false,
         }))
     }
@@ -183,6 +188,18 @@ impl Frozen {
     /// # Errors
     /// It cannot be exported; it stays frozen.
     pub fn export(&mut self) -> Result<Connection, ExportError> {
+        let fd = self.socket.as_fd();
+        let window = match self.window {
+            Some(window) => window,
+            None => sys::window(fd)?,
+        };
+        // What was never sent must stay so: a restored socket takes no acknowledgement of it.
+        let closed = Window {
+            snd_wnd: 0,
+            ..window
+        };
+        sys::set_window(fd, closed)?;
+        self.window = Some(window);
         let at = self.position()?;
         if at.state != TcpState::Established {
             return Err(ExportError::HalfClosed);
@@ -217,7 +234,7 @@ impl Frozen {
         });
         let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
         let buffer = |name| sys::get_int(fd, (libc::SOL_SOCKET, name));
-        let mut connection = Connection {
+        let connection = Connection {
             local,
             remote,
             read_to: at.read_to,
@@ -234,7 +251,7 @@ impl Frozen {
                 sack: options & 2 != 0,
                 timestamp: (options & 1 != 0).then(|| sys::timestamp(fd)).transpose()?,
             },
-            window: sys::window(fd)?,
+            window,
             traffic_class: if local.is_ipv6() {
                 sys::get_int(fd, class)?
             } else {
@@ -248,15 +265,7 @@ impl Frozen {
             settings: settings.collect::<io::Result<_>>()?,
             congestion: name((libc::IPPROTO_TCP, libc::TCP_CONGESTION))?,
         };
-        // The kernel goes on sending what it had begun to send: that changes no byte.
-        let after = self.position()?;
-        connection.unsent = after.unsent;
-        if after
-            != (Position {
-                unsent: after.unsent,
-                ..at
-            })
-        {
+        if self.position()? != at {
             return Err(ExportError::Changed);
         }
         self.exported = true;
@@ -302,12 +311,19 @@ impl Frozen {
     /// The kernel's.
     pub fn abort(mut self) -> io::Result<()> {
         self.over = true;
-        self.leave()
+        self.thaw()
     }
 
     fn end(&self) -> io::Result<()> {
         let fd = self.socket.as_fd();
         sys::disconnect(fd)?;
+        self.leave()
+    }
+
+    fn thaw(&self) -> io::Result<()> {
+        if let Some(window) = self.window {
+            sys::set_window(self.socket.as_fd(), window)?;
+        }
         self.leave()
     }
 
@@ -330,7 +346,7 @@ impl Drop for Frozen {
         let ended = if self.exported {
             self.end()
         } else {
-            self.leave()
+            self.thaw()
         };
         // Whoever drops it cannot be told; the count says that it happened.
         let _ = ended;

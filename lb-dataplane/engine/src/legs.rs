@@ -21,8 +21,8 @@ pub(crate) enum Use {
     LivenessProbe,
     /// Nobody any more: trackers are to forget it (slot in the table of open Forgets).
     Forget(u16),
-    /// Of a flow that is handed on, in the pod that will have it, or that had it (slot in the table of
-    /// transfers).
+    /// Of a flow that is handed on, in the pod that will have it, or that had it (slot in the table
+    /// of transfers).
     Transfer(u16),
 }
 
