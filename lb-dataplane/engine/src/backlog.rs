@@ -45,7 +45,7 @@ use crate::{
     timing::BACKLOG_AGAIN_MS,
 };
 use baton_api::MigrationMode;
-use baton_guard::ToCome;
+use baton_guard::{ToCome, Tracker};
 use baton_packet::{Decoded, Flags, Segment, SeqNumber, build_segment, decode};
 
 /// The right edge of the window that a segment of the owner's offers.
@@ -62,14 +62,17 @@ impl Engine {
     /// What is still to come of the flow's request. Without a guard nobody knows.
     fn to_come(&self, id: FlowId) -> ToCome {
         self.tracker(id)
-            .map_or(ToCome::AtLeast(0), baton_guard::Tracker::to_come)
+            .map_or(ToCome::AtLeast(0), Tracker::to_come)
     }
 
-    /// Notes whether the length of the request that begins is known.
+    /// Notes whether the length of the request that begins is known. Whether it is complete, as
+    /// `request_is_complete` says.
     #[inline]
-    pub(crate) fn size_request(&mut self, id: FlowId) {
-        let unknown = matches!(self.to_come(id), ToCome::AtLeast(_));
-        self.flows[id].bits.set(Bits::UNSIZED, unknown);
+    pub(crate) fn size_request(&mut self, id: FlowId) -> bool {
+        let to_come = self.tracker(id).map(Tracker::to_come);
+        let known = matches!(to_come, Some(ToCome::Exactly(_)));
+        self.flows[id].bits.set(Bits::UNSIZED, !known);
+        matches!(to_come, None | Some(ToCome::Exactly(0)))
     }
 
     /// The request is answered: how large it was is remembered where nothing had announced it.
@@ -84,6 +87,7 @@ impl Engine {
 
     /// Whether the flow stays because its request may not fit a new pod's first window. Only a pod
     /// that goes away or fails is left with such a one.
+    #[inline]
     pub(crate) fn stays_with_large(&mut self, id: FlowId, ties: MoveConstraint) -> bool {
         let policy = &self.policies[usize::from(self.flows[id].policy)];
         let optional = matches!(

@@ -169,12 +169,14 @@ impl Kept {
 
     /// Keeps a copy of `frame` at the end of `list`. False, and nothing changes, if the pool is
     /// empty, the frame is too long or the list has `max` segments.
+    #[inline]
     #[must_use]
     pub(crate) fn push(&mut self, list: &mut KeptList, frame: &[u8], max: u16) -> bool {
         self.insert(list, frame, max, |_| false)
     }
 
     /// The same, in front of the first copy that `comes_later`, behind all others.
+    #[inline]
     #[must_use]
     pub(crate) fn insert(
         &mut self,
