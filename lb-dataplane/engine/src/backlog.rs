@@ -37,7 +37,7 @@ use crate::{
     counters::Counter,
     flow::{Bits, Flow},
     ids::{BacklogId, FlowId},
-    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, KeptList},
+    kept::{KEPT_PER_FLOW_MAX, KeptList},
     pieces,
     policy::MoveConstraint,
     states::{Frame, State},
@@ -47,6 +47,9 @@ use crate::{
 use baton_api::MigrationMode;
 use baton_guard::{ToCome, Tracker};
 use baton_packet::{Decoded, Flags, Segment, SeqNumber, build_segment, decode};
+
+/// What a segment counts for before it is seen whole, where the MTU is not larger.
+const SEGMENT_BYTES: u16 = 2 << 10;
 
 /// The right edge of the window that a segment of the owner's offers.
 fn right_edge(flow: &Flow, segment: &Segment) -> SeqNumber {
@@ -101,7 +104,7 @@ impl Engine {
             return false;
         }
         // The segment at hand is part of it.
-        let at_hand = KEPT_BYTES.max(usize::from(self.settings.mtu)) as u64;
+        let at_hand = u64::from(SEGMENT_BYTES.max(self.settings.mtu));
         let fits = u64::from(FIRST_WINDOW_BYTES).saturating_sub(at_hand);
         let large = match self.to_come(id) {
             ToCome::Exactly(bytes) => bytes > fits,

@@ -30,7 +30,7 @@ use crate::{
     tables::{From, guard_of},
 };
 use baton_api::Protocol;
-use baton_guard::Tracker;
+use baton_guard::{Guard, Tracker};
 
 impl Engine {
     fn protocol(&self, id: FlowId) -> Protocol {
@@ -67,12 +67,18 @@ impl Engine {
     }
 
     /// Gives the flow a tracker, if its protocol has a guard and nothing is against it.
-    #[inline(never)]
+    #[inline(always)]
     fn begin_to_follow(&mut self, id: FlowId) -> Option<u32> {
         if self.flows[id].pin.is_some() {
             return None;
         }
         let guard = guard_of(self.protocol(id))?;
+        self.take_guard(id, guard)
+    }
+
+    /// Apart: nothing of it is needed where nobody follows.
+    #[inline(never)]
+    fn take_guard(&mut self, id: FlowId, guard: Guard) -> Option<u32> {
         let mut slot = self.guards.take(guard, id);
         if slot.is_none()
             && let Some(other) = self.guards.gives_way()
