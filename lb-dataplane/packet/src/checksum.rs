@@ -54,7 +54,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 
 /// Words of 64 bits, as the compiler vectorises it: their sum without its carries, and that of
 /// their upper halves, which tells what the lower halves come to. With AVX2 these are four
-/// instructions for 32 bytes, and 1,448 bytes take 18 ns (on Zen 5; a load that widens 32-bit
+/// instructions for 32 bytes, and 1,448 bytes take 18 ns (on a Xeon; a load that widens 32-bit
 /// words 30, AVX-512 15 to 18, [`sum_short`] 54).
 #[multiversion(targets("x86_64+avx2"))]
 fn sum_wide(bytes: &[u8]) -> u64 {
