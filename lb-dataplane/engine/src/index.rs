@@ -107,7 +107,7 @@ impl Index {
     /// any number of buckets.
     #[inline]
     fn part(&self, half: u32) -> usize {
-        (u64::from(half) * self.buckets.len() as u64 >> 32) as usize
+        ((u64::from(half) * self.buckets.len() as u64) >> 32) as usize
     }
 
     /// Reads the line that [`Self::find`] begins with.

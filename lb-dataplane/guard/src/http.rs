@@ -203,12 +203,13 @@ impl Http1 {
         if end == End::Open {
             return Ok(&rest[used..]);
         }
-        match tail.last_chunk::<VERSION_BYTES>() {
-            Some([name @ .., minor @ b'0'..=b'9']) if name == b" HTTP/1." => {
-                side.head.version_1_0 = *minor == b'0';
-            }
-            _ => return Err(Pin::Unparsable),
+        let Some([name @ .., minor @ b'0'..=b'9']) = tail.last_chunk::<VERSION_BYTES>() else {
+            return Err(Pin::Unparsable);
+        };
+        if name != b" HTTP/1." {
+            return Err(Pin::Unparsable);
         }
+        side.head.version_1_0 = *minor == b'0';
         side.begin_fields();
         Ok(&rest[used..])
     }
