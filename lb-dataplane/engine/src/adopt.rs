@@ -159,6 +159,7 @@ impl Engine {
     }
 
     /// What holds a flow at its owner.
+    #[inline]
     fn ties(&self, now: Instant, id: FlowId) -> MoveConstraint {
         let flow = &self.flows[id];
         let owner = &self.backends[usize::from(flow.owner.backend)];

@@ -37,7 +37,7 @@ use crate::{
     counters::Counter,
     flow::{Bits, Flow},
     ids::{BacklogId, FlowId},
-    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, KeptList},
+    kept::{KEPT_PER_FLOW_MAX, KeptList},
     pieces,
     policy::MoveConstraint,
     states::{Frame, State},
@@ -45,8 +45,11 @@ use crate::{
     timing::BACKLOG_AGAIN_MS,
 };
 use baton_api::MigrationMode;
-use baton_guard::ToCome;
+use baton_guard::{ToCome, Tracker};
 use baton_packet::{Decoded, Flags, Segment, SeqNumber, build_segment, decode};
+
+/// What a segment counts for before it is seen whole, where the MTU is not larger.
+const SEGMENT_BYTES: u16 = 2 << 10;
 
 /// The right edge of the window that a segment of the owner's offers.
 fn right_edge(flow: &Flow, segment: &Segment) -> SeqNumber {
@@ -62,14 +65,17 @@ impl Engine {
     /// What is still to come of the flow's request. Without a guard nobody knows.
     fn to_come(&self, id: FlowId) -> ToCome {
         self.tracker(id)
-            .map_or(ToCome::AtLeast(0), baton_guard::Tracker::to_come)
+            .map_or(ToCome::AtLeast(0), Tracker::to_come)
     }
 
-    /// Notes whether the length of the request that begins is known.
+    /// Notes whether the length of the request that begins is known. Whether it is complete, as
+    /// `request_is_complete` says.
     #[inline]
-    pub(crate) fn size_request(&mut self, id: FlowId) {
-        let unknown = matches!(self.to_come(id), ToCome::AtLeast(_));
-        self.flows[id].bits.set(Bits::UNSIZED, unknown);
+    pub(crate) fn size_request(&mut self, id: FlowId) -> bool {
+        let to_come = self.tracker(id).map(Tracker::to_come);
+        let known = matches!(to_come, Some(ToCome::Exactly(_)));
+        self.flows[id].bits.set(Bits::UNSIZED, !known);
+        matches!(to_come, None | Some(ToCome::Exactly(0)))
     }
 
     /// The request is answered: how large it was is remembered where nothing had announced it.
@@ -84,6 +90,7 @@ impl Engine {
 
     /// Whether the flow stays because its request may not fit a new pod's first window. Only a pod
     /// that goes away or fails is left with such a one.
+    #[inline]
     pub(crate) fn stays_with_large(&mut self, id: FlowId, ties: MoveConstraint) -> bool {
         let policy = &self.policies[usize::from(self.flows[id].policy)];
         let optional = matches!(
@@ -97,7 +104,7 @@ impl Engine {
             return false;
         }
         // The segment at hand is part of it.
-        let at_hand = KEPT_BYTES.max(usize::from(self.settings.mtu)) as u64;
+        let at_hand = u64::from(SEGMENT_BYTES.max(self.settings.mtu));
         let fits = u64::from(FIRST_WINDOW_BYTES).saturating_sub(at_hand);
         let large = match self.to_come(id) {
             ToCome::Exactly(bytes) => bytes > fits,

@@ -323,9 +323,15 @@ impl Engine {
     pub(crate) fn comes_to_rest(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let acked = self.flows[id].all_acked() || self.mutated(Mutant::MoveUnacked);
         if acked && self.answered(id) {
-            let _ = self.step(now, id, Event::AllAcked, out);
-            self.settle_guard(id);
+            self.rests(now, id, out);
         }
+    }
+
+    /// Apart: most acknowledgements are on the way.
+    #[inline(never)]
+    fn rests(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let _ = self.step(now, id, Event::AllAcked, out);
+        self.settle_guard(id);
     }
 
     fn client_fin(

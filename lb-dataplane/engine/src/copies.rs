@@ -41,7 +41,7 @@ impl Engine {
         if self.flows[id].backlog.is_some() {
             self.drop_backlog(id);
         }
-        self.size_request(id);
+        let complete = self.size_request(id);
         let flow = &mut self.flows[id];
         flow.boundary = segment.seq;
         flow.progress.replays = 0;
@@ -55,7 +55,7 @@ impl Engine {
                 || spec.migration.mode != MigrationMode::Never);
         if of_use && self.keep(id, frame, segment) {
             self.flows[id].bits.set(Bits::KEPT_WHOLE, true);
-            if !self.request_is_complete(id) {
+            if !complete {
                 self.kept.is_incomplete(self.flows[id].kept, id);
             }
         }
@@ -109,12 +109,13 @@ impl Engine {
         let mut list = self.flows[id].kept;
         let before = self.kept.count(list);
         let fits = copies <= KEPT_PER_FLOW_MAX.saturating_sub(before);
-        if fits && !(self.kept.has_free(copies) && self.requests.has_room(network, copies)) {
+        let has_room = |e: &Self| e.kept.has_free(copies) && e.requests.has_room(network, copies);
+        let mut kept = fits && has_room(self);
+        if fits && !kept {
             self.make_room(id, copies);
+            kept = has_room(self);
         }
-        let kept = fits
-            && self.kept.has_free(copies)
-            && self.requests.has_room(network, copies)
+        kept = kept
             && pieces::all(frame, segment, |copy| {
                 self.kept.push(&mut list, copy, KEPT_PER_FLOW_MAX)
             });

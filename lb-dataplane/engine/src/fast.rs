@@ -127,7 +127,7 @@ impl Engine {
         if let Some(value) = plain.stamp(frame) {
             flow.client_ts = value;
         }
-        if acks_more && flow.state == State::Response && flow.all_acked() {
+        if acks_more && flow.state == State::Response {
             self.comes_to_rest(now, id, out);
         }
         if plain.data_len() > 0 {
@@ -201,7 +201,7 @@ impl Engine {
         let mut treat = Frame::Forward;
         let in_response = flow.state == State::Response;
         if plain.data_len() == 0 {
-            if in_response && flow.all_acked() {
+            if in_response {
                 self.comes_to_rest(now, id, out);
             }
         } else {

@@ -160,9 +160,8 @@ pub(crate) struct Flow {
 const _: () = assert!(size_of::<Flow>() == 128);
 const _: () = assert!(std::mem::offset_of!(Flow, early_client) == 64);
 /// Timers cost 16 bytes an entry (see `wheel`), the flow's place in the index 16, those of two legs
-/// 20, and what their ports need once they rest 24 (see `rests`). An index is rounded up to a power
-/// of two.
-const _: () = assert!(size_of::<Flow>() + 16 + 16 + 20 + 24 <= crate::FLOW_BYTES_MAX);
+/// 20, and what their ports need once they rest 20 (see `rests`).
+const _: () = assert!(size_of::<Flow>() + 16 + 16 + 20 + 20 <= crate::FLOW_BYTES_MAX);
 
 impl Flow {
     pub(crate) fn new(client: Addr, client_port: u16, frontend: u16, policy: u16) -> Self {
@@ -509,7 +508,7 @@ mod tests {
         // Both homes of all are two buckets of eight.
         let together = |port: &u16| {
             let place = table.keys.hash(client, *port, 0);
-            place & 15 < 2 && (place >> 32) & 15 < 2
+            (place as u32) >> 28 < 2 && place >> 60 < 2
         };
         let together: Vec<u16> = (1..=u16::MAX).filter(together).take(40).collect();
         for (number, port) in together.iter().enumerate() {

@@ -30,7 +30,7 @@ use crate::{
     tables::{From, guard_of},
 };
 use baton_api::Protocol;
-use baton_guard::Tracker;
+use baton_guard::{Guard, Tracker};
 
 impl Engine {
     fn protocol(&self, id: FlowId) -> Protocol {
@@ -46,13 +46,15 @@ impl Engine {
 
     /// Shows new bytes to the guard. `gap` bytes in front of them were not seen, and need not be
     /// (`early`).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn follow(&mut self, id: FlowId, from: From, gap: u32, data: &[u8]) {
-        let slot = self.flows[id].guard;
-        if self.guards.get(slot).is_none() && !self.begin_to_follow(id) {
-            return;
+        let mut slot = self.flows[id].guard;
+        if self.guards.get(slot).is_none() {
+            match self.begin_to_follow(id) {
+                Some(new) => slot = new,
+                None => return,
+            }
         }
-        let slot = self.flows[id].guard;
         self.guards.works(slot);
         let tracker = &mut self.guards.slots[slot as usize];
         match from {
@@ -65,13 +67,18 @@ impl Engine {
     }
 
     /// Gives the flow a tracker, if its protocol has a guard and nothing is against it.
-    fn begin_to_follow(&mut self, id: FlowId) -> bool {
+    #[inline(always)]
+    fn begin_to_follow(&mut self, id: FlowId) -> Option<u32> {
         if self.flows[id].pin.is_some() {
-            return false;
+            return None;
         }
-        let Some(guard) = guard_of(self.protocol(id)) else {
-            return false;
-        };
+        let guard = guard_of(self.protocol(id))?;
+        self.take_guard(id, guard)
+    }
+
+    /// Apart: nothing of it is needed where nobody follows.
+    #[inline(never)]
+    fn take_guard(&mut self, id: FlowId, guard: Guard) -> Option<u32> {
         let mut slot = self.guards.take(guard, id);
         if slot.is_none()
             && let Some(other) = self.guards.gives_way()
@@ -84,7 +91,7 @@ impl Engine {
             Some(slot) => self.flows[id].guard = slot,
             None => self.pin(id, PinReason::GuardsFull),
         }
-        slot.is_some()
+        slot
     }
 
     /// Whether all requests are answered, as far as the protocol tells; the bare rule tells
@@ -122,6 +129,7 @@ impl Engine {
     }
 
     /// The flow does not move any more; counted once.
+    #[cold]
     pub(crate) fn pin(&mut self, id: FlowId, why: PinReason) {
         let flow = &mut self.flows[id];
         if flow.pin.is_some() {

@@ -83,10 +83,10 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// For so many numbers in as many slots or up to twice as many, of which `percent` are used.
+    /// For so many numbers, which take `percent` of the slots.
     pub(crate) fn new(numbers: usize, percent: usize) -> Self {
         let slots = (100 * numbers).div_ceil(percent);
-        let buckets = slots.div_ceil(SLOTS).next_power_of_two().max(2);
+        let buckets = slots.div_ceil(SLOTS).max(2);
         Self {
             buckets: vec![Bucket::EMPTY; buckets].into_boxed_slice(),
             spill: Vec::with_capacity(SPILL_MAX),
@@ -95,12 +95,19 @@ impl Index {
 
     #[inline]
     fn first(&self, hash: Hash) -> usize {
-        hash.place as usize & (self.buckets.len() - 1)
+        self.part(hash.place as u32)
     }
 
     #[inline]
     fn second(&self, hash: Hash) -> usize {
-        (hash.place >> 32) as usize & (self.buckets.len() - 1)
+        self.part((hash.place >> 32) as u32)
+    }
+
+    /// The bucket of a half, as far among them as the half is among all of 32 bits: so there can be
+    /// any number of buckets.
+    #[inline]
+    fn part(&self, half: u32) -> usize {
+        ((u64::from(half) * self.buckets.len() as u64) >> 32) as usize
     }
 
     /// Reads the line that [`Self::find`] begins with.
@@ -253,7 +260,7 @@ mod tests {
             let mut oracle: HashMap<u32, u32> = HashMap::new();
             // Marks of different keys are the same at times; most have the same two homes.
             let hash = |key: u32| Hash {
-                place: u64::from(key % 7 / 5) << 32 | u64::from(key % 3 / 2),
+                place: u64::from(key % 7 / 5) << 62 | u64::from(key % 3 / 2) << 30,
                 mark: key % 50,
             };
             for (number, (op, key)) in (0..).zip(ops) {

@@ -126,4 +126,4 @@ pub use steering::SteeredEnds;
 
 /// Bytes that one flow costs in all tables together, checked at compile time. A backend costs some
 /// 1.5 KB and one bit for each leg port.
-pub const FLOW_BYTES_MAX: usize = 204;
+pub const FLOW_BYTES_MAX: usize = 200;

@@ -54,14 +54,14 @@ impl Lookup {
     pub(crate) fn insert(&mut self, address: Addr, port: u16, id: u16) {
         debug_assert!(self.used * 2 < self.slots.len(), "made for fewer");
         debug_assert!(id != NOTHING, "not a number of anything");
-        let at = self.place(address, port);
+        let (at, _) = self.slot(address, port);
         self.used += usize::from(self.slots[at].is_free());
         self.slots[at] = Slot { address, port, id };
     }
 
     /// An address and port stand for nothing any more.
     pub(crate) fn remove(&mut self, address: Addr, port: u16) {
-        let mut hole = self.place(address, port);
+        let (mut hole, _) = self.slot(address, port);
         if self.slots[hole].is_free() {
             return;
         }
@@ -88,19 +88,22 @@ impl Lookup {
         (mixed >> 32) as usize & (self.slots.len() - 1)
     }
 
-    /// Where the entry is, or would be.
+    /// The slot where the entry is, or would be.
     #[inline]
-    fn place(&self, address: Addr, port: u16) -> usize {
+    fn slot(&self, address: Addr, port: u16) -> (usize, &Slot) {
         let mut at = self.start(address, port);
-        while !self.slots[at].is_free() && !self.slots[at].is(address, port) {
+        loop {
+            let slot = &self.slots[at];
+            if slot.is(address, port) || slot.is_free() {
+                return (at, slot);
+            }
             at = (at + 1) & (self.slots.len() - 1);
         }
-        at
     }
 
     #[inline]
     pub(crate) fn find(&self, address: Addr, port: u16) -> Option<u16> {
-        let slot = &self.slots[self.place(address, port)];
+        let (_, slot) = self.slot(address, port);
         (!slot.is_free()).then_some(slot.id)
     }
 }

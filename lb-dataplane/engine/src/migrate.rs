@@ -310,10 +310,16 @@ impl Engine {
 
     /// The backend that a flow goes to with this request because somebody asked for it, if it can
     /// have it now.
+    #[inline]
     pub(crate) fn asked_target(&mut self, now: Instant, id: FlowId) -> Option<u16> {
-        if !self.flows[id].has_wish() {
-            return None;
+        if self.flows[id].has_wish() {
+            return self.grant(now, id);
         }
+        None
+    }
+
+    #[cold]
+    fn grant(&mut self, now: Instant, id: FlowId) -> Option<u16> {
         let flow = &self.flows[id];
         let (owner, v6) = (flow.owner.backend, flow.is_v6());
         let policy: &Policy = &self.policies[usize::from(flow.policy)];

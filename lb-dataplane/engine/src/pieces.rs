@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_segment_is_cut_into_as_many_pieces_as_it_counts() {
-        for (bytes, pieces) in [(0, 1), (1_448, 1), (1_982, 1), (1_983, 2), (8_949, 5)] {
+        for (bytes, pieces) in [(0, 1), (1_448, 1), (1_534, 1), (1_535, 2), (8_949, 6)] {
             let payload: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect();
             let (frame, whole) = segment_of(&payload);
             let (mut seen, mut next, mut joined) = (0, whole.seq, Vec::<u8>::new());

@@ -442,6 +442,7 @@ impl Policy {
 
     /// Where a flow of `owner` should go at this boundary, if anywhere, and why. `ties` says what
     /// holds it there; its last request was sent `gap_us` ago.
+    #[inline]
     #[expect(
         clippy::too_many_arguments,
         reason = "one decision, all that it goes by"

@@ -125,6 +125,7 @@ impl Engine {
 
     /// Whether the flow's owner is known to go away, or at least to be no longer its policy's, so
     /// that nobody needs to ask.
+    #[inline]
     pub(crate) fn is_leaving(&self, id: FlowId) -> bool {
         let flow = &self.flows[id];
         let backend = &self.backends[usize::from(flow.owner.backend)];

@@ -10,14 +10,30 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// default on a machine of 16 GB or more (`nf_conntrack_max`). More cannot be remembered anyway.
 pub(crate) const RESTING_MAX: usize = 262_144;
 
+/// 32 bits that need no alignment: with it an entry would have 12 bytes for its 10.
+#[derive(Clone, Copy)]
+struct Loose([u16; 2]);
+
+impl Loose {
+    fn new(value: u32) -> Self {
+        Self([(value >> 16) as u16, value as u16])
+    }
+
+    fn get(self) -> u32 {
+        u32::from(self.0[0]) << 16 | u32::from(self.0[1])
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Entry {
     offset: u16,
-    next: u32,
+    next: Loose,
     /// Of a port that rests: since when (ms, wrapping). Of one that is half open: the entry in
     /// front of it in its queue.
-    other: u32,
+    other: Loose,
 }
+
+const _: () = assert!(size_of::<Entry>() == 10);
 
 /// A list of ports, the one that is used next in front.
 #[derive(Clone, Copy)]
@@ -56,8 +72,8 @@ impl Rests {
         let all = used + RESTING_MAX;
         let entry = |at: usize| Entry {
             offset: 0,
-            next: if at + 1 < all { at as u32 + 1 } else { NONE },
-            other: 0,
+            next: Loose::new(if at + 1 < all { at as u32 + 1 } else { NONE }),
+            other: Loose::new(0),
         };
         Self {
             entries: (0..all).map(entry).collect(),
@@ -89,14 +105,14 @@ impl Rests {
             debug_assert!(false, "every busy port has room");
             return NONE;
         };
-        self.free = entry.next;
+        self.free = entry.next.get();
         *entry = Entry {
             offset,
-            next: NONE,
-            other,
+            next: Loose::new(NONE),
+            other: Loose::new(other),
         };
         match self.entries.get_mut(queue.tail as usize) {
-            Some(last) => last.next = at,
+            Some(last) => last.next = Loose::new(at),
             None => queue.head = at,
         }
         queue.tail = at;
@@ -120,20 +136,20 @@ impl Rests {
         let Some(entry) = self.entries.get(at as usize).copied() else {
             return;
         };
-        match self.entries.get_mut(entry.other as usize) {
+        match self.entries.get_mut(entry.other.get() as usize) {
             Some(before) => before.next = entry.next,
-            None => queue.head = entry.next,
+            None => queue.head = entry.next.get(),
         }
-        match self.entries.get_mut(entry.next as usize) {
+        match self.entries.get_mut(entry.next.get() as usize) {
             Some(after) => after.other = entry.other,
-            None => queue.tail = entry.other,
+            None => queue.tail = entry.other.get(),
         }
         queue.len -= 1;
         self.gives_back(at);
     }
 
     fn gives_back(&mut self, at: u32) {
-        self.entries[at as usize].next = self.free;
+        self.entries[at as usize].next = Loose::new(self.free);
         self.free = at;
     }
 
@@ -145,14 +161,14 @@ impl Rests {
     /// How long the first of a queue has rested.
     pub(crate) fn age_ms(&self, queue: &Queue, now_ms: u64) -> Option<u32> {
         let first = self.entries.get(queue.head as usize)?;
-        Some((now_ms as u32).wrapping_sub(first.other))
+        Some((now_ms as u32).wrapping_sub(first.other.get()))
     }
 
     /// Takes the first off a queue of ports that rest.
     pub(crate) fn pop(&mut self, queue: &mut Queue) -> Option<u16> {
         let at = queue.head;
         let entry = self.entries.get(at as usize).copied()?;
-        queue.head = entry.next;
+        queue.head = entry.next.get();
         if queue.head == NONE {
             queue.tail = NONE;
         }

@@ -102,7 +102,17 @@ impl Http1 {
             && !self.client.word.is_empty()
     }
 
-    pub(crate) fn client(&mut self, gap: u32, mut data: &[u8]) -> Result<(), Pin> {
+    #[inline]
+    pub(crate) fn client(&mut self, gap: u32, data: &[u8]) -> Result<(), Pin> {
+        if gap == 0 && self.client.passes(data.len()) {
+            self.awaiting &= data.is_empty();
+            return Ok(());
+        }
+        self.client_further(gap, data)
+    }
+
+    /// Whatever is not all in the midst of a body.
+    fn client_further(&mut self, gap: u32, mut data: &[u8]) -> Result<(), Pin> {
         if gap > 0 {
             if self.client.skip(gap)? {
                 self.request_ended();
@@ -151,8 +161,7 @@ impl Http1 {
             }
             match window.iter().position(|b| !is_token(*b)) {
                 Some(at) if window[at] == b' ' && at + side.word.len() > 0 => {
-                    side.word.push(&window[..at]);
-                    let method = side.word.get().unwrap_or_default();
+                    let method = side.word.whole(&window[..at]).unwrap_or_default();
                     let (was_head, idempotent) = match method {
                         b"GET" | b"OPTIONS" | b"PUT" | b"DELETE" | b"TRACE" => (false, true),
                         b"HEAD" => (true, true),
@@ -194,22 +203,13 @@ impl Http1 {
         if end == End::Open {
             return Ok(&rest[used..]);
         }
-        match &tail[tail.len().saturating_sub(VERSION_BYTES)..] {
-            [
-                b' ',
-                b'H',
-                b'T',
-                b'T',
-                b'P',
-                b'/',
-                b'1',
-                b'.',
-                minor @ b'0'..=b'9',
-            ] => {
-                side.head.version_1_0 = *minor == b'0';
-            }
-            _ => return Err(Pin::Unparsable),
+        let Some([name @ .., minor @ b'0'..=b'9']) = tail.last_chunk::<VERSION_BYTES>() else {
+            return Err(Pin::Unparsable);
+        };
+        if name != b" HTTP/1." {
+            return Err(Pin::Unparsable);
         }
+        side.head.version_1_0 = *minor == b'0';
         side.begin_fields();
         Ok(&rest[used..])
     }
@@ -242,7 +242,16 @@ impl Http1 {
         }
     }
 
-    pub(crate) fn server(&mut self, gap: u32, mut data: &[u8]) -> Result<(), Pin> {
+    #[inline]
+    pub(crate) fn server(&mut self, gap: u32, data: &[u8]) -> Result<(), Pin> {
+        if gap == 0 && self.server.passes(data.len()) {
+            return Ok(());
+        }
+        self.server_further(gap, data)
+    }
+
+    /// Likewise.
+    fn server_further(&mut self, gap: u32, mut data: &[u8]) -> Result<(), Pin> {
         if gap > 0 && self.server.skip(gap)? {
             self.response_ended();
         }
@@ -276,17 +285,14 @@ impl Http1 {
         let Cut { part, end, used } = side.cut(data)?;
         if side.stage == Stage::First {
             let room = STATUS_BYTES - side.word.len();
-            side.word.push(&part[..part.len().min(room)]);
-            if side.word.len() == STATUS_BYTES || end == End::Line {
-                let Some(
+            let piece = &part[..part.len().min(room)];
+            if piece.len() < room && end != End::Line {
+                side.word.push(piece);
+            } else {
+                let word = side.word.whole(piece).unwrap_or_default();
+                let Some((
+                    b"HTTP/1.",
                     [
-                        b'H',
-                        b'T',
-                        b'T',
-                        b'P',
-                        b'/',
-                        b'1',
-                        b'.',
                         minor @ b'0'..=b'9',
                         b' ',
                         a @ b'1'..=b'9',
@@ -294,13 +300,6 @@ impl Http1 {
                         c @ b'0'..=b'9',
                     ]
                     | [
-                        b'H',
-                        b'T',
-                        b'T',
-                        b'P',
-                        b'/',
-                        b'1',
-                        b'.',
                         minor @ b'0'..=b'9',
                         b' ',
                         a @ b'1'..=b'9',
@@ -308,7 +307,7 @@ impl Http1 {
                         c @ b'0'..=b'9',
                         b' ',
                     ],
-                ) = side.word.get()
+                )) = word.split_first_chunk()
                 else {
                     return Err(Pin::Unparsable);
                 };

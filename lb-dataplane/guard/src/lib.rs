@@ -86,6 +86,16 @@ impl Tracker {
         Self { pin: None, talk }
     }
 
+    /// What it follows.
+    #[inline]
+    pub fn guard(&self) -> Guard {
+        match self.talk {
+            Talk::Http1(_) => Guard::Http1,
+            Talk::Resp(_) => Guard::Resp,
+            Talk::Memcached(_) => Guard::Memcached,
+        }
+    }
+
     /// New bytes of the client, in order. `gap` bytes directly before `data` will never be shown:
     /// see [`Tracker::client_may_skip`]. Where they may not be skipped, they pin ([`Pin::Gap`]).
     #[inline]
@@ -199,13 +209,8 @@ impl Tracker {
 /// Never shows bytes of the conversation: they may be secrets.
 impl fmt::Debug for Tracker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let guard = match self.talk {
-            Talk::Http1(_) => Guard::Http1,
-            Talk::Resp(_) => Guard::Resp,
-            Talk::Memcached(_) => Guard::Memcached,
-        };
         f.debug_struct("Tracker")
-            .field("guard", &guard)
+            .field("guard", &self.guard())
             .field("pin", &self.pin)
             .field("at_rest", &self.at_rest())
             .field("unanswered", &self.unanswered())

@@ -191,15 +191,16 @@ pub fn is_stamped(frame: &[u8]) -> bool {
 #[must_use]
 pub fn plain<const STAMPED: bool>(frame: &[u8]) -> Option<Plain<STAMPED>> {
     let head = frame.first_chunk::<HEAD>()?;
-    let first = u32::from_be_bytes([head[12], head[13], head[14], 0]);
-    let middle = be32::<HEAD, 20>(head);
-    let last = be16::<HEAD, { L4 + 12 }>(head);
     let offset = if STAMPED { OFFSET_STAMPED } else { OFFSET_BARE };
-    let plain = first == u32::from(ETHERTYPE_IPV4) << 16 | 0x45 << 8
+    let plain = is::<12>(head, u32::from(ETHERTYPE_IPV4) << 16 | 0x45 << 8, 0xffff_ff00)
         // No fragment; whatever its TTL.
-        && middle & 0x3fff_00ff == u32::from(TCP)
+        && is::<20>(head, u32::from(TCP), 0x3fff_00ff)
         && ip_ttl(head) > 1
-        && last & !u16::from(Flags::PSH.0) == u16::from(offset) << 8 | u16::from(Flags::ACK.0);
+        && is::<{ L4 + 10 }>(
+            head,
+            u32::from(offset) << 8 | u32::from(Flags::ACK.0),
+            0xffff & !u32::from(Flags::PSH.0),
+        );
     // Offsets have 16 bits.
     let end = be16::<HEAD, 16>(head).checked_add(ETHERNET_BYTES as u16)?;
     if !plain || usize::from(end) > frame.len() || end < Plain::<STAMPED>::PAYLOAD {
@@ -209,6 +210,13 @@ pub fn plain<const STAMPED: bool>(frame: &[u8]) -> Option<Plain<STAMPED>> {
         return None;
     }
     Some(Plain { end })
+}
+
+/// Whether the word at `AT` is this one where `mask` has ones. It is compared as it lies there:
+/// turned around first, the compiler would take it to pieces.
+#[inline(always)]
+fn is<const AT: usize>(head: &Head, word: u32, mask: u32) -> bool {
+    array(head, AT).is_some_and(|of| u32::from_ne_bytes(*of) & mask.to_be() == word.to_be())
 }
 
 fn ip_ttl(head: &Head) -> u8 {

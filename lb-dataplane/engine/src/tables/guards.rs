@@ -64,7 +64,11 @@ impl Guards {
         let place = self.places.get_mut(id as usize)?;
         self.free = place.next;
         place.flow = flow;
-        self.slots[id as usize] = Tracker::new(guard);
+        let tracker = &mut self.slots[id as usize];
+        // It is as new.
+        if tracker.guard() != guard {
+            *tracker = Tracker::new(guard);
+        }
         self.used += 1;
         Some(id)
     }

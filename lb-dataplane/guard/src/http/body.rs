@@ -29,6 +29,7 @@ impl Side {
 
     /// Takes up to `bytes` of a body of known length in one step: how many, and whether the message
     /// ended with them.
+    #[inline]
     fn advance(&mut self, bytes: u64) -> (u64, bool) {
         match &mut self.at {
             At::UntilClose => (bytes, false),
@@ -50,12 +51,24 @@ impl Side {
     }
 
     /// How many bytes from here on need not be seen.
+    #[inline]
     pub(crate) fn skips(&self) -> u64 {
         match self.at {
             At::UntilClose => u64::MAX,
             At::Body(left) | At::ChunkData(left) => left,
             _ => 0,
         }
+    }
+
+    /// Takes so many bytes that lie in the midst of a body. False, and nothing changes, if some of
+    /// them do not.
+    #[inline]
+    pub(crate) fn passes(&mut self, bytes: usize) -> bool {
+        let midst = self.skips() > bytes as u64;
+        if midst {
+            let _ = self.advance(bytes as u64);
+        }
+        midst
     }
 
     /// Bytes that were not seen. True if the message ended with them.

@@ -5,10 +5,9 @@
 //! direction; bodies are in `body`.
 
 use crate::{
-    line::{Cut, DIGITS_MAX, End, Word, cut},
+    line::{Cut, DIGITS_MAX, End, Word, cut, line_end},
     pin::Pin,
 };
-use memchr::memchr2;
 
 /// Bytes of a head or of a trailer section. Servers take 8 to 64 KiB; whoever sends more is
 /// answered with an error or is no HTTP.
@@ -137,19 +136,31 @@ fn second_of_interest(first: u8, second: u8) -> bool {
     )
 }
 
+/// What a name of token characters is.
 fn field_of(name: &[u8]) -> Field {
-    let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
     match name.len() {
-        6 if is(b"expect") => Field::Expect,
-        10 if is(b"connection") => Field::Connection,
-        13 if is(b"authorization") => Field::Credentials,
-        14 if is(b"content-length") => Field::ContentLength,
-        16 if is(b"www-authenticate") => Field::Challenge,
-        17 if is(b"transfer-encoding") => Field::TransferEncoding,
-        18 if is(b"proxy-authenticate") => Field::Challenge,
-        19 if is(b"proxy-authorization") => Field::Credentials,
+        6 if is(name, b"expect") => Field::Expect,
+        10 if is(name, b"connection") => Field::Connection,
+        13 if is(name, b"authorization") => Field::Credentials,
+        14 if is(name, b"content-length") => Field::ContentLength,
+        16 if is(name, b"www-authenticate") => Field::Challenge,
+        17 if is(name, b"transfer-encoding") => Field::TransferEncoding,
+        18 if is(name, b"proxy-authenticate") => Field::Challenge,
+        19 if is(name, b"proxy-authorization") => Field::Credentials,
         _ => Field::Other,
     }
+}
+
+/// Whether token characters are these lower-case letters and hyphens, or the letters' capitals: all
+/// have the bit that makes the difference.
+#[inline]
+fn is<const N: usize>(name: &[u8], other: &[u8; N]) -> bool {
+    let differ = |name: &[u8; N]| {
+        name.iter()
+            .zip(other)
+            .fold(0, |d, (a, b)| d | (a | 0x20) ^ b)
+    };
+    name.as_array().is_some_and(|name| differ(name) == 0)
 }
 
 impl Side {
@@ -241,7 +252,7 @@ impl Side {
             {
                 break;
             }
-            let end = memchr2(b'\r', b'\n', data).map(|at| match &data[at..] {
+            let end = line_end(data).map(|at| match &data[at..] {
                 [b'\r', b'\n', ..] => at + 2,
                 [b'\n', ..] => at + 1,
                 _ => 0,
@@ -289,12 +300,8 @@ impl Side {
             }
             match window.iter().position(|b| !is_token(*b)) {
                 Some(at) if window[at] == b':' => {
-                    self.field = if self.word.is_empty() {
-                        field_of(&window[..at])
-                    } else {
-                        self.word.push(&window[..at]);
-                        self.word.get().map_or(Field::Other, field_of)
-                    };
+                    let name = self.word.whole(&window[..at]);
+                    self.field = name.map_or(Field::Other, field_of);
                     self.word.clear();
                     part = &part[at + 1..];
                     self.stage = match self.field {
