@@ -89,7 +89,10 @@ impl Files {
             dataplane.tool(&["drain", &name, "--undo"])?;
             let policy = self.scene.policy(FILES)?;
             let ends = policy.moves_total.values().flatten();
-            let moved: u64 = ends.filter(|(end, _)| *end == "moved").map(|(_, n)| n).sum();
+            let moved: u64 = ends
+                .filter(|(end, _)| *end == "moved")
+                .map(|(_, n)| n)
+                .sum();
             ensure!(moved == time, "{moved} moves after {time} drains");
         }
         // Between two files it moves as any other does.

@@ -335,7 +335,7 @@ fn nobody_is_asked_who_does_not_cooperate_or_lives_elsewhere() {
     type Change = fn(&mut World, usize);
     let all: [(&str, Change); 4] = [
         ("the owner", |w, pod| {
-            w.told[pod] = ListenerReport::default()
+            w.told[pod] = ListenerReport::default();
         }),
         ("the other", |w, pod| {
             w.told[1 - pod] = ListenerReport::default();
