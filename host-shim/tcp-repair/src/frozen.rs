@@ -3,7 +3,7 @@
 //! Owns the order of steps, and that there is no third way out.
 
 use crate::{
-    Connection, Negotiated, Position, Setting, TcpState,
+    Connection, Negotiated, Position, Setting, TcpState, Window,
     record::QUEUE_BYTES_MAX,
     sys::{self, Queue},
 };
@@ -76,6 +76,8 @@ pub enum ExportError {
 pub struct Frozen {
     socket: OwnedFd,
     reuse: i32,
+    /// As it was: while it is frozen, the peer's is 0.
+    window: Window,
     exported: bool,
     /// One of the exits was taken.
     over: bool,
@@ -123,18 +125,46 @@ impl Frozen {
         let mut frozen = Self {
             socket,
             reuse,
+            window: Window::default(),
             exported: false,
             over: false,
         };
         // It may have changed before it was frozen.
-        match state_of(frozen.socket.as_fd()) {
-            Ok(_) => Ok(frozen),
+        let held = state_of(frozen.socket.as_fd());
+        match held.and_then(|_| frozen.hold().map_err(FreezeError::Kernel)) {
+            Ok(()) => Ok(frozen),
             Err(error) => {
                 frozen.over = true;
                 frozen.leave().map_err(FreezeError::Kernel)?;
                 Err(error)
             }
         }
+    }
+
+    /// Nothing more of what is queued is sent. In repair mode the kernel goes on by its timers
+    /// (pacing), and the peer's acknowledgement of a byte that the restored socket has not sent
+    /// would be dropped there, again and again.
+    fn hold(&mut self) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        let window = sys::window(fd)?;
+        let none = Window {
+            snd_wnd: 0,
+            ..window
+        };
+        sys::set_window(fd, none)?;
+        self.window = window;
+        Ok(())
+    }
+
+    /// What is queued goes on.
+    fn let_go(&self) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        // Our own window may have grown meanwhile.
+        let window = Window {
+            snd_wnd: self.window.snd_wnd,
+            ..sys::window(fd)?
+        };
+        sys::set_window(fd, window)
     }
 
     /// A socket that another process froze, which has ended since; `None` if it is not frozen.
@@ -146,8 +176,11 @@ impl Frozen {
         if !sys::is_frozen(socket.as_fd())? {
             return Ok(None);
         }
+        // Of the peer's window the next acknowledgement tells.
+        let window = sys::window(socket.as_fd())?;
         Ok(Some(Self {
             socket,
+            window,
             // What it was is not known any more; with 0 the server's next start fails.
             reuse: 1,
             exported: false,
@@ -217,7 +250,7 @@ impl Frozen {
         });
         let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
         let buffer = |name| sys::get_int(fd, (libc::SOL_SOCKET, name));
-        let mut connection = Connection {
+        let connection = Connection {
             local,
             remote,
             read_to: at.read_to,
@@ -234,7 +267,7 @@ impl Frozen {
                 sack: options & 2 != 0,
                 timestamp: (options & 1 != 0).then(|| sys::timestamp(fd)).transpose()?,
             },
-            window: sys::window(fd)?,
+            window: self.window,
             traffic_class: if local.is_ipv6() {
                 sys::get_int(fd, class)?
             } else {
@@ -248,15 +281,7 @@ impl Frozen {
             settings: settings.collect::<io::Result<_>>()?,
             congestion: name((libc::IPPROTO_TCP, libc::TCP_CONGESTION))?,
         };
-        // The kernel goes on sending what it had begun to send: that changes no byte.
-        let after = self.position()?;
-        connection.unsent = after.unsent;
-        if after
-            != (Position {
-                unsent: after.unsent,
-                ..at
-            })
-        {
+        if self.position()? != at {
             return Err(ExportError::Changed);
         }
         self.exported = true;
@@ -296,13 +321,25 @@ impl Frozen {
         self.end()
     }
 
-    /// The socket goes on as if nothing had been. Nothing is sent.
+    /// The socket goes on as if nothing had been.
     ///
     /// # Errors
     /// The kernel's.
     pub fn abort(mut self) -> io::Result<()> {
         self.over = true;
-        self.leave()
+        self.go_on()
+    }
+
+    fn go_on(&self) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        let window = self.let_go();
+        self.leave()?;
+        window?;
+        // What was queued and not sent may have lost its timer: this sends it.
+        let place = Setting::NoDelay.place();
+        let no_delay = sys::get_int(fd, place)?;
+        sys::set(fd, place, 1_i32)?;
+        sys::set(fd, place, no_delay)
     }
 
     fn end(&self) -> io::Result<()> {
@@ -330,7 +367,7 @@ impl Drop for Frozen {
         let ended = if self.exported {
             self.end()
         } else {
-            self.leave()
+            self.go_on()
         };
         // Whoever drops it cannot be told; the count says that it happened.
         let _ = ended;
