@@ -33,9 +33,9 @@
 //!   taking and acknowledging what arrives, and after an export nobody would have it. The peer
 //!   sends it again.
 //! - **A frozen socket sees a window of 0**: in repair mode the kernel goes on sending what is
-//!   queued, by its pacing timer, also behind an export. The peer acknowledges such bytes, and Linux
-//!   drops what acknowledges more than the restored socket has sent. Found: with BBR on a busy
-//!   machine, half of 20 downloads that moved 20 times each stood still for good.
+//!   queued, by its pacing timer, also behind an export. The peer acknowledges such bytes, and
+//!   Linux drops what acknowledges more than the restored socket has sent. Found: of five downloads
+//!   that moved 20 times each, with BBR on a busy machine, three stood still for good.
 //! - **A restored socket repeats the last byte that was sent**, in place of the window probe that
 //!   the kernel sends: a probe lies in front of the peer's window, and Linux drops it before it
 //!   looks at what it acknowledges. An acknowledgement that the old socket owed would be missing,
