@@ -3,6 +3,7 @@
 //! transfer`, root). The client's route is not switched within that time.
 
 #[path = "../tests/it/transfer/app.rs"]
+#[allow(dead_code, reason = "a bench uses a part of it")]
 mod app;
 #[path = "../tests/it/daemon/mod.rs"]
 #[allow(dead_code, reason = "a bench uses a part of it")]

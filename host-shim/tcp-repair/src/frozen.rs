@@ -76,9 +76,9 @@ pub enum ExportError {
 pub struct Frozen {
     socket: OwnedFd,
     reuse: i32,
+    /// As it was: while it is frozen, the peer's is 0.
+    window: Window,
     exported: bool,
-    /// The windows as they were before the peer's was closed for the export.
-    window: Option<Window>,
     /// One of the exits was taken.
     over: bool,
 }
@@ -125,19 +125,46 @@ impl Frozen {
         let mut frozen = Self {
             socket,
             reuse,
+            window: Window::default(),
             exported: false,
-            window: None,
             over: false,
         };
         // It may have changed before it was frozen.
-        match state_of(frozen.socket.as_fd()) {
-            Ok(_) => Ok(frozen),
+        let held = state_of(frozen.socket.as_fd());
+        match held.and_then(|_| frozen.hold().map_err(FreezeError::Kernel)) {
+            Ok(()) => Ok(frozen),
             Err(error) => {
                 frozen.over = true;
                 frozen.leave().map_err(FreezeError::Kernel)?;
                 Err(error)
             }
         }
+    }
+
+    /// Nothing more of what is queued is sent. In repair mode the kernel goes on by its timers
+    /// (pacing), and the peer's acknowledgement of a byte that the restored socket has not sent
+    /// would be dropped there, again and again.
+    fn hold(&mut self) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        let window = sys::window(fd)?;
+        let none = Window {
+            snd_wnd: 0,
+            ..window
+        };
+        sys::set_window(fd, none)?;
+        self.window = window;
+        Ok(())
+    }
+
+    /// What is queued goes on.
+    fn let_go(&self) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        // Our own window may have grown meanwhile.
+        let window = Window {
+            snd_wnd: self.window.snd_wnd,
+            ..sys::window(fd)?
+        };
+        sys::set_window(fd, window)
     }
 
     /// A socket that another process froze, which has ended since; `None` if it is not frozen.
@@ -149,13 +176,14 @@ impl Frozen {
         if !sys::is_frozen(socket.as_fd())? {
             return Ok(None);
         }
+        // Of the peer's window the next acknowledgement tells.
+        let window = sys::window(socket.as_fd())?;
         Ok(Some(Self {
             socket,
+            window,
             // What it was is not known any more; with 0 the server's next start fails.
             reuse: 1,
             exported: false,
-            // If it is closed, the answer to the kernel's probe opens it.
-            window: None,
             over: false,
         }))
     }
@@ -188,18 +216,6 @@ impl Frozen {
     /// # Errors
     /// It cannot be exported; it stays frozen.
     pub fn export(&mut self) -> Result<Connection, ExportError> {
-        let fd = self.socket.as_fd();
-        let window = match self.window {
-            Some(window) => window,
-            None => sys::window(fd)?,
-        };
-        // What was never sent must stay so: a restored socket takes no acknowledgement of it.
-        let closed = Window {
-            snd_wnd: 0,
-            ..window
-        };
-        sys::set_window(fd, closed)?;
-        self.window = Some(window);
         let at = self.position()?;
         if at.state != TcpState::Established {
             return Err(ExportError::HalfClosed);
@@ -251,7 +267,7 @@ impl Frozen {
                 sack: options & 2 != 0,
                 timestamp: (options & 1 != 0).then(|| sys::timestamp(fd)).transpose()?,
             },
-            window,
+            window: self.window,
             traffic_class: if local.is_ipv6() {
                 sys::get_int(fd, class)?
             } else {
@@ -305,25 +321,30 @@ impl Frozen {
         self.end()
     }
 
-    /// The socket goes on as if nothing had been. Nothing is sent.
+    /// The socket goes on as if nothing had been.
     ///
     /// # Errors
     /// The kernel's.
     pub fn abort(mut self) -> io::Result<()> {
         self.over = true;
-        self.thaw()
+        self.go_on()
+    }
+
+    fn go_on(&self) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        let window = self.let_go();
+        self.leave()?;
+        window?;
+        // What was queued and not sent may have lost its timer: this sends it.
+        let place = Setting::NoDelay.place();
+        let no_delay = sys::get_int(fd, place)?;
+        sys::set(fd, place, 1_i32)?;
+        sys::set(fd, place, no_delay)
     }
 
     fn end(&self) -> io::Result<()> {
         let fd = self.socket.as_fd();
         sys::disconnect(fd)?;
-        self.leave()
-    }
-
-    fn thaw(&self) -> io::Result<()> {
-        if let Some(window) = self.window {
-            sys::set_window(self.socket.as_fd(), window)?;
-        }
         self.leave()
     }
 
@@ -346,7 +367,7 @@ impl Drop for Frozen {
         let ended = if self.exported {
             self.end()
         } else {
-            self.thaw()
+            self.go_on()
         };
         // Whoever drops it cannot be told; the count says that it happened.
         let _ = ended;

@@ -32,10 +32,10 @@
 //! - **A frozen socket is deaf**, by a filter that drops all: in repair mode the kernel goes on
 //!   taking and acknowledging what arrives, and after an export nobody would have it. The peer
 //!   sends it again.
-//! - **The peer's window is closed before an export** (`TCP_REPAIR_WINDOW`): in repair mode the
-//!   kernel goes on sending (`tcp_tsq_handler`), and what left behind the export would be unsent in
-//!   the record. The peer's acknowledgement of it is beyond all that the restored socket has sent,
-//!   and refused (`tcp_ack`): a download at full speed stood still for ever.
+//! - **A frozen socket sees a window of 0**: in repair mode the kernel goes on sending what is
+//!   queued, by its pacing timer, also behind an export. The peer acknowledges such bytes, and
+//!   Linux drops what acknowledges more than the restored socket has sent. Found: of five downloads
+//!   that moved 20 times each, with BBR on a busy machine, three stood still for good.
 //! - **A restored socket repeats the last byte that was sent**, in place of the window probe that
 //!   the kernel sends: a probe lies in front of the peer's window, and Linux drops it before it
 //!   looks at what it acknowledges. An acknowledgement that the old socket owed would be missing,

@@ -14,6 +14,7 @@ mod replayed;
 mod restart;
 mod rules;
 mod strangers;
+mod transfer;
 mod vectors;
 #[path = "common/verified.rs"]
 mod verified;

@@ -6,7 +6,6 @@
 #![expect(unsafe_code, reason = "C passes pointers and descriptors")]
 #![expect(
     clippy::missing_safety_doc,
-    clippy::not_unsafe_ptr_arg_deref,
     reason = "the header says what a caller must do"
 )]
 

@@ -1,12 +1,13 @@
 //! The exits of a freeze: a connection ends in silence, or goes on, and nobody has it twice.
 
-use crate::scene::{Scene, arrived, until};
+use crate::scene::{Scene, arrived, set_pacing, until};
 use baton_tcp_repair::{ExportError, FreezeError, Frozen, TcpState, bare_drops};
 use socket2::SockRef;
 use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
     os::fd::OwnedFd,
+    time::{Duration, Instant},
 };
 
 fn duplicate(socket: &TcpStream) -> OwnedFd {
@@ -88,6 +89,34 @@ fn a_thawed_socket_goes_on_as_it_was() {
     assert!(reuses, "repair mode takes it away");
     goes_on(&client, &server, b"GET / HTTP/1.1\r\n\r\n");
     assert_eq!(scene.pods[0].count("OutRsts"), 0);
+}
+
+/// The kernel's timer that spreads what is queued goes on, and finds nothing that it may send.
+#[test]
+fn what_is_paced_waits_until_the_socket_is_thawed() {
+    let scene = Scene::new();
+    let (_listener, mut client, mut server) = scene.connect(false);
+    set_pacing(&server, 100_000);
+    let sent = vec![7; 60_000];
+    server.write_all(&sent).expect("room");
+    arrived(&client, 1);
+    let mut frozen = Frozen::new(duplicate(&server)).expect("it is open");
+    let at = frozen.position().expect("numbers");
+    assert!(at.unsent > 0, "{at:?}");
+    let record = frozen.export().expect("all of it");
+    assert_eq!(record.unsent, at.unsent);
+    assert!(record.window.snd_wnd > 0, "{:?}", record.window);
+    // Thirty times what it waits between two segments of that rate.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(450) {
+        assert_eq!(frozen.position().expect("numbers"), at);
+        std::thread::yield_now();
+    }
+    frozen.abort().expect("it goes on");
+    let mut got = vec![0; sent.len()];
+    client.read_exact(&mut got).expect("all of it");
+    assert!(got == sent);
+    goes_on(&client, &server, b"");
 }
 
 #[test]

@@ -93,15 +93,24 @@ pub fn unacknowledged(socket: &TcpStream) -> i32 {
     bytes
 }
 
+/// So many bytes in a second are sent, by a timer.
+pub fn set_pacing(socket: &TcpStream, bytes: i32) {
+    set(socket, libc::SO_MAX_PACING_RATE, bytes);
+}
+
 /// However large.
 pub fn set_send_buffer(socket: &TcpStream, bytes: i32) {
-    // SAFETY: the pointer and the length are those of `bytes`.
+    set(socket, libc::SO_SNDBUFFORCE, bytes);
+}
+
+fn set(socket: &TcpStream, option: i32, value: i32) {
+    // SAFETY: the pointer and the length are those of `value`.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_SNDBUFFORCE,
-            (&raw const bytes).cast(),
+            option,
+            (&raw const value).cast(),
             size_of::<i32>() as libc::socklen_t,
         )
     };
