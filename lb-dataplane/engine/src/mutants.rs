@@ -54,8 +54,6 @@ mutants! {
     TakeWhatIsKept,
     /// A connection that a pod keeps counts as handed on.
     InheritWhatIsKept,
-    /// The old owner may move a flow on while it is being handed on.
-    MoveWhileHandedOn,
     /// A backend's end reaches the client without the question whether anybody listens.
     BelieveEveryEnd,
     /// Kept segments of a closed flow are never given back.

@@ -10,8 +10,10 @@
 //!   owner until the first segment from the new pair, or an authenticated Moved. What is lost in
 //!   between, some 0.1 ms, both kernels repeat. Rejected: holding segments until the answer comes,
 //!   which needs memory for a window of each flow, and waits for whatever does not answer.
-//! - **While the question is open the flow moves in no other way of its own accord.** One that has
-//!   to (its owner ended) drops the transfer; a pod that speaks up after that is reset.
+//! - **While the question is open the flow moves in no other way of its own accord**: were another
+//!   pod asked to adopt it and refused, the flow would go back to an owner that may have handed it
+//!   on meanwhile. One that has to move (its owner ended) drops the transfer; a pod that speaks up
+//!   after that is reset.
 //! - **Only where an adoption cannot do it**: a flow that will be between two requests soon moves
 //!   then, which costs its application nothing. So a drain asks for those flows that are still in
 //!   the middle of a message after [`TRANSFER_AFTER_MS`], and for pinned ones.
@@ -263,7 +265,7 @@ impl Engine {
 
     /// Whether there is one.
     pub(crate) fn transfer_is_open(&self, id: FlowId) -> bool {
-        self.open_transfer(id).is_some() && !self.mutated(Mutant::MoveWhileHandedOn)
+        self.open_transfer(id).is_some()
     }
 
     /// A segment from the pair that a Transfer named, or from the one that the flow had before.
