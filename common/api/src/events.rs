@@ -190,6 +190,8 @@ impl FlowEvent {
             "refused" => format!("refused by {to}: {reason}{why}"),
             "moved" => format!("moved {from} -> {to}{why}"),
             "rolled_back" => format!("stays on {from}, not {to}{why}"),
+            "transfer_asked" => format!("{from} is asked to hand it on"),
+            "transfer_failed" => format!("stays on {from}, which did not hand it on"),
             "owner_lost" if reason == "released" => format!("let go of unread by {from}"),
             "owner_lost" => format!("lost its owner {from}: {reason}"),
             "replayed" => format!("its request is sent again, {from} may have executed it"),
@@ -241,6 +243,8 @@ mod tests {
             ("rolled_back", "stays on a, not b (every request)"),
             ("owner_lost", "lost its owner a: accept queue full"),
             ("pinned", "pinned to a: accept queue full"),
+            ("transfer_asked", "a is asked to hand it on"),
+            ("transfer_failed", "stays on a, which did not hand it on"),
             (
                 "new_kind",
                 "new kind a -> b accept queue full (every request)",

@@ -2,12 +2,15 @@
 //! application that reads nothing, says what nobody asked for, or fills its share, costs nobody
 //! else anything. Knows no Transfers.
 
-use super::decide::LinkId;
+use super::{Place, decide::LinkId};
 use baton_sdk::{
     packet::{self, Nothing},
     wire::{Message, VERSION, reason},
 };
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
 /// Applications of one pod: a process each, and servers have one for each CPU at most.
 pub const LINKS_MAX: usize = 64;
@@ -43,6 +46,17 @@ impl Refused {
             Self::Slow => "slow",
         }
     }
+}
+
+/// A pod whose applications may connect.
+pub struct Pod {
+    pub place: Place,
+    pub listener: Option<(u64, OwnedFd)>,
+    /// How many applications listen on each port.
+    pub ports: BTreeMap<u16, usize>,
+    pub links: usize,
+    /// Its trouble has been told.
+    pub told: bool,
 }
 
 /// One application.

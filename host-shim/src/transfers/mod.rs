@@ -1,10 +1,12 @@
 //! Transfers (`docs/adoption-wire.md`): the thread that moves connections between the applications
 //! of this node's pods. Owns the thread, where it finds pods, and the figures; the order of steps
-//! is [`decide`]'s, what each step does to the kernel [`moving`]'s, who is asked [`serve`]'s.
+//! is [`decide`]'s, what each step does to the kernel [`moving`]'s, who is connected `doors`', who
+//! is asked [`serve`]'s.
 
 mod decide;
 #[cfg(test)]
 mod decide_tests;
+mod doors;
 mod links;
 mod moving;
 mod serve;

@@ -1,19 +1,16 @@
 //! The thread: waits for what is asked and for what applications say, and has each event decided
 //! and its effects done. Owns who is asked, and the limits of what is in progress; never waits for
-//! one application.
+//! one application. Who is connected is `doors`'.
 
 use super::{
-    Figures, Place, Shared,
+    Figures, Shared,
     decide::{Effect, Ended, Event, LinkId, Phase, Step, begin, decide},
-    links::{Heard, LINKS_MAX, Link, MESSAGES_IN_TURN, Refused},
+    links::{Link, Pod, Refused},
     moving::{self, Moving, Target},
 };
 use anyhow::Context;
 use baton_adopter::{Transfer, Transfers};
-use baton_sdk::{
-    packet,
-    wire::{Message, PACKET_BYTES_MAX, reason},
-};
+use baton_sdk::wire::{Message, PACKET_BYTES_MAX, reason};
 use rustix::{
     buffer::spare_capacity,
     event::{
@@ -22,7 +19,6 @@ use rustix::{
         poll,
     },
     io::{Errno, read},
-    net::{SocketFlags, accept_with},
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -31,7 +27,7 @@ use std::{
     sync::{PoisonError, atomic::Ordering, mpsc},
     time::{Duration, Instant},
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 /// Transfers in progress, of which each holds a descriptor and up to 64 KB of its application's: a
 /// sixteenth of the memory that the chart gives host-shim.
@@ -46,19 +42,8 @@ const CHANGED: u64 = 1;
 /// Listeners and links have numbers from here on.
 const FIRST: u64 = 2;
 
-/// A pod whose applications may connect.
-struct Pod {
-    place: Place,
-    listener: Option<(u64, OwnedFd)>,
-    /// How many applications listen on each port.
-    ports: BTreeMap<u16, usize>,
-    links: usize,
-    /// Its trouble has been told.
-    told: bool,
-}
-
 /// A Transfer in progress.
-struct Open {
+pub struct Open {
     ask: Transfer,
     phase: Phase,
     deadline: Instant,
@@ -69,15 +54,15 @@ struct Open {
     why: String,
 }
 
-struct Serving<'a> {
-    transfers: &'a Transfers,
-    figures: &'a Figures,
+pub struct Serving<'a> {
+    pub transfers: &'a Transfers,
+    pub figures: &'a Figures,
     epoll: OwnedFd,
-    pods: BTreeMap<u64, Pod>,
-    links: HashMap<LinkId, Link>,
+    pub pods: BTreeMap<u64, Pod>,
+    pub links: HashMap<LinkId, Link>,
     /// Which pod's listener.
-    listeners: HashMap<u64, u64>,
-    open: BTreeMap<u64, Open>,
+    pub listeners: HashMap<u64, u64>,
+    pub open: BTreeMap<u64, Open>,
     asked: HashSet<Transfer>,
     next: u64,
     /// Applications that could not be told something.
@@ -155,11 +140,11 @@ pub fn serve(transfers: &Transfers, shared: &Shared, figures: &Figures) -> anyho
 }
 
 impl Serving<'_> {
-    fn watch(&self, fd: BorrowedFd<'_>, id: u64) -> anyhow::Result<()> {
+    pub fn watch(&self, fd: BorrowedFd<'_>, id: u64) -> anyhow::Result<()> {
         epoll::add(&self.epoll, fd, EventData::new_u64(id), EventFlags::IN).context("epoll")
     }
 
-    fn number(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
@@ -172,130 +157,7 @@ impl Serving<'_> {
         Timespec::try_from(left + Duration::from_millis(1)).ok()
     }
 
-    /// Pods come and go. Returns whether each has its socket.
-    fn know(&mut self, places: Vec<Place>) -> bool {
-        let cookies: HashSet<u64> = places.iter().map(|place| place.cookie).collect();
-        let gone: Vec<u64> = self.pods.keys().copied().collect();
-        for cookie in gone.into_iter().filter(|c| !cookies.contains(c)) {
-            let of_it = self.links.values().filter(|link| link.pod == cookie);
-            let of_it: Vec<_> = of_it.map(|link| link.id).collect();
-            for link in of_it {
-                self.close(link, None);
-            }
-            if let Some((id, _)) = self.pods.remove(&cookie).and_then(|pod| pod.listener) {
-                self.listeners.remove(&id);
-            }
-        }
-        let mut all_bound = true;
-        for place in places {
-            let cookie = place.cookie;
-            let pod = self.pods.entry(cookie).or_insert_with(|| Pod {
-                place: place.clone(),
-                listener: None,
-                ports: BTreeMap::new(),
-                links: 0,
-                told: false,
-            });
-            pod.place = place;
-            if pod.listener.is_some() {
-                continue;
-            }
-            match bind(&pod.place) {
-                Ok(listener) => {
-                    let id = self.number();
-                    if let Err(problem) = self.watch(listener.as_fd(), id) {
-                        warn!(%problem, "an application's connections cannot be waited for");
-                        continue;
-                    }
-                    self.listeners.insert(id, cookie);
-                    if let Some(pod) = self.pods.get_mut(&cookie) {
-                        pod.listener = Some((id, listener));
-                    }
-                }
-                Err(problem) => {
-                    all_bound = false;
-                    if !std::mem::replace(&mut pod.told, true) {
-                        warn!(
-                            netns = %pod.place.netns,
-                            problem = format!("{problem:#}"),
-                            "applications cannot connect there: does another process have the abstract socket `baton`?"
-                        );
-                    }
-                }
-            }
-        }
-        all_bound
-    }
-
-    fn accept(&mut self, cookie: u64) {
-        for _ in 0..MESSAGES_IN_TURN {
-            let Some(pod) = self.pods.get_mut(&cookie) else {
-                return;
-            };
-            let Some((_, listener)) = &pod.listener else {
-                return;
-            };
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = accept_with(listener, flags) else {
-                return;
-            };
-            if pod.links >= LINKS_MAX {
-                self.figures.refuse(Refused::TooMany);
-                let reason = format!("{LINKS_MAX} applications of the pod are connected");
-                let _ = packet::send(&socket, &Message::Bye { reason }, None);
-                continue;
-            }
-            pod.links += 1;
-            let id = self.number();
-            if self.watch(socket.as_fd(), id).is_err() {
-                if let Some(pod) = self.pods.get_mut(&cookie) {
-                    pod.links -= 1;
-                }
-                continue;
-            }
-            self.links.insert(id, Link::new(id, cookie, socket));
-            self.figures.links.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn hear(&mut self, id: LinkId, space: &mut [u8]) {
-        for _ in 0..MESSAGES_IN_TURN {
-            let Some(link) = self.links.get_mut(&id) else {
-                return;
-            };
-            match link.hear(space) {
-                Heard::Nothing => return,
-                Heard::Closed(why) => {
-                    self.close(id, why);
-                    return;
-                }
-                Heard::Hello(ports) => {
-                    let cookie = link.pod;
-                    self.listens(cookie, &ports);
-                }
-                Heard::Said(message, descriptor) => self.said(id, message, descriptor),
-            }
-        }
-    }
-
-    /// One more application that listens on these.
-    fn listens(&mut self, cookie: u64, ports: &[u16]) {
-        let Some(pod) = self.pods.get_mut(&cookie) else {
-            return;
-        };
-        info!(netns = %pod.place.netns, ?ports, "an application is connected");
-        for port in ports {
-            let count = pod.ports.entry(*port).or_default();
-            *count += 1;
-            if *count == 1
-                && let Err(problem) = self.transfers.set_cooperates(cookie, *port, true)
-            {
-                warn!(%problem, "no dataplane will ask for its connections");
-            }
-        }
-    }
-
-    fn said(&mut self, from: LinkId, message: Message, descriptor: Option<OwnedFd>) {
+    pub fn said(&mut self, from: LinkId, message: Message, descriptor: Option<OwnedFd>) {
         let (id, event) = match message {
             Message::NotMine { id } => (id, Event::NotMine(from)),
             Message::Refuse { id, .. } => (id, Event::Refused(from)),
@@ -450,7 +312,7 @@ impl Serving<'_> {
     }
 
     /// Has an event decided, and those that follow from its effects.
-    fn feed(&mut self, id: u64, event: Event) {
+    pub fn feed(&mut self, id: u64, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let Some(open) = self.open.get_mut(&id) else {
@@ -595,33 +457,6 @@ impl Serving<'_> {
         }
     }
 
-    fn close(&mut self, id: LinkId, why: Option<Refused>) {
-        let Some(link) = self.links.remove(&id) else {
-            return;
-        };
-        self.figures.links.fetch_sub(1, Ordering::Relaxed);
-        if let Some(why) = why {
-            self.figures.refuse(why);
-            info!(why = why.label(), "an application's connection is closed");
-        }
-        if let Some(pod) = self.pods.get_mut(&link.pod) {
-            pod.links -= 1;
-            for port in link.ports.iter().flatten() {
-                let Some(count) = pod.ports.get_mut(port) else {
-                    continue;
-                };
-                *count -= 1;
-                if *count == 0 {
-                    pod.ports.remove(port);
-                    let _ = self.transfers.set_cooperates(link.pod, *port, false);
-                }
-            }
-        }
-        for transfer in self.open.keys().copied().collect::<Vec<_>>() {
-            self.feed(transfer, Event::Closed(id));
-        }
-    }
-
     fn end_leases(&mut self) {
         let now = Instant::now();
         let over = self.open.iter().filter(|(_, open)| open.deadline <= now);
@@ -639,16 +474,6 @@ impl Serving<'_> {
             self.close(id, None);
         }
     }
-}
-
-/// The abstract socket in a pod's namespace.
-fn bind(place: &Place) -> anyhow::Result<OwnedFd> {
-    let open = place.netns.open()?;
-    anyhow::ensure!(
-        open.cookie() == place.cookie,
-        "its namespace is another one"
-    );
-    Ok(open.within(packet::open)??)
 }
 
 fn has_hung_up(link: &Link) -> bool {
