@@ -539,11 +539,9 @@ impl Policy {
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Option<u16> {
-        let pool = &self.pools[usize::from(v6)];
-        let at = pool.two_choices(backends, now, rng, |at| {
-            pool.members[at].backend != except && pool.adopts(at, backends, now)
-        })?;
-        Some(pool.members[at].backend)
+        self.choose_usable(v6, backends, now, rng, |index| {
+            index != except && backends[usize::from(index)].adopter.adoptable(now)
+        })
     }
 
     /// Any adoptable backend that may be given one more flow this millisecond, the better of two.
@@ -555,14 +553,10 @@ impl Policy {
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Option<u16> {
-        let pool = &self.pools[usize::from(v6)];
-        let at = pool.two_choices(backends, now, rng, |at| {
-            let index = pool.members[at].backend;
-            Some(index) != except
-                && pool.adopts(at, backends, now)
-                && backends[usize::from(index)].budget.has_room(now)
-        })?;
-        Some(pool.members[at].backend)
+        self.choose_usable(v6, backends, now, rng, |index| {
+            let backend = &backends[usize::from(index)];
+            Some(index) != except && backend.adopter.adoptable(now) && backend.budget.has_room(now)
+        })
     }
 
     /// Any backend that takes flows and of which this is so, the better of two.

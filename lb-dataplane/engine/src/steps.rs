@@ -7,7 +7,7 @@ use crate::{
     clock::Instant,
     counters::Counter,
     figures::Reset,
-    handover::{Mark, keeps_transfer},
+    handover::Mark,
     ids::FlowId,
     mutants::Mutant,
     ports::Rest,
@@ -37,7 +37,7 @@ impl Engine {
         if row.to != State::Gone {
             let flow = &mut self.flows[id];
             flow.state = row.to;
-            if flow.progress.is(Mark::Transfer) && !keeps_transfer(row.to) {
+            if flow.progress.is(Mark::Transfer) && !row.to.is_open() {
                 self.drop_transfer(now, id);
             }
         }

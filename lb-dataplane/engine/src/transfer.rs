@@ -208,7 +208,7 @@ impl Engine {
             return u64::MAX;
         };
         if transfer.stage != Stage::Asked {
-            self.drop_transfer(now, transfer.flow);
+            self.end_transfer(now, slot);
             return u64::MAX;
         }
         let waited_ms = now.ms().saturating_sub(transfer.begun_ms);
@@ -237,20 +237,26 @@ impl Engine {
         due_ms
     }
 
-    /// The flow ends or goes another way, or there is nothing more to do.
+    /// The flow ends or goes another way.
     #[cold]
     pub(crate) fn drop_transfer(&mut self, now: Instant, id: FlowId) {
-        self.flows[id].progress.set(Mark::Transfer, false);
-        let Some(slot) = self.transfers.of(id) else {
-            debug_assert!(false, "a mark without a place");
+        let slot = self.transfers.of(id);
+        debug_assert!(slot.is_some(), "a mark without a place");
+        if let Some(slot) = slot {
+            self.end_transfer(now, slot);
+        }
+    }
+
+    /// There is nothing more to do.
+    fn end_transfer(&mut self, now: Instant, slot: u16) {
+        let Some(transfer) = self.transfers.close(slot) else {
             return;
         };
-        if let Some(leg) = self.transfers.get(slot).map(|t| t.leg)
-            && leg.is_some()
-        {
-            self.free_leg(now, leg, Rest::Quiet);
+        let flow = &mut self.flows[transfer.flow];
+        flow.progress.set(Mark::Transfer, false);
+        if transfer.leg.is_some() {
+            self.free_leg(now, transfer.leg, Rest::Quiet);
         }
-        self.transfers.close(slot);
     }
 
     /// The flow's transfer, if its owner may hand it on at any moment.
@@ -329,7 +335,8 @@ impl Engine {
                 self.transfer_fails(now, slot);
             }
             (Message::Answer(Reason::Renew, _), Some((slot, _))) => {
-                // Another pod than the one that has the flow.
+                // Another pod than the one that has the flow, of which nobody knows.
+                self.counters.add(Counter::TransfersUnanswered);
                 self.transfer_fails(now, slot);
                 self.backends[usize::from(owner)].adopter.forget(0);
                 self.probes.by(now.ms());

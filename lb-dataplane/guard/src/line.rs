@@ -4,6 +4,7 @@
 //! ends. Never keeps a line.
 
 use crate::pin::Pin;
+use memchr::memchr2;
 
 /// How a piece of a line ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,48 +25,6 @@ pub(crate) struct Cut<'a> {
     pub(crate) used: usize,
 }
 
-/// The first CR or LF. Lines of heads are short: a call of the `memchr` crate's took longer.
-#[inline]
-pub(crate) fn line_end(data: &[u8]) -> Option<usize> {
-    let (blocks, rest) = data.as_chunks::<16>();
-    for (number, block) in blocks.iter().enumerate() {
-        // One comparison of all bytes, as the compiler vectorises it.
-        if block.iter().fold(false, |any, byte| any | (*byte <= b'\r'))
-            && let Some(at) = end_in(block)
-        {
-            return Some(number * 16 + at);
-        }
-    }
-    let at = end_in(rest)?;
-    Some(data.len() - rest.len() + at)
-}
-
-/// The same where it is near.
-#[inline(always)]
-fn end_in(data: &[u8]) -> Option<usize> {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    let ends = |byte: &u8| matches!(byte, b'\r' | b'\n');
-    let (words, rest) = data.as_chunks::<8>();
-    for (number, word) in words.iter().enumerate() {
-        let of = u64::from_le_bytes(*word);
-        // The top bit of each byte below CR + 1, the first of them for certain.
-        let below = of.wrapping_sub(ONES * u64::from(b'\r' + 1)) & !of & (ONES << 7);
-        if below != 0 {
-            let first = below.trailing_zeros() as usize / 8;
-            // Else it is a tab, or no text.
-            let at = match ends(&word[first]) {
-                true => Some(first),
-                false => word.iter().position(ends),
-            };
-            if let Some(at) = at {
-                return Some(number * 8 + at);
-            }
-        }
-    }
-    let at = rest.iter().position(ends)?;
-    Some(data.len() - rest.len() + at)
-}
-
 /// Cuts `data` (not empty) at the first line end. `cr` remembers a CR that was the last byte of the
 /// data before.
 #[inline]
@@ -82,7 +41,7 @@ pub(crate) fn cut<'a>(cr: &mut bool, data: &'a [u8]) -> Cut<'a> {
             _ => piece(0, End::BareCr, 0),
         };
     }
-    match line_end(data) {
+    match memchr2(b'\r', b'\n', data) {
         None => piece(data.len(), End::Open, data.len()),
         Some(at) if data[at] == b'\n' => piece(at, End::Line, at + 1),
         Some(at) => match data.get(at + 1) {

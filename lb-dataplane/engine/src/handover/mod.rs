@@ -33,7 +33,7 @@ mod types;
 pub use client::{ClientData, ClientFin, client_data, client_fin};
 pub use ending::{Reset, challenge, judge_reset};
 pub use release::{answers_release, may_be_released};
-pub use transfer::{is_left_over, keeps_transfer, may_be_transferred, shows_heir};
+pub use transfer::{is_left_over, may_be_transferred, shows_heir};
 pub use types::{
     Decision, Effect, End, Input, Mark, Numbers, Progress, Reply, Restored, Safeguards, Talk, Then,
     View,

@@ -3,7 +3,6 @@
 //! Owns no time and no choice of a pod (`transfer` of the engine).
 
 use super::{Mark, Numbers, View};
-use crate::states::State;
 use baton_packet::{Flags, Segment, parse_adoption};
 
 /// Whether a flow may be handed on by its application: both ends are open, its owner is confirmed
@@ -12,13 +11,6 @@ use baton_packet::{Flags, Segment, parse_adoption};
 #[must_use]
 pub fn may_be_transferred(view: &View) -> bool {
     view.state.is_open() && !view.progress.is(Mark::ReleaseAsked)
-}
-
-/// Whether a flow has to wait with all other ways of moving while a transfer is open. A flow that
-/// is not open any more has none.
-#[must_use]
-pub fn keeps_transfer(state: State) -> bool {
-    state.is_open()
 }
 
 /// Whether a segment from the pair that a Transfer named is the connection's. Both its numbers are

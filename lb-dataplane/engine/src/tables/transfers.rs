@@ -105,10 +105,11 @@ impl Transfers {
         self.is_due(slot, due_ms);
     }
 
-    pub(crate) fn close(&mut self, slot: u16) {
-        if self.slots[usize::from(slot)].take().is_some() {
-            self.free.push(slot);
-        }
+    /// Nobody has the place any more; who had it.
+    pub(crate) fn close(&mut self, slot: u16) -> Option<Transfer> {
+        let transfer = self.slots[usize::from(slot)].take()?;
+        self.free.push(slot);
+        Some(transfer)
     }
 
     /// The next one from a slot on that is due, and when the ones before it are.

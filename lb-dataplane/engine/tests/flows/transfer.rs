@@ -416,6 +416,7 @@ fn a_pod_that_was_replaced_ends_the_question() {
     assert!(w.inject(&answer).is_empty());
     assert!(transfers(&w.run_ms(300)).is_empty());
     assert_eq!(w.count(Counter::TransfersKept), 0);
+    assert_eq!(w.count(Counter::TransfersUnanswered), 1);
     let _ = c;
 }
 

@@ -5,9 +5,10 @@
 //! direction; bodies are in `body`.
 
 use crate::{
-    line::{Cut, DIGITS_MAX, End, Word, cut, line_end},
+    line::{Cut, DIGITS_MAX, End, Word, cut},
     pin::Pin,
 };
+use memchr::memchr2;
 
 /// Bytes of a head or of a trailer section. Servers take 8 to 64 KiB; whoever sends more is
 /// answered with an error or is no HTTP.
@@ -252,7 +253,7 @@ impl Side {
             {
                 break;
             }
-            let end = line_end(data).map(|at| match &data[at..] {
+            let end = memchr2(b'\r', b'\n', data).map(|at| match &data[at..] {
                 [b'\r', b'\n', ..] => at + 2,
                 [b'\n', ..] => at + 1,
                 _ => 0,
