@@ -78,6 +78,9 @@ pub struct Frozen {
     reuse: i32,
     /// As it was: while it is frozen, the peer's is 0.
     window: Window,
+    /// Not sent yet. Known from the begin only: a timer that fires while the send queue is chosen
+    /// has the kernel count all of it as sent, and send none (`tcp_write_xmit`).
+    unsent: u32,
     exported: bool,
     /// One of the exits was taken.
     over: bool,
@@ -126,6 +129,7 @@ impl Frozen {
             socket,
             reuse,
             window: Window::default(),
+            unsent: 0,
             exported: false,
             over: false,
         };
@@ -153,6 +157,7 @@ impl Frozen {
         };
         sys::set_window(fd, none)?;
         self.window = window;
+        self.unsent = sys::unacknowledged(fd)?.1;
         Ok(())
     }
 
@@ -178,9 +183,11 @@ impl Frozen {
         }
         // Of the peer's window the next acknowledgement tells.
         let window = sys::window(socket.as_fd())?;
+        let unsent = sys::unacknowledged(socket.as_fd())?.1;
         Ok(Some(Self {
             socket,
             window,
+            unsent,
             // What it was is not known any more; with 0 the server's next start fails.
             reuse: 1,
             exported: false,
@@ -196,7 +203,7 @@ impl Frozen {
         let fd = self.socket.as_fd();
         let state = state_of(fd).map_err(|error| io::Error::other(error.to_string()))?;
         let unread = sys::unread(fd)?;
-        let (unacknowledged, unsent) = sys::unacknowledged(fd)?;
+        let (unacknowledged, _) = sys::unacknowledged(fd)?;
         // A FIN takes a number of its own (RFC 9293, 3.4) and is not counted as unread (`tcp_inq`).
         let fin = u32::from(state == TcpState::CloseWait);
         let end = sys::queue_end(fd, Queue::Receive)?;
@@ -206,7 +213,7 @@ impl Frozen {
             unread,
             written_to: sys::queue_end(fd, Queue::Send)?,
             unacknowledged,
-            unsent,
+            unsent: self.unsent,
         })
     }
 
@@ -321,7 +328,8 @@ impl Frozen {
         self.end()
     }
 
-    /// The socket goes on as if nothing had been.
+    /// The socket goes on as if nothing had been; what the kernel took for sent meanwhile (see
+    /// `unsent`) comes with its retransmission time-out.
     ///
     /// # Errors
     /// The kernel's.
