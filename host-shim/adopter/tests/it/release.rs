@@ -14,12 +14,15 @@ use baton_adopter::{Adopter, Asks, Attachment, Outcome, Pass, Releases};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Resource, Rlimit, getrlimit, setrlimit},
+    time::Timespec,
 };
 use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 const RELEASE_MARK: u16 = 0xBA80;
@@ -298,6 +301,30 @@ fn answer(pod: &Pod, to: &Segment) -> u16 {
     }
 }
 
+/// What a copy is told, once it is decided: a pass decides none whose lease is over, and the next
+/// copy asks again.
+fn decided(pod: &Pod, asks: &mut Asks<'_>, ours: SocketAddr) -> u16 {
+    let segment = pod.release(ours, SEQ, ACKED);
+    let mut told = None;
+    wait_for("it is decided", || {
+        pod.lab.send(&segment);
+        for (cookie, asked) in asks.gather().expect("the ring") {
+            pod.releases
+                .pass(&pod.lab.netns(), cookie, &asked)
+                .expect("a pass");
+        }
+        let patience = Duration::from_millis(20);
+        while let Some(received) = pod.lab.receive_within(ours, patience) {
+            if let Some((message, _)) = Message::parse(&received.segment) {
+                told = Some(message.mss);
+                return true;
+            }
+        }
+        false
+    });
+    told.expect("it is set")
+}
+
 #[test]
 fn other_numbers_and_no_connection_are_kept() {
     let pod = Pod::new(false);
@@ -493,13 +520,21 @@ fn a_reader_at_the_same_moment_has_all_or_nothing() {
             }
             asked.len() == usize::from(EACH)
         });
+        let passed = AtomicBool::new(false);
         let got: Vec<bool> = std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                // In the middle of the pass: when the first one is over.
+                // In the middle of the pass: when the first one is over. Behind it, if none is.
                 let flags = PollFlags::empty();
                 let first = |connection| PollFd::new(connection, flags);
                 let mut any: Vec<_> = connections.iter().map(first).collect();
-                poll(&mut any, None).expect("one of them ends");
+                let a_moment = Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 1_000_000,
+                };
+                while !passed.load(Ordering::Acquire)
+                    && poll(&mut any, Some(&a_moment)).expect("they are open") == 0
+                {
+                }
                 let read = |mut connection: &TcpStream| {
                     let mut bytes = [0; 64];
                     match connection.read(&mut bytes) {
@@ -519,12 +554,11 @@ fn a_reader_at_the_same_moment_has_all_or_nothing() {
                 .pass(&pod.lab.netns(), cookie, &asked)
                 .expect("a pass")
                 .expect("the namespace is the same");
+            passed.store(true, Ordering::Release);
             reader.join().expect("the reader")
         });
         for (ours, got) in clients().zip(got) {
-            let segment = pod.release(ours, SEQ, ACKED);
-            pod.lab.send(&segment);
-            let told = answer(&pod, &segment);
+            let told = decided(&pod, &mut asks, ours);
             assert_eq!(told, if got { KEPT } else { RELEASED }, "{ours}");
             *(if got { &mut read } else { &mut released }) += 1;
         }
