@@ -43,6 +43,9 @@
 //!   gives the new socket its first estimate of the round trip, so that it does not wait 3 s before
 //!   its first repetition. With a full congestion window (10 segments, RFC 6928) the byte could not
 //!   leave before the peer acknowledges it; then it is the probe, whose answer acknowledges all.
+//! - **A restored socket hears of the peer's segment size before it connects**: told with the other
+//!   options only, it sends segments of 524 bytes for good. Found: a download that had moved once
+//!   ran at half of its rate.
 //! - **What was never sent is written behind the commit**: in repair mode it would count as sent
 //!   (`tcp_write_xmit`) and wait for a repetition.
 //!

@@ -18,6 +18,9 @@ use std::{
 /// Most bytes that one call puts into the receive queue: the kernel makes one buffer of them
 /// (`tcp_send_rcvq`).
 const PIECE_BYTES: usize = 32 << 10;
+/// What `TCP_MAXSEG` takes (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
+const MSS_MIN: u32 = 88;
+const MSS_MAX: u32 = 32_767;
 /// linux/tcp.h, options of a handshake (RFC 9293, 7323, 2018).
 const MSS: u32 = 2;
 const WINDOW_SCALE: u32 = 3;
@@ -112,9 +115,14 @@ impl Restoring {
         socket
             .bind(&SockAddr::from(c.local))
             .says("the local end")?;
+        // Also in the list of options below, which the length of segments does not follow any more
+        // (`tcp_connect_init`, `tcp_sync_mss`).
+        let own = u32::from(c.negotiated.mss).clamp(MSS_MIN, MSS_MAX);
+        socket.set_tcp_mss(own).says("the segments' length")?;
         socket
             .connect(&SockAddr::from(c.remote))
             .says("the remote end")?;
+        socket.set_tcp_mss(0).says("the segments' length")?;
         // Only while no byte was sent.
         sys::set_options(fd, &options(c)).says("what the handshake agreed on")?;
         if let Some(value) = c.negotiated.timestamp {

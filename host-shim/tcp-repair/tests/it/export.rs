@@ -1,6 +1,8 @@
 //! Connections that go from one pod's socket to another's, with all that is queued.
 
-use crate::scene::{Scene, arrived, patient, set_send_buffer, unacknowledged, until};
+use crate::scene::{
+    Scene, arrived, patient, segment_bytes, set_send_buffer, unacknowledged, until,
+};
 use baton_tcp_repair::{
     Connection, ExportError, FreezeError, Frozen, QUEUE_BYTES_MAX, RestoreError, Restoring, decode,
     encode,
@@ -86,6 +88,27 @@ fn both_directions_go_on_at_the_byte() {
             for space in [&scene.client, &scene.pods[0], &scene.pods[1]] {
                 assert_eq!(space.count("OutRsts"), 0, "{v6} {len}");
             }
+        }
+    }
+}
+
+/// Segments stay as long as they were, also of a peer that takes short ones.
+#[test]
+fn segments_are_as_long_as_before() {
+    for v6 in [false, true] {
+        for peers in [None, Some(700)] {
+            let scene = Scene::new();
+            let (_listener, client, server) = scene.connect_with_mss(v6, peers);
+            let before = segment_bytes(&server);
+            let header = if v6 { 60 } else { 40 };
+            let wanted = peers.unwrap_or(1_500 - header) - 12;
+            assert_eq!(before, wanted);
+            let (_, mut server) = moved(&scene, server);
+            assert_eq!(segment_bytes(&server), before);
+            let sent = bytes(7, 64 << 10);
+            server.write_all(&sent).expect("room");
+            exact(&client, &sent);
+            assert_eq!(segment_bytes(&server), before);
         }
     }
 }

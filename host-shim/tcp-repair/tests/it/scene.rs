@@ -2,13 +2,14 @@
 //! reaches. The namespaces have no names and go with their last descriptor.
 #![expect(
     unsafe_code,
-    reason = "unshare(2) of a thread, SIOCOUTQ and SO_SNDBUFFORCE have no safe binding"
+    reason = "unshare(2) of a thread, SIOCOUTQ, SO_SNDBUFFORCE and TCP_INFO have no safe binding"
 )]
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use socket2::{Domain, Socket, Type};
 use std::{
     fs::{self, File},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::fd::{AsFd, AsRawFd},
     process::Command,
     thread,
@@ -91,6 +92,24 @@ pub fn unacknowledged(socket: &TcpStream) -> i32 {
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     assert_eq!(done, 0);
     bytes
+}
+
+/// Most bytes of a segment that it sends: `tcpi_snd_mss` of `struct tcp_info`.
+pub fn segment_bytes(socket: &TcpStream) -> u32 {
+    let mut info = [0_u32; 5];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the pointer and the length are those of `info`.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    assert_eq!((done, len), (0, 20));
+    info[4]
 }
 
 /// So many bytes in a second are sent, by a timer.
@@ -178,11 +197,27 @@ impl Scene {
 
     /// A listener of the first pod, a client's connection, and its accepted end.
     pub fn connect(&self, v6: bool) -> (TcpListener, TcpStream, TcpStream) {
+        self.connect_with_mss(v6, None)
+    }
+
+    /// Of a client that takes segments of at most that size.
+    pub fn connect_with_mss(
+        &self,
+        v6: bool,
+        mss: Option<u32>,
+    ) -> (TcpListener, TcpStream, TcpStream) {
         let at = if v6 { "[fd00::2]:80" } else { "10.9.0.2:80" };
+        let at: SocketAddr = at.parse().expect("an address");
         let listener = self.pods[0].run(|| TcpListener::bind(at).expect("a port"));
-        let client = self
-            .client
-            .run(|| TcpStream::connect(at).expect("it listens"));
+        let client = self.client.run(|| {
+            let client = Socket::new(Domain::for_address(at), Type::STREAM, None);
+            let client = client.expect("a socket");
+            if let Some(mss) = mss {
+                client.set_tcp_mss(mss).expect("before it connects");
+            }
+            client.connect(&at.into()).expect("it listens");
+            TcpStream::from(client)
+        });
         let (server, _) = listener.accept().expect("a connection");
         (listener, patient(client), patient(server))
     }
