@@ -1,4 +1,4 @@
-//! Compiles the BPF program with clang and hands the object to `src/object.rs`.
+//! Compiles the BPF programs with clang and hands the objects to `src/object.rs` and `src/warm.rs`.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::{env, path::PathBuf};
@@ -12,16 +12,18 @@ fn main() {
     // cpu v3 (Linux 5.1): 32-bit comparisons, fewer instructions on the path that every packet
     // takes.
     let arguments = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-I", &multiarch];
-    SkeletonBuilder::new()
-        .source("src/bpf/adopter.bpf.c")
-        .obj(out.join("adopter.bpf.o"))
-        .clang_args(arguments)
-        .build()
-        .unwrap_or_else(|error| {
-            panic!(
-                "cannot compile src/bpf/adopter.bpf.c (clang 14 or newer and the Linux user-space headers are needed, \
-                 on Debian and Ubuntu: apt-get install clang linux-libc-dev): {error:?}"
-            )
-        });
+    for program in ["adopter", "warm"] {
+        SkeletonBuilder::new()
+            .source(format!("src/bpf/{program}.bpf.c"))
+            .obj(out.join(format!("{program}.bpf.o")))
+            .clang_args(arguments)
+            .build()
+            .unwrap_or_else(|error| {
+                panic!(
+                    "cannot compile src/bpf/{program}.bpf.c (clang 14 or newer and the Linux user-space headers are needed, \
+                     on Debian and Ubuntu: apt-get install clang linux-libc-dev): {error:?}"
+                )
+            });
+    }
     println!("cargo:rerun-if-changed=src/bpf");
 }

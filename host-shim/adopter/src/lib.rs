@@ -1,5 +1,5 @@
 //! The adopter: a BPF program that lets a pod's listener accept a live TCP connection that another
-//! pod began, and its loader.
+//! pod began, and its loader. Beside it the other BPF program of host-shim, [`Warm`].
 //!
 //! [`Adopter::load`] loads the program once, [`Adopter::attach`] puts it on a pod's interface,
 //! [`Adopter::set_key`] gives it the secrets. With a pin directory everything outlives the process:
@@ -22,6 +22,7 @@ mod releases;
 mod rules;
 mod sys;
 mod transfers;
+mod warm;
 
 pub use adopter::{Adopter, EPOCHS};
 pub use attachment::{Attachment, AttachmentId, Hook};
@@ -32,3 +33,4 @@ pub use outcome::{Counters, Outcome};
 pub use releases::{Ask, Asks, Pass, Releases};
 pub use sys::netns_cookie;
 pub use transfers::{Transfer, TransferAsks, Transfers};
+pub use warm::Warm;

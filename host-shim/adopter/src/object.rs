@@ -71,7 +71,7 @@ pub(crate) struct Loaded {
 
 /// Forces cargo's include to be aligned as the ELF reader of libbpf needs it.
 #[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
+pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
 static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/adopter.bpf.o")));
 
@@ -85,7 +85,7 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
     }
 }
 
-fn refuse(e: &libbpf_rs::Error) -> Error {
+pub(crate) fn refuse(e: &libbpf_rs::Error) -> Error {
     let said = what_was_said();
     Error::Load {
         reason: if said.is_empty() {

@@ -15,7 +15,7 @@ pub use decide::Ended;
 pub use links::Refused;
 
 use anyhow::Context;
-use baton_adopter::{Adopter, Netns, Transfers};
+use baton_adopter::{Adopter, Netns, Transfers, Warm};
 use prometheus::{Histogram, HistogramOpts};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -23,7 +23,7 @@ use rustix::{
 };
 use std::{
     collections::BTreeMap,
-    os::fd::OwnedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -105,6 +105,27 @@ struct Shared {
     unbound: AtomicBool,
 }
 
+/// Congestion windows go with their connections, where the kernel lets them.
+#[derive(Debug)]
+struct Warmth(Option<Warm>);
+
+impl Warmth {
+    fn load() -> Self {
+        let warm = Warm::load().inspect_err(|problem| {
+            warn!(%problem, "connections that are moved begin with the kernel's initial congestion window");
+        });
+        Self(warm.ok())
+    }
+}
+
+impl baton_tcp_repair::Warm for Warmth {
+    fn set(&self, socket: BorrowedFd<'_>, window: u32, threshold: u32) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|warm| warm.set(socket, window, threshold).is_ok())
+    }
+}
+
 /// The running thread. Ends when this is dropped.
 #[derive(Debug)]
 pub struct Mover {
@@ -114,7 +135,7 @@ pub struct Mover {
 }
 
 impl Mover {
-    fn start(transfers: Transfers) -> anyhow::Result<Self> {
+    fn start(transfers: Transfers, warm: Warmth) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             places: Mutex::default(),
             changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -127,7 +148,7 @@ impl Mover {
         let thread = std::thread::Builder::new()
             .name("transfers".into())
             .spawn(move || {
-                if let Err(problem) = serve::serve(&transfers, &of_thread, &counted) {
+                if let Err(problem) = serve::serve(&transfers, &warm, &of_thread, &counted) {
                     error!(
                         problem = format!("{problem:#}"),
                         "no connection is moved between applications any more: restart host-shim, and report this"
@@ -184,7 +205,7 @@ pub fn start(adopter: &Adopter) -> anyhow::Result<Result<Mover, String>> {
         warn!(reason, "connections stay where they are between requests");
         return Ok(Err(reason));
     }
-    Ok(Ok(Mover::start(adopter.transfers()?)?))
+    Ok(Ok(Mover::start(adopter.transfers()?, Warmth::load())?))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use super::{Place, decide::Step};
 use baton_adopter::{OpenNetns, Transfer, netns_cookie};
-use baton_tcp_repair::{Connection, Frozen, Restoring, decode, encode};
+use baton_tcp_repair::{Connection, Frozen, Restoring, Warm, decode, encode};
 use nix::ifaddrs::getifaddrs;
 use rustix::{
     net::{getpeername, getsockname, ipproto, sockopt},
@@ -128,6 +128,7 @@ impl Moving {
         step: Step,
         target: &Target,
         home: BorrowedFd<'_>,
+        warm: &dyn Warm,
     ) -> Result<(), String> {
         match step {
             Step::Freeze => {
@@ -145,7 +146,7 @@ impl Moving {
             Step::Restore => {
                 let record = std::mem::take(&mut self.record);
                 let connection = moved_to(decode(&record).map_err(words)?, target);
-                let restored = visit(&target.open, home, || Restoring::new(&connection));
+                let restored = visit(&target.open, home, || Restoring::new(&connection, warm));
                 self.restoring = Some(restored.map_err(words)?.map_err(words)?);
             }
             Step::Drop => {

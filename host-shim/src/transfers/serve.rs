@@ -3,7 +3,7 @@
 //! one application. Who is connected is `doors`'.
 
 use super::{
-    Figures, Shared,
+    Figures, Shared, Warmth,
     decide::{Effect, Ended, Event, LinkId, Phase, Step, begin, decide},
     links::{Link, Pod, Refused},
     moving::{self, Moving, Target},
@@ -56,6 +56,7 @@ pub struct Open {
 
 pub struct Serving<'a> {
     pub transfers: &'a Transfers,
+    warm: &'a Warmth,
     pub figures: &'a Figures,
     epoll: OwnedFd,
     pub pods: BTreeMap<u64, Pod>,
@@ -74,7 +75,12 @@ pub struct Serving<'a> {
     home: File,
 }
 
-pub fn serve(transfers: &Transfers, shared: &Shared, figures: &Figures) -> anyhow::Result<()> {
+pub fn serve(
+    transfers: &Transfers,
+    warm: &Warmth,
+    shared: &Shared,
+    figures: &Figures,
+) -> anyhow::Result<()> {
     let mut asks = transfers.asks()?;
     let (closer, closing) = mpsc::channel();
     std::thread::Builder::new()
@@ -83,6 +89,7 @@ pub fn serve(transfers: &Transfers, shared: &Shared, figures: &Figures) -> anyho
         .context("a thread that closes")?;
     let mut serving = Serving {
         transfers,
+        warm,
         figures,
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?,
         pods: BTreeMap::new(),
@@ -419,7 +426,7 @@ impl Serving<'_> {
                 });
                 given.then_some(()).ok_or_else(|| "its link broke".into())
             }
-            step => moving.take(step, &open.target, self.home.as_fd()),
+            step => moving.take(step, &open.target, self.home.as_fd(), self.warm),
         };
         if step == Step::Speak && result.is_ok() {
             self.figures.frozen.observe(moving.stood.as_secs_f64());

@@ -2,7 +2,7 @@
 //! record written and read, and restored (`cargo bench -p baton-tcp-repair`, root). It is measured
 //! once for each of many connections and shown as percentiles.
 
-use baton_tcp_repair::{Frozen, Restoring, decode, encode};
+use baton_tcp_repair::{Cold, Frozen, Restoring, decode, encode};
 use socket2::SockRef;
 use std::{
     hint::black_box,
@@ -56,7 +56,7 @@ fn moved(listener: &TcpListener, queued: usize) -> Duration {
     let record = encode(&frozen.export().expect("all of it"));
     frozen.commit().expect("it ends");
     let connection = decode(black_box(&record)).expect("as written");
-    let restored = Restoring::new(&connection).expect("the ends are free");
+    let restored = Restoring::new(&connection, &Cold).expect("the ends are free");
     let socket = TcpStream::from(restored.commit().expect("it speaks"));
     let took = begin.elapsed();
     (&socket).read_exact(&mut copy).expect("what was queued");

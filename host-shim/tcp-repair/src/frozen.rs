@@ -255,6 +255,7 @@ impl Frozen {
             Setting::ReuseAddress => Ok(self.reuse),
             setting => sys::get_int(fd, setting.place()),
         });
+        let sending = sys::sending(fd)?;
         let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
         let buffer = |name| sys::get_int(fd, (libc::SOL_SOCKET, name));
         let connection = Connection {
@@ -287,6 +288,7 @@ impl Frozen {
             ),
             settings: settings.collect::<io::Result<_>>()?,
             congestion: name((libc::IPPROTO_TCP, libc::TCP_CONGESTION))?,
+            congestion_window: (sending.window, sending.threshold),
         };
         if self.position()? != at {
             return Err(ExportError::Changed);

@@ -10,9 +10,10 @@
 //!
 //! # What does not come along
 //!
-//! - The congestion window and the estimate of the round trip: no system call sets them. A restored
-//!   socket begins with what the kernel has cached for the destination, else with the initial
-//!   window (`tcp_init_metrics`), and learns by its first byte.
+//! - The estimate of the round trip: nothing sets it. A restored socket begins with what the kernel
+//!   has cached for the destination (`tcp_init_metrics`), and learns by its first byte.
+//! - The congestion window, unless its restorer brings a [`Warm`]: no system call sets it. It is the
+//!   initial one then.
 //! - The peer's last timestamp (`ts_recent`): the next segment brings it.
 //! - Sockets that are half closed are not exported.
 //!
@@ -41,8 +42,8 @@
 //!   looks at what it acknowledges. An acknowledgement that the old socket owed would be missing,
 //!   and a client that waits for it (Nagle) stand still for 200 ms. The answer to the byte also
 //!   gives the new socket its first estimate of the round trip, so that it does not wait 3 s before
-//!   its first repetition. With a full congestion window (10 segments, RFC 6928) the byte could not
-//!   leave before the peer acknowledges it; then it is the probe, whose answer acknowledges all.
+//!   its first repetition. With a full congestion window the byte could not leave before the peer
+//!   acknowledges it; then it is the probe, whose answer acknowledges all.
 //! - **A restored socket hears of the peer's segment size before it connects**: told with the other
 //!   options only, it sends segments of 524 bytes for good. Found: a download that had moved once
 //!   ran at half of its rate.
@@ -69,5 +70,5 @@ mod sys;
 
 pub use frozen::{ExportError, FreezeError, Frozen, bare_drops, supported};
 pub use record::{QUEUE_BYTES_MAX, RecordError, VERSION, decode, encode};
-pub use restore::{RestoreError, Restoring};
+pub use restore::{Cold, RestoreError, Restoring, Warm};
 pub use state::{Connection, Negotiated, Position, Setting, TcpState, Window};

@@ -93,6 +93,8 @@ pub fn encode(connection: &Connection) -> Vec<u8> {
     }
     out.push(c.congestion.len() as u8);
     out.extend(c.congestion.bytes());
+    number(&mut out, c.congestion_window.0);
+    number(&mut out, c.congestion_window.1);
     for queue in [&c.unread, &c.unacknowledged] {
         number(&mut out, queue.len() as u32);
         out.extend(queue);
@@ -169,6 +171,10 @@ pub fn decode(bytes: &[u8]) -> Result<Connection, RecordError> {
     let congestion = String::from_utf8(name.to_vec()).ok();
     let congestion = congestion
         .filter(|name| name.len() <= NAME_BYTES_MAX && name.bytes().all(|b| b.is_ascii_graphic()));
+    let congestion_window = (
+        rest.number("congestion_window")?,
+        rest.number("congestion_window")?,
+    );
     let unread = rest.queue("unread")?;
     let unacknowledged = rest.queue("unacknowledged")?;
     if unsent as usize > unacknowledged.len() {
@@ -202,6 +208,7 @@ pub fn decode(bytes: &[u8]) -> Result<Connection, RecordError> {
         buffers,
         settings,
         congestion: congestion.ok_or(RecordError::Field("congestion"))?,
+        congestion_window,
     })
 }
 

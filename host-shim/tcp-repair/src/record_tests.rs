@@ -32,6 +32,7 @@ fn sample() -> Connection {
         buffers: (87_040, 131_072, 0),
         settings: (0..Setting::ALL.len() as i32).collect(),
         congestion: "cubic".into(),
+        congestion_window: (123, 456),
     }
 }
 

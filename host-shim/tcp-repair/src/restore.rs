@@ -5,6 +5,7 @@
 use crate::{
     Connection, Setting,
     frozen::note_bare_drop,
+    record::QUEUE_BYTES_MAX,
     sys::{self, Queue, RepairOption},
 };
 use rustix::net::{SendFlags, send, sockopt};
@@ -21,6 +22,8 @@ const PIECE_BYTES: usize = 32 << 10;
 /// What `TCP_MAXSEG` takes (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
 const MSS_MIN: u32 = 88;
 const MSS_MAX: u32 = 32_767;
+/// As many full segments as a record's send queue holds: no more can be under way behind a move.
+const CONGESTION_WINDOW_MAX: u32 = QUEUE_BYTES_MAX / 536;
 /// linux/tcp.h, options of a handshake (RFC 9293, 7323, 2018).
 const MSS: u32 = 2;
 const WINDOW_SCALE: u32 = 3;
@@ -57,6 +60,23 @@ impl<T, E: Into<io::Error>> Says<T> for Result<T, E> {
     }
 }
 
+/// What can give a socket a congestion window: no system call does.
+pub trait Warm {
+    /// Whether the socket has this window and this slow start threshold now, in segments. Its
+    /// congestion control may be anything behind that.
+    fn set(&self, socket: BorrowedFd<'_>, window: u32, threshold: u32) -> bool;
+}
+
+/// Each socket begins with the kernel's own window.
+#[derive(Clone, Copy, Debug)]
+pub struct Cold;
+
+impl Warm for Cold {
+    fn set(&self, _: BorrowedFd<'_>, _: u32, _: u32) -> bool {
+        false
+    }
+}
+
 /// A connection in a new socket that says nothing yet.
 #[derive(Debug)]
 pub struct Restoring {
@@ -70,12 +90,12 @@ pub struct Restoring {
 }
 
 impl Restoring {
-    /// Puts a connection into a new socket.
+    /// Puts a connection into a new socket. `warm` gives it the old one's congestion window.
     ///
     /// # Errors
     /// It cannot be: the address is not there, the pair of ends is in use, a right is missing.
     /// Nothing was sent.
-    pub fn new(connection: &Connection) -> Result<Self, RestoreError> {
+    pub fn new(connection: &Connection, warm: &dyn Warm) -> Result<Self, RestoreError> {
         let c = connection;
         if c.settings.len() != Setting::ALL.len() {
             return Err(RestoreError::Settings(c.settings.len()));
@@ -128,12 +148,20 @@ impl Restoring {
         if let Some(value) = c.negotiated.timestamp {
             sys::set_timestamp(fd, value).says("the timestamp")?;
         }
+        let (window, threshold) = c.congestion_window;
+        warm.set(fd, window.clamp(1, CONGESTION_WINDOW_MAX), threshold.max(1));
+        if !c.congestion.is_empty() {
+            socket
+                .set_tcp_congestion(c.congestion.as_bytes())
+                .says("the congestion control")?;
+        }
         fill(fd, Queue::Receive, &c.unread)?;
         fill(fd, Queue::Send, sent)?;
         // The peer may acknowledge that byte at any moment, and Linux drops what acknowledges more
         // than was sent: so it is left for the commit only where it will surely leave then.
         let fits = sent.len() < c.window.snd_wnd as usize + behind as usize;
-        let leaves = fits && sys::has_room(fd).says("the congestion window")?;
+        let sending = sys::sending(fd).says("the congestion window")?;
+        let leaves = fits && sending.under_way < sending.window;
         if !leaves {
             fill(fd, Queue::Send, &[*again])?;
         }
@@ -151,11 +179,6 @@ impl Restoring {
         if c.local.is_ipv6() {
             let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
             sys::set(fd, class, c.traffic_class).says("the traffic class")?;
-        }
-        if !c.congestion.is_empty() {
-            socket
-                .set_tcp_congestion(c.congestion.as_bytes())
-                .says("the congestion control")?;
         }
         let value = |of| {
             let mut all = Setting::ALL.iter().zip(&c.settings);

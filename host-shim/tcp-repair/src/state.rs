@@ -161,4 +161,6 @@ pub struct Connection {
     pub settings: Vec<i32>,
     /// The congestion control algorithm's name, at most 15 bytes.
     pub congestion: String,
+    /// The congestion window and the slow start threshold, in segments.
+    pub congestion_window: (u32, u32),
 }

@@ -35,7 +35,7 @@ const SIOCOUTQNSD: libc::Ioctl = 0x894B;
 pub(crate) trait Plain: Copy {}
 impl Plain for i32 {}
 impl Plain for u32 {}
-impl Plain for [u32; 5] {}
+impl<const N: usize> Plain for [u32; N] {}
 impl<const N: usize> Plain for [u8; N] {}
 
 pub(crate) fn set<T: Plain>(
@@ -110,13 +110,27 @@ pub(crate) fn leave_with_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, tcp(libc::TCP_REPAIR), 0_i32)
 }
 
-/// Whether the congestion window has room for one more segment: `tcpi_unacked` and `tcpi_snd_cwnd`
-/// of `struct tcp_info`, 24 and 80 bytes from its begin.
-pub(crate) fn has_room(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let (info, len) = get(fd, tcp(libc::TCP_INFO), [0_u8; 84])?;
-    let number =
-        |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
-    Ok(len == info.len() && number(24) < number(80))
+/// What the kernel says of how it sends.
+pub(crate) struct Sending {
+    /// Segments under way (`tcpi_unacked`).
+    pub(crate) under_way: u32,
+    /// The slow start threshold in segments (`tcpi_snd_ssthresh`).
+    pub(crate) threshold: u32,
+    /// The congestion window in segments (`tcpi_snd_cwnd`).
+    pub(crate) window: u32,
+}
+
+/// From `struct tcp_info`, 24, 76 and 80 bytes from its begin.
+pub(crate) fn sending(fd: BorrowedFd<'_>) -> io::Result<Sending> {
+    let (info, len) = get(fd, tcp(libc::TCP_INFO), [0_u32; 21])?;
+    if len < size_of_val(&info) {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Sending {
+        under_way: info[6],
+        threshold: info[19],
+        window: info[20],
+    })
 }
 
 /// Leaves repair mode and sends nothing (`TCP_REPAIR_OFF_NO_WP`, Linux 4.19).

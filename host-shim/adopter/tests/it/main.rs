@@ -18,3 +18,4 @@ mod transfer;
 mod vectors;
 #[path = "common/verified.rs"]
 mod verified;
+mod warm;

@@ -1,7 +1,7 @@
 //! The exits of a freeze: a connection ends in silence, or goes on, and nobody has it twice.
 
 use crate::scene::{Scene, arrived, set_pacing, until};
-use baton_tcp_repair::{ExportError, FreezeError, Frozen, TcpState, bare_drops};
+use baton_tcp_repair::{Cold, ExportError, FreezeError, Frozen, TcpState, bare_drops};
 use socket2::SockRef;
 use std::{
     io::{ErrorKind, Read, Write},
@@ -164,7 +164,7 @@ fn a_bare_drop_is_counted_and_never_makes_two_owners() {
     let error = server.read(&mut [0; 1]).expect_err("another may have it");
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
 
-    let restoring = scene.pods[1].run(|| baton_tcp_repair::Restoring::new(&exported));
+    let restoring = scene.pods[1].run(|| baton_tcp_repair::Restoring::new(&exported, &Cold));
     drop(restoring.expect("the address is there, too"));
     assert_eq!(bare_drops(), before + 3);
     for pod in &scene.pods {

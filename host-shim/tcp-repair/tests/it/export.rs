@@ -4,14 +4,15 @@ use crate::scene::{
     Scene, arrived, patient, segment_bytes, set_send_buffer, unacknowledged, until,
 };
 use baton_tcp_repair::{
-    Connection, ExportError, FreezeError, Frozen, QUEUE_BYTES_MAX, RestoreError, Restoring, decode,
-    encode,
+    Cold, Connection, ExportError, FreezeError, Frozen, QUEUE_BYTES_MAX, RestoreError, Restoring,
+    Warm, decode, encode,
 };
 use socket2::{SockFilter, SockRef, TcpKeepalive};
 use std::{
+    cell::Cell,
     io::{Read, Write},
     net::TcpStream,
-    os::fd::OwnedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     thread,
     time::Duration,
 };
@@ -33,7 +34,7 @@ fn moved(scene: &Scene, server: TcpStream) -> (Connection, TcpStream) {
     let connection = frozen.export().expect("all of it");
     let record = decode(&encode(&connection)).expect("as written");
     assert_eq!(record, connection);
-    let restoring = scene.pods[1].run(|| Restoring::new(&record));
+    let restoring = scene.pods[1].run(|| Restoring::new(&record, &Cold));
     let restoring = restoring.expect("the address is there");
     frozen.commit().expect("the old one ends");
     drop(application);
@@ -111,6 +112,39 @@ fn segments_are_as_long_as_before() {
             assert_eq!(segment_bytes(&server), before);
         }
     }
+}
+
+/// Gives nothing, and remembers what it was asked for.
+struct Asked(Cell<Option<(u32, u32)>>);
+
+impl Warm for Asked {
+    fn set(&self, _: BorrowedFd<'_>, window: u32, threshold: u32) -> bool {
+        self.0.set(Some((window, threshold)));
+        false
+    }
+}
+
+#[test]
+fn the_congestion_window_comes_along() {
+    let scene = Scene::new();
+    let (_listener, client, mut server) = scene.connect(false);
+    let sent = bytes(3, 4 << 20);
+    thread::scope(|threads| {
+        threads.spawn(|| server.write_all(&sent).expect("open"));
+        exact(&client, &sent);
+    });
+    let mut frozen = Frozen::new(OwnedFd::from(server)).expect("it is open");
+    let connection = frozen.export().expect("all of it");
+    let window = connection.congestion_window;
+    assert!(window.0 > 10, "it has grown: {window:?}");
+    let asked = scene.pods[1].run(|| {
+        let asked = Asked(Cell::new(None));
+        let restoring = Restoring::new(&connection, &asked);
+        restoring.expect("the address is there").abort();
+        asked.0.get()
+    });
+    assert_eq!(asked, Some(window));
+    frozen.abort().expect("it goes on");
 }
 
 #[test]
@@ -240,7 +274,7 @@ fn what_arrives_in_between_is_not_lost() {
             frozen.abort().expect("it goes on");
             server
         } else {
-            let restoring = scene.pods[1].run(|| Restoring::new(&connection));
+            let restoring = scene.pods[1].run(|| Restoring::new(&connection, &Cold));
             let restoring = restoring.expect("the address is there");
             scene.route_to(1);
             frozen.commit().expect("the old one ends");
@@ -312,7 +346,7 @@ fn what_cannot_be_restored_says_so_and_sends_nothing() {
     let (_listener, client, server) = scene.connect(false);
     let mut frozen = Frozen::new(server.try_clone().expect("a descriptor").into()).expect("open");
     let mut connection = frozen.export().expect("all of it");
-    let taken = scene.pods[0].run(|| Restoring::new(&connection));
+    let taken = scene.pods[0].run(|| Restoring::new(&connection, &Cold));
     let taken = taken
         .expect_err("the old socket is still there")
         .to_string();
@@ -320,21 +354,21 @@ fn what_cannot_be_restored_says_so_and_sends_nothing() {
         taken.contains("the remote end") || taken.contains("the local end"),
         "{taken}"
     );
-    let aborted = scene.pods[1].run(|| Restoring::new(&connection));
+    let aborted = scene.pods[1].run(|| Restoring::new(&connection, &Cold));
     aborted.expect("the address is there").abort();
     frozen.abort().expect("it goes on");
     (&client).write_all(b"still here").expect("open");
     exact(&server, b"still here");
 
     connection.local = "10.9.0.3:80".parse().expect("an address");
-    let refused = scene.pods[1].run(|| Restoring::new(&connection));
+    let refused = scene.pods[1].run(|| Restoring::new(&connection, &Cold));
     let refused = refused.expect_err("nobody has that address");
     assert!(
         refused.to_string().starts_with("the local end: "),
         "{refused}"
     );
     connection.settings.pop();
-    let refused = Restoring::new(&connection);
+    let refused = Restoring::new(&connection, &Cold);
     assert!(
         matches!(refused, Err(RestoreError::Settings(_))),
         "{refused:?}"
