@@ -149,6 +149,7 @@ pub struct Request<'a> {
     pub body: &'a [u8],
     /// Bytes of all of it.
     pub bytes: usize,
+    head: &'a str,
 }
 
 impl<'a> Request<'a> {
@@ -180,7 +181,15 @@ impl<'a> Request<'a> {
             target,
             body,
             bytes: total,
+            head,
         }))
+    }
+
+    /// The first value of a header.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        let mut all = headers(self.head);
+        all.find_map(|(n, value)| n.eq_ignore_ascii_case(name).then_some(value))
     }
 }
 

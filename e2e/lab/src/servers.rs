@@ -1,9 +1,9 @@
-//! Unmodified redis and memcached in a pod, open to the lab and saving nothing by themselves, and
-//! Node's own HTTP server.
+//! Unmodified redis and memcached in a pod, open to the lab and saving nothing by themselves,
+//! Node's own HTTP server, and one on io_uring.
 
-use crate::{lab::Pod, process::Spec, server::Server};
+use crate::{baton::program, lab::Pod, process::Spec, server::Server};
 use anyhow::{Context, Result};
-use std::fs;
+use std::{fs, net::SocketAddr};
 
 /// Redis's own port.
 pub const REDIS_PORT: u16 = 6379;
@@ -48,6 +48,18 @@ impl Pod {
         let arguments = format!("-u nobody -l 0.0.0.0,:: -p {MEMCACHED_PORT} -m 64 -t 1 -c 4096");
         let spec = Spec::new("memcached", arguments.split(' '));
         self.serve(spec, MEMCACHED_PORT)
+    }
+
+    /// Starts a server that accepts, reads and writes through io_uring, and answers `/echo/…` as
+    /// nginx does.
+    ///
+    /// # Errors
+    /// If it was not built, or ends or stays silent, with what it said.
+    pub fn uring(&self, port: u16) -> Result<Server> {
+        let address = SocketAddr::new(self.ipv4(), port).to_string();
+        let arguments = [address, self.name().to_owned()];
+        let spec = Spec::new(program("baton-uring")?, arguments).named("uring");
+        self.serve(spec, port)
     }
 
     /// Starts what `node:http` does by itself, with two bytes as its page.

@@ -3,8 +3,8 @@
 
 use crate::{http_without_error, redis_without_error};
 use anyhow::{Context, Result, ensure};
-use baton_lab::{RedisClient, Reply};
-use baton_ns::{HTTP_PORT, REDIS_POLICY, Scene, kernel_counters, until};
+use baton_lab::{LoadOptions, RedisClient, Reply, Server, policy};
+use baton_ns::{HTTP_PORT, REDIS_POLICY, Scene, always, kernel_counters, until};
 use rustix::process::Signal;
 use std::fs;
 
@@ -50,6 +50,30 @@ fn http_requests_each_after_a_migration() -> Result<()> {
         ensure!(closed == legs, "{closed} of {legs}");
         Ok(())
     })
+}
+
+/// What it adopts comes out of io_uring's accept as out of `accept(2)`.
+#[test]
+fn requests_to_io_uring_each_after_a_migration() -> Result<()> {
+    const URING: usize = 1;
+    const PORT: u16 = 8_081;
+    let mut scene = Scene::with_pods("uring", 3)?;
+    let servers = scene.lab.in_each_pod(|pod| pod.uring(PORT))?;
+    let backends: Vec<_> = servers.iter().map(Server::named).collect();
+    let mut uring = policy("uring", PORT, &backends);
+    uring.migration = always();
+    scene.config.policies.push(uring);
+    scene.start()?;
+    let options = LoadOptions {
+        connections: CONNECTIONS,
+        requests: Some(REQUESTS / 10),
+        ..LoadOptions::new(scene.address(PORT)?)
+    };
+    let (report, echo) = http_without_error(&scene, options)?;
+    let moves = scene.state()?.policies[URING].migrations_total;
+    eprintln!("{:.0} requests/s, {moves} migrations", report.per_second());
+    assert_eq!(echo.pod_changes, REQUESTS / 10 - CONNECTIONS as u64);
+    ended_cleanly(&scene)
 }
 
 #[test]
@@ -114,14 +138,6 @@ fn ended_cleanly(scene: &Scene) -> Result<()> {
     assert_eq!(scene.counter("legs_closed_total{how=\"reset\"}")?, 0);
     assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
     assert_eq!(scene.counter("resets_sent_total{to=\"backend\"}")?, 0);
-    for pod in scene.lab.pods() {
-        let k = kernel_counters(pod.namespace())?;
-        let k: Vec<_> = k
-            .iter()
-            .filter(|(n, v)| **v > 0 && (n.starts_with("Tcp")))
-            .collect();
-        eprintln!("DBG {} {k:?}", pod.name());
-    }
     let mut probes = 0;
     for pod in scene.lab.pods() {
         let counters = kernel_counters(pod.namespace())?;
