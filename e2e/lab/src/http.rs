@@ -351,7 +351,10 @@ mod tests {
             target: "/count",
             body: b"abc",
             bytes: text.len(),
+            head: "POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: 3",
         };
+        assert_eq!(request.header("host"), Some("x"));
+        assert_eq!(request.header("post /count http/1.1"), None);
         assert_eq!(Request::parse(text).unwrap(), Some(request));
         for cut in 0..text.len() {
             assert_eq!(Request::parse(&text[..cut]).unwrap(), None, "{cut}");

@@ -10,10 +10,10 @@
 //!
 //! # What does not come along
 //!
-//! - The estimate of the round trip: nothing sets it. A restored socket begins with what the kernel
-//!   has cached for the destination (`tcp_init_metrics`), and learns by its first byte.
-//! - The congestion window, unless its restorer brings a [`Warm`]: no system call sets it. It is the
-//!   initial one then.
+//! - The estimate of the round trip: nothing sets it. A restored socket begins with what the
+//!   kernel has cached for the destination (`tcp_init_metrics`), and learns by its first byte.
+//! - The congestion window, unless its restorer brings a [`Warm`]: no system call sets it. It is
+//!   the initial one then.
 //! - The peer's last timestamp (`ts_recent`): the next segment brings it.
 //! - Sockets that are half closed are not exported.
 //!
