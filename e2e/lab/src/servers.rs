@@ -12,8 +12,12 @@ pub const MEMCACHED_PORT: u16 = 11_211;
 /// Node closes no connection by itself within a test.
 const SCRIPT: &str = "// Written by baton-lab.
 const server = require('node:http').createServer((request, response) => {
-  response.setHeader('Content-Length', 2);
-  response.end('ok');
+  const nonce = request.headers['x-nonce'] ?? '';
+  const echo = `pod-independent body: ${request.url} ${nonce}\\n`;
+  const body = request.url.startsWith('/echo/') ? echo : 'ok';
+  response.setHeader('Content-Length', body.length);
+  response.setHeader('X-Pod', process.argv[3]);
+  response.end(body);
 });
 server.keepAliveTimeout = 3600000;
 server.requestTimeout = 0;
@@ -62,14 +66,18 @@ impl Pod {
         self.serve(spec, port)
     }
 
-    /// Starts what `node:http` does by itself, with two bytes as its page.
+    /// Starts what `node:http` does by itself: two bytes as its page, and `/echo/…` as nginx has it.
     ///
     /// # Errors
     /// If it is not installed, or ends or stays silent, with what it said.
     pub fn node(&self, port: u16) -> Result<Server> {
         let script = self.directory()?.join("server.js");
         fs::write(&script, SCRIPT).with_context(|| script.display().to_string())?;
-        let arguments = [script.display().to_string(), port.to_string()];
+        let arguments = [
+            script.display().to_string(),
+            port.to_string(),
+            self.name().to_owned(),
+        ];
         self.serve(Spec::new("node", arguments), port)
     }
 }

@@ -131,30 +131,52 @@ fn paced(address: SocketAddr) -> LoadOptions {
     }
 }
 
-/// One of a scene's web servers stands still.
-fn web_stands_still(mut scene: Scene) -> Result<()> {
+/// One of a scene's nginx servers stands still.
+fn nginx_stands_still(mut scene: Scene) -> Result<()> {
     scene.config.policies[0].migration = never();
+    let mut servers = std::mem::take(&mut scene.nginx);
+    web_stands_still(scene, 0, HTTP_PORT, &mut servers)
+}
+
+/// One of a policy's web servers stands still.
+fn web_stands_still(
+    mut scene: Scene,
+    policy: usize,
+    port: u16,
+    servers: &mut [Server],
+) -> Result<()> {
     scene.start()?;
-    let options = paced(scene.address(HTTP_PORT)?);
+    let options = paced(scene.address(port)?);
     let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
     more(&load, 2_000)?;
-    let mut servers = std::mem::take(&mut scene.nginx);
     let served = || load.progress().requests.load(Ordering::Relaxed);
-    stands_still(&scene, 1, &mut servers[1], 0, &served)?;
+    stands_still(&scene, 1, &mut servers[1], policy, &served)?;
     let (report, _) = load.stop()?;
-    without_error(&scene, &report, 0)
+    without_error(&scene, &report, policy)
 }
 
 #[test]
 fn nginx_that_stands_still_costs_no_request() -> Result<()> {
-    web_stands_still(Scene::with_pods("stall", 3)?)
+    nginx_stands_still(Scene::with_pods("stall", 3)?)
 }
 
 #[test]
-fn node_that_stands_still_costs_no_request() -> Result<()> {
+fn nor_does_it_from_the_nodes_own_network() -> Result<()> {
     let mut scene = Scene::with_pods("stallnode", 3)?;
     scene.use_node()?;
-    web_stands_still(scene)
+    nginx_stands_still(scene)
+}
+
+/// Its one thread reads as soon as it runs, and as much as there is.
+#[test]
+fn node_js_that_stands_still_costs_no_request() -> Result<()> {
+    let mut scene = Scene::with_pods("stalljs", 3)?;
+    let mut servers = scene.lab.in_each_pod(|pod| pod.node(PORT))?;
+    let backends: Vec<_> = servers.iter().map(Server::named).collect();
+    let mut node = policy("node", PORT, &backends);
+    node.migration = never();
+    scene.config.policies.push(node);
+    web_stands_still(scene, 1, PORT, &mut servers)
 }
 
 #[test]
