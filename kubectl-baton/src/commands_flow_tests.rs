@@ -168,6 +168,14 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
         );
         assert!(!text.contains("It rests"), "{text}");
     }
+    let text = with(|flow| {
+        flow["lastMove"] = json!({"cause": "drain", "ago": "2s", "byTransfer": true});
+    })
+    .await;
+    assert!(
+        text.contains("2s ago, handed on by its application, because the Pod before it drained"),
+        "{text}"
+    );
     let text = with(|flow| flow["lastMove"] = json!({"ago": "2s"})).await;
     assert!(text.contains("A move was taken back 2s ago"), "{text}");
     let text = with(|flow| flow["askedTo"] = "web-5d4f-klmno".into()).await;

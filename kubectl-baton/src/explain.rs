@@ -92,7 +92,10 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
             last_move(view),
         )),
     }
-    if let Some(LastMove { cause: None, ago }) = &view.last_move {
+    if let Some(LastMove {
+        cause: None, ago, ..
+    }) = &view.last_move
+    {
         said.push(format!(
             "A move was taken back {} ago: the other Pod refused it, or did not answer in time.",
             micros(ago.0)
@@ -125,6 +128,7 @@ fn last_move(view: &FlowView) -> String {
     let Some(LastMove {
         cause: Some(cause),
         ago,
+        by_transfer,
     }) = &view.last_move
     else {
         return String::new();
@@ -146,7 +150,12 @@ fn last_move(view: &FlowView) -> String {
         "manual" => "somebody asked for it (`migrate`)",
         other => other,
     };
-    format!(", {} ago, because {why}", micros(ago.0))
+    let how = if *by_transfer {
+        ", handed on by its application"
+    } else {
+        ""
+    };
+    format!(", {} ago{how}, because {why}", micros(ago.0))
 }
 
 /// What a state of the flow table means.
@@ -160,11 +169,11 @@ fn state_words(state: &str, pod: &str, quiet: &str) -> String {
         ),
         "Response" => format!("A response is under way (quiet for {quiet})."),
         "Adopting" | "AdoptingIdle" => "It is on its way to another Pod at this moment.".to_owned(),
-        "Held" => format!(
+        "OwnerFinPending" => format!(
             "{pod} ended it; the dataplane asks whether that was meant, or whether {pod} died."
         ),
         "Orphan" => format!("{pod} died; it waits for another Pod that adopts it."),
-        "ClientFin" | "ServerFin" | "Parted" | "Closed" | "Gone" => {
+        "ClientFin" | "ServerFin" | "FinSentToClient" | "Closed" | "Gone" => {
             format!("It is closing ({state}).")
         }
         other => format!("Its state is {other} (quiet for {quiet})."),
@@ -186,7 +195,7 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
                 vec!["It is being adopted, or waits for that.".to_owned()],
             );
         }
-        "ClientFin" | "ServerFin" | "Parted" | "Closed" | "Gone" => {
+        "ClientFin" | "ServerFin" | "FinSentToClient" | "Closed" | "Gone" => {
             return (
                 Verdict::Never,
                 vec!["A flow that closes is not moved any more.".to_owned()],

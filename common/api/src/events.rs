@@ -155,6 +155,9 @@ pub struct LastMove {
     pub cause: Option<String>,
     /// How long ago.
     pub ago: crate::Micros,
+    /// Its applications handed it on, in the middle of what they did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_transfer: bool,
 }
 
 impl FlowEvents {

@@ -424,6 +424,7 @@ impl Engine {
         flow.migrations = flow.migrations.saturating_add(1);
         flow.moved_ms = now.ms32();
         flow.bits.set(Bits::MOVED, true);
+        flow.progress.set(Mark::HandedOn, false);
         let new = flow.owner;
         let rescued = flow.progress.is(Mark::Rescue);
         self.tell(id, What::Moved);

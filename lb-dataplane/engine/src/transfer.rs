@@ -367,6 +367,7 @@ impl Engine {
         flow.causes.begin(transfer.cause);
         flow.standby = old;
         self.has_moved(now, id);
+        self.flows[id].progress.set(Mark::HandedOn, true);
         // Its socket ended without a word, and there is nobody to close it for.
         self.legs.assign(old, Use::Transfer(slot));
         let due_ms = now.ms() + TRANSFER_DONE_MS;

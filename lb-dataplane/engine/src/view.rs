@@ -9,6 +9,7 @@ use crate::{
     cause::LastMove,
     clock::Instant,
     flow::Flow,
+    handover::Mark,
     ids::from_addr,
     pins::{Lost, PinReason},
     states::{State, TABLE},
@@ -245,6 +246,7 @@ impl Engine {
                 LastMove::TakenBack => None,
             },
             ago: Micros::from_millis(ago_ms.into()),
+            by_transfer: last != LastMove::TakenBack && flow.progress.is(Mark::HandedOn),
         })
     }
 }

@@ -55,6 +55,8 @@ pub enum Mark {
     Transfer = 1 << 8,
     /// No frame was free for all kept copies: the owner has to be sent them again.
     CopiesOwed = 1 << 9,
+    /// The last move was a transfer. Nothing depends on it: it is told.
+    HandedOn = 1 << 10,
 }
 
 impl Progress {

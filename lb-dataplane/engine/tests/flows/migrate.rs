@@ -345,7 +345,8 @@ fn a_move_that_was_taken_back_is_not_tried_again_and_is_remembered() {
         view(&w, &c).last_move,
         Some(LastMove {
             cause: None,
-            ago: Micros(0)
+            ago: Micros(0),
+            by_transfer: false,
         })
     );
 }
