@@ -35,6 +35,9 @@ fn main() {
         Message::adopt().segment(ours, pod, 1, 1, &[0; 16])
     });
     let listener = lab.listen(pod);
+    messages(&lab, &adopter, "probe answered (Ready)", |ours| {
+        Message::probe().segment(ours, pod, 1, 1, &KEY)
+    });
     listener.set_nonblocking(true).expect("nonblocking");
     messages(&lab, &adopter, "adoption", |ours| {
         // Keeps the accept queue empty; the last one sent is in it.
