@@ -160,6 +160,7 @@ fn policy(v6: bool, frontend: SocketAddr, pods: usize, http: bool) -> Policy {
         backends: (0..pods).filter_map(|i| backend(v6, i)).collect(),
         // As many flows for each.
         algorithm: Algorithm::WeightedRoundRobin,
+        load: Default::default(),
         affinity: None,
         protocol: if http {
             Protocol::Http1
