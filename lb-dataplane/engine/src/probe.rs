@@ -301,6 +301,7 @@ impl Engine {
         (reason, says): (Reason, &Adoption),
         stamps: Option<(u32, u32)>,
     ) -> bool {
+        let deaf = self.mutated(Mutant::DeafToPressure);
         let backend = &mut self.backends[usize::from(index)];
         let renewed = backend.adopter.namespace != says.namespace;
         backend.adopter.is_in(says.namespace);
@@ -308,7 +309,7 @@ impl Engine {
         if renewed || backend.liveness.has_other_listener(report) {
             backend.telemetry.forget();
         }
-        let load = stamps.and_then(LoadReport::from_fields);
+        let load = stamps.filter(|_| !deaf).and_then(LoadReport::from_fields);
         backend.telemetry.hear(now, load);
         if reason != Reason::Ready && !report.is_anything() {
             return false;

@@ -8,9 +8,13 @@
  * - The program reads the kernel's own counters: of the listener, and of the control group (version
  *   2) that the listener was made in. A pod that nobody probes costs nothing, whatever its state,
  *   and no process has to find groups, hold descriptors and wake up. Rejected: a PSI trigger per
- *   pod (`cpu.pressure`, `memory.pressure`). The kernel runs a thread for each group with a trigger
- *   and looks 20 times a second (`psi_rtpoll_worker`, a tenth of the smallest window) at each whose
- *   tasks wait for a CPU at all, which on a busy node is all of them.
+ *   pod (`cpu.pressure`, `memory.pressure`). Windows below 2 s need CAP_SYS_RESOURCE, and the
+ *   kernel runs a thread for each group with such a trigger, which looks 20 times a second
+ *   (`psi_rtpoll_worker`, a tenth of the smallest window) while tasks of it wait for a CPU at all:
+ *   on a busy node, that is all groups.
+ * - Unread bytes are left out: they are in no sum that the kernel keeps, so that each connection
+ *   of the pod had to be looked at with its lock held. What is unread in a pod that stands still
+ *   is found when a Release asks for it (release.h).
  * - Totals are sent, not rates: every dataplane sees what happened since its own last probe.
  * - Throttling counts by periods, as `nr_throttled` in `cpu.stat` does. `throttled_time` adds up
  *   over CPUs, and so can grow by a minute in a second.
