@@ -30,7 +30,8 @@ pub use dataplane::{
 pub use generate::{DefinitionFile, GenerateError, definitions, files};
 pub use policy::{
     Affinity, Algorithm, ClientIp, DataplaneSelector, Listener, LoadBalancerPolicy,
-    LoadBalancerPolicySpec, PodDeletionCost, Protocol, TargetKind, TargetRef, Transport, Weights,
+    LoadBalancerPolicySpec, LoadSignal, PodDeletionCost, Protocol, TargetKind, TargetRef,
+    Transport, Weights,
 };
 pub use status::{
     BackendFigures, Count, DrainFigures, Drained, Draining, LoadBalancerPolicyStatus, PinnedFlows,

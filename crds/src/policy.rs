@@ -82,6 +82,13 @@ pub struct LoadBalancerPolicySpec {
     /// after the other. `Random`: by chance.
     #[serde(default)]
     pub algorithm: Algorithm,
+    /// What a pod's load is judged by, with `LeastOutstanding` and where flows move. `Latency`: its
+    /// answers. `LatencyAndPressure`: its answers or what its kernel says of it (accept queue, CPU
+    /// throttling, CPU and memory pressure), whichever makes expect the longer wait. For that,
+    /// while the policy has flows, each dataplane asks each pod up to 100 times a second, and all
+    /// together 2,000 times.
+    #[serde(default)]
+    pub load: LoadSignal,
     /// What keeps a client's flows together at one pod, in place of the algorithm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
@@ -226,6 +233,16 @@ pub enum Algorithm {
     WeightedRoundRobin,
     /// By chance, in proportion to the weights.
     Random,
+}
+
+/// What a pod's load is judged by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LoadSignal {
+    /// Its answers.
+    #[default]
+    Latency,
+    /// Its answers or what its kernel says, whichever makes expect the longer wait.
+    LatencyAndPressure,
 }
 
 /// How the begin of a request is recognised.

@@ -5,7 +5,7 @@
 //! other figures is.
 
 use crate::waits::{self, Around, OTHERS_MAX, owner};
-use baton_api::{BackendState, FlowView, LastMove};
+use baton_api::{BackendLoad, BackendState, FlowView, LastMove};
 use baton_cli::{Flow, PolicyName, Style, Tone, count, line, micros, wrapped};
 use baton_crds::{LoadBalancerPolicySpec, MigrationMode, Protocol};
 use serde::Serialize;
@@ -115,12 +115,41 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
                 micros(wait.0)
             )),
         ));
+        said.extend(owner.load.and_then(|load| kernel_says(pod, load)));
     } else if around.state.is_some() {
         said.push(format!(
             "{pod} has left the policy; the flow stays there until it can move or ends."
         ));
     }
     said
+}
+
+/// What the Pod's kernel says of its load, if it is not calm.
+fn kernel_says(pod: &str, load: BackendLoad) -> Option<String> {
+    let mut said = Vec::new();
+    if load.accept_queue > 0 {
+        let (queue, room) = (load.accept_queue, load.accept_queue_room);
+        said.push(format!(
+            "{queue} of {room} places of its accept queue are taken"
+        ));
+    }
+    for (percent, what) in [
+        (
+            load.throttled_percent,
+            "of the last seconds it ran out of its CPU quota",
+        ),
+        (load.cpu_percent, "of them it wanted a CPU and had none"),
+        (load.memory_percent, "of them it waited for memory"),
+    ] {
+        let percent = percent.filter(|percent| *percent > 0);
+        said.extend(percent.map(|percent| format!("{percent} % {what}")));
+    }
+    (!said.is_empty()).then(|| {
+        format!(
+            "{pod}'s kernel says: {}. With `load: LatencyAndPressure` that counts for the choice of a Pod.",
+            said.join("; ")
+        )
+    })
 }
 
 /// When and why it last moved, as far as that is told.

@@ -5,7 +5,8 @@
 
 use crate::commands::Report;
 use baton_api::{
-    BackendHealth, BackendState, DrainState, Micros, PolicyPlacement, PolicyState, State,
+    BackendHealth, BackendLoad, BackendState, DrainState, Micros, PolicyPlacement, PolicyState,
+    State,
 };
 use baton_engine::{BackendFigures, PolicyFigures};
 use std::collections::BTreeMap;
@@ -104,6 +105,10 @@ fn backend(into: &mut BackendState, more: BackendState) {
     into.outstanding += more.outstanding;
     into.first_byte = into.first_byte.max(more.first_byte);
     into.wait = into.wait.max(more.wait);
+    into.load = match (into.load, more.load) {
+        (Some(a), Some(b)) => Some(load(a, b)),
+        (a, b) => a.or(b),
+    };
     into.placement = match (into.placement.take(), more.placement) {
         (Some(a), Some(b)) if a.standing == "fit" && b.standing != "fit" => Some(b),
         (Some(a), Some(b)) if a.standing == b.standing && a.mean_wait < b.mean_wait => Some(b),
@@ -118,6 +123,18 @@ fn backend(into: &mut BackendState, more: BackendState) {
         (Some(a), Some(b)) => Some(drain(a, b)),
         (a, b) => a.or(b),
     };
+}
+
+/// Each worker asks the pod itself, and hears of the same.
+fn load(a: BackendLoad, b: BackendLoad) -> BackendLoad {
+    BackendLoad {
+        accept_queue: a.accept_queue.max(b.accept_queue),
+        accept_queue_room: a.accept_queue_room.max(b.accept_queue_room),
+        drops_total: a.drops_total.max(b.drops_total),
+        throttled_percent: a.throttled_percent.max(b.throttled_percent),
+        cpu_percent: a.cpu_percent.max(b.cpu_percent),
+        memory_percent: a.memory_percent.max(b.memory_percent),
+    }
 }
 
 fn drain(mut into: DrainState, more: DrainState) -> DrainState {

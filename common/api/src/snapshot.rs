@@ -45,6 +45,9 @@ pub struct Policy {
     /// How new flows are spread, and how the better backend is found at a boundary.
     #[serde(default)]
     pub algorithm: Algorithm,
+    /// What a backend's load is judged by.
+    #[serde(default)]
+    pub load: LoadSignal,
     /// What keeps flows together at one backend, before the algorithm is asked.
     #[serde(default)]
     pub affinity: Option<Affinity>,
@@ -125,6 +128,19 @@ pub enum Algorithm {
     Maglev,
     /// By chance, in proportion to the weights, whatever the backends have to do.
     Random,
+}
+
+/// What a backend's load is judged by, where the algorithm asks for it (`LeastOutstanding`), and
+/// where flows move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LoadSignal {
+    /// Its answers.
+    #[default]
+    Latency,
+    /// Its answers or what its kernel says, whichever makes expect the longer wait: accept queue,
+    /// throttling, pressure. The pods are asked up to 100 times a second while the policy has
+    /// flows. Where they do not tell it is `Latency`.
+    LatencyAndPressure,
 }
 
 /// What keeps flows together, in place of the algorithm.

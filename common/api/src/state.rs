@@ -142,6 +142,27 @@ pub struct BackendPlacement {
     pub move_cost: Micros,
 }
 
+/// What a pod's kernel says of its load. Shares of time are of the last seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendLoad {
+    /// Connections that wait to be accepted; 2,047 for that many or more.
+    pub accept_queue: u32,
+    /// How many there can be; 2,047 for that many or more.
+    pub accept_queue_room: u32,
+    /// What its listeners dropped since this dataplane knows it, mostly for want of room.
+    pub drops_total: u64,
+    /// Periods of its CPU quota in which it was throttled. None where its kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled_percent: Option<u8>,
+    /// Something in it wanted a CPU and nothing had one (PSI). None where its kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<u8>,
+    /// Something in it waited for memory (PSI). None where its kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_percent: Option<u8>,
+}
+
 /// One backend's figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -169,6 +190,9 @@ pub struct BackendState {
     /// dataplane that does not tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Micros>,
+    /// What its kernel says of its load. None where no adopter tells it, or of late none answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<BackendLoad>,
     /// How it stands among the others. None from a dataplane that does not tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<BackendPlacement>,

@@ -111,6 +111,7 @@ fn the_words_are_the_dataplanes_own() {
     let spec = &value["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
     for (path, count) in [
         ("algorithm", 4),
+        ("load", 2),
         ("protocol", 5),
         ("migration.mode", 4),
         ("drain.onDeadline", 2),
@@ -222,6 +223,7 @@ fn field() -> impl Strategy<Value = Value> {
             "algorithm",
             word(&["LeastOutstanding", "Maglev", "Random", "None"]).boxed(),
         ),
+        at("load", word(&["Latency", "LatencyAndPressure"]).boxed()),
         at(
             "protocol",
             word(&["None", "HTTP1", "RESP", "HTTP2"]).boxed(),

@@ -221,6 +221,7 @@ pub fn policy(name: &str, port: u16, backends: &[(String, SocketAddr)]) -> Polic
             })
             .collect(),
         algorithm: Default::default(),
+        load: Default::default(),
         affinity: None,
         protocol: Default::default(),
         migration: Migration::default(),

@@ -1,5 +1,6 @@
 //! CPU limits: one cgroup per pod, version 1 or 2, whichever has the cpu controller on this
-//! machine.
+//! machine. Where that is version 1, processes are in a group of version 2 besides, without a limit:
+//! sockets and pressure are accounted to that one.
 //!
 //! Owns the cgroups that a lab made; never writes to any other (but to enable the cpu controller
 //! for children of the root where version 2 has it off).
@@ -31,6 +32,8 @@ enum Version {
 pub(crate) struct Cgroup {
     path: PathBuf,
     version: Version,
+    /// The group of version 2 where `path` is of version 1.
+    unified: Option<PathBuf>,
 }
 
 /// The place where this machine has the cpu controller.
@@ -38,6 +41,7 @@ pub(crate) struct Cgroup {
 pub(crate) struct Hierarchy {
     mount: PathBuf,
     version: Version,
+    unified: Option<PathBuf>,
 }
 
 impl Hierarchy {
@@ -52,9 +56,10 @@ impl Hierarchy {
         )
     }
 
-    /// Where the cgroup of that name is, made or not.
-    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
-        self.mount.join(name)
+    /// Where the cgroups of that name are, made or not.
+    pub(crate) fn paths_of(&self, name: &str) -> impl Iterator<Item = PathBuf> {
+        let mounts = [Some(&self.mount), self.unified.as_ref()];
+        mounts.into_iter().flatten().map(move |m| m.join(name))
     }
 
     /// Makes a cgroup at the root of the hierarchy.
@@ -68,11 +73,13 @@ impl Hierarchy {
                 })?;
             }
         }
-        let path = self.path_of(name);
-        fs::create_dir(&path).with_context(|| format!("making cgroup {}", path.display()))?;
+        for path in self.paths_of(name) {
+            fs::create_dir(&path).with_context(|| format!("making cgroup {}", path.display()))?;
+        }
         Ok(Cgroup {
-            path,
+            path: self.mount.join(name),
             version: self.version,
+            unified: self.unified.as_ref().map(|mount| mount.join(name)),
         })
     }
 }
@@ -80,22 +87,52 @@ impl Hierarchy {
 /// The cpu controller's mount: version 1 lists it in the mount options, version 2 in
 /// `cgroup.controllers`.
 fn parse(mounts: &str, controllers: impl Fn(&Path) -> String) -> Option<Hierarchy> {
-    mounts.lines().find_map(|line| {
+    let (mut first, mut second) = (None, None);
+    for line in mounts.lines() {
         let mut fields = line.split(' ').skip(1);
-        let mount = PathBuf::from(fields.next()?);
-        let version = match fields.next()? {
-            "cgroup" if fields.next()?.split(',').any(|o| o == "cpu") => Version::V1,
-            "cgroup2" if controllers(&mount).split_whitespace().any(|c| c == "cpu") => Version::V2,
-            _ => return None,
+        let (Some(mount), Some(kind), Some(options)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
         };
-        Some(Hierarchy { mount, version })
-    })
+        match kind {
+            "cgroup" if options.split(',').any(|o| o == "cpu") => {
+                first.get_or_insert(PathBuf::from(mount));
+            }
+            "cgroup2" => {
+                second.get_or_insert(PathBuf::from(mount));
+            }
+            _ => {}
+        }
+    }
+    match (first, second) {
+        (Some(mount), unified) => Some(Hierarchy {
+            mount,
+            version: Version::V1,
+            unified,
+        }),
+        (None, Some(mount)) => {
+            let here = controllers(&mount).split_whitespace().any(|c| c == "cpu");
+            here.then_some(Hierarchy {
+                mount,
+                version: Version::V2,
+                unified: None,
+            })
+        }
+        (None, None) => None,
+    }
 }
 
 impl Cgroup {
-    /// The file that a process writes its id to in order to join.
+    /// The file that a process writes its id to in order to join, the last of all.
     pub(crate) fn processes_file(&self) -> PathBuf {
         self.path.join("cgroup.procs")
+    }
+
+    /// The one that it writes to before that; where there is none, the same.
+    pub(crate) fn first_file(&self) -> PathBuf {
+        let unified = self.unified.as_ref().unwrap_or(&self.path);
+        unified.join("cgroup.procs")
     }
 
     /// Limits the CPU time to so many percent of one CPU; `None` lifts the limit.
@@ -181,10 +218,12 @@ mod tests {
         let found = parse(v1, |_| String::new()).unwrap();
         assert_eq!(found.version, Version::V1);
         assert_eq!(found.mount, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
+        let unified = Path::new("/sys/fs/cgroup/unified");
+        assert_eq!(found.unified.as_deref(), Some(unified));
 
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
         let found = parse(v2, |_| "cpuset cpu io\n".to_owned()).unwrap();
-        assert_eq!(found.version, Version::V2);
+        assert_eq!((found.version, found.unified), (Version::V2, None));
 
         assert_eq!(parse(v2, |_| "cpuset io\n".to_owned()), None);
         assert_eq!(parse("", |_| String::new()), None);

@@ -217,9 +217,9 @@ impl Lab {
             let full = format!("{}-{name}", shared.id());
             shared.record.note(Thing::Namespace(full.clone()))?;
             let cgroup = if limited {
-                shared
-                    .record
-                    .note(Thing::Cgroup(hierarchy.path_of(&full)))?;
+                for path in hierarchy.paths_of(&full) {
+                    shared.record.note(Thing::Cgroup(path))?;
+                }
                 Some(hierarchy.create(&full)?)
             } else {
                 None

@@ -94,8 +94,10 @@ impl Process {
             // outside.
             Some(cgroup) => {
                 let mut shell = Command::new("sh");
-                shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
-                shell.arg(cgroup.processes_file()).arg(&spec.program);
+                let join = "echo $$ > \"$0\" && echo $$ > \"$1\" && shift && exec \"$@\"";
+                shell.args(["-c", join]);
+                shell.arg(cgroup.first_file()).arg(cgroup.processes_file());
+                shell.arg(&spec.program);
                 shell
             }
         };

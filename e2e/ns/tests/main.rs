@@ -26,6 +26,7 @@ mod modes;
 mod operator;
 mod packet_rules;
 mod posts;
+mod pressure;
 mod quiet;
 mod refusal;
 mod reload;

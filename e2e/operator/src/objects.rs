@@ -112,6 +112,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
             outstanding: load.outstanding,
             first_byte: baton_api::Micros::from_millis(1),
             wait: None,
+            load: None,
             placement: None,
             requests_total: load.flows,
             migrations_in_total: 0,

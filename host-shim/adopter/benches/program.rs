@@ -12,7 +12,7 @@ use common::{
     INTERFACE, Lab, ends,
     segment::{Message, PSH_ACK, Segment, timestamps},
 };
-use std::net::SocketAddr;
+use std::{fs, net::SocketAddr, path::PathBuf, process};
 
 const KEY: [u8; 16] = [5; 16];
 const REPEAT: u32 = 1_000_000;
@@ -34,7 +34,17 @@ fn main() {
     messages(&lab, &adopter, "wrong tag dropped", |ours| {
         Message::adopt().segment(ours, pod, 1, 1, &[0; 16])
     });
+    if let Some(group) = Group::join() {
+        let _listener = lab.listen(pod);
+        drop(group);
+        messages(&lab, &adopter, "probe answered, in a Pod's group", |ours| {
+            Message::probe().segment(ours, pod, 1, 1, &KEY)
+        });
+    }
     let listener = lab.listen(pod);
+    messages(&lab, &adopter, "probe answered (Ready)", |ours| {
+        Message::probe().segment(ours, pod, 1, 1, &KEY)
+    });
     listener.set_nonblocking(true).expect("nonblocking");
     messages(&lab, &adopter, "adoption", |ours| {
         // Keeps the accept queue empty; the last one sent is in it.
@@ -43,6 +53,45 @@ fn main() {
     });
     let adopted = adopter.counters().expect("counters").of(Outcome::Adopted);
     assert_eq!(adopted, u64::from(MESSAGES), "each was adopted");
+}
+
+/// A control group of version 2 as deep as a Pod's, with this process in it.
+struct Group {
+    groups: Vec<PathBuf>,
+    home: PathBuf,
+}
+
+impl Group {
+    fn join() -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/mounts").ok()?;
+        let mount = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let path = fields.next()?;
+            (fields.next()? == "cgroup2").then(|| PathBuf::from(path))
+        })?;
+        let mine = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mine = mine.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let home = mount.join(mine).join("cgroup.procs");
+        let mut groups = Vec::new();
+        let mut path = mount.join(common::unique());
+        for part in ["", "burstable", "pod", "container"] {
+            path.push(part);
+            fs::create_dir(&path).expect("root may make groups");
+            groups.push(path.clone());
+        }
+        fs::write(path.join("cgroup.procs"), process::id().to_string()).expect("join");
+        Some(Self { groups, home })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        fs::write(&self.home, process::id().to_string()).expect("leave");
+        for group in self.groups.iter().rev() {
+            // What is not empty yet is of no harm.
+            let _ = fs::remove_dir(group);
+        }
+    }
 }
 
 /// Packets that are passed on. ARP leaves at the first comparison: what it costs is the cost of

@@ -137,6 +137,9 @@ pub struct Engine {
     /// Pairs that trackers on the way may remember, as of the last look over the backends, and as
     /// far as the present one is.
     pub(crate) tracked: (u32, u32),
+    /// Backends that policies with flows judge by what their kernels say: in the last round of
+    /// looking over all, and so far in this one.
+    pub(crate) load_wanted: (u32, u32),
     pub(crate) kept: Kept,
     /// Copies of requests among these, by their clients' networks.
     pub(crate) requests: Shares,
@@ -257,6 +260,7 @@ impl Engine {
             forgets: Forgets::new(),
             transfers: Transfers::new(),
             tracked: (0, 0),
+            load_wanted: (0, 0),
             kept: Kept::new(limits.kept_segments as usize),
             backlogs: Backlogs::new(limits.kept_segments),
             requests: Shares::new(kept::network_max(limits.kept_segments)),

@@ -73,12 +73,14 @@ impl Estimate {
     }
 
     /// Expected wait of one more request: one more than the outstanding ones, each at its peak
-    /// average, or at the time since the last progress while something is outstanding.
-    pub(crate) fn wait_us(&self, now_us: u64) -> u64 {
+    /// average, or at the time since the last progress while something is outstanding. `queue`:
+    /// so many connections wait to be accepted, of which some may be ours.
+    pub(crate) fn wait_us(&self, now_us: u64, queue: u32) -> u64 {
         let each_us = self
             .now_us(self.each_us, now_us)
             .max(self.stalled_us(now_us));
-        (u64::from(self.outstanding) + u64::from(self.others) + 1).saturating_mul(each_us)
+        let before = u64::from(self.outstanding) + u64::from(self.others);
+        (before.max(queue.into()) + 1).saturating_mul(each_us)
     }
 
     /// So many requests of other workers are outstanding.
@@ -137,7 +139,7 @@ mod tests {
         let estimate = Estimate::default();
         assert_eq!(estimate.outstanding, 0);
         assert_eq!(estimate.average_us(123), FLOOR_US);
-        assert_eq!(estimate.wait_us(123), FLOOR_US);
+        assert_eq!(estimate.wait_us(123, 0), FLOOR_US);
     }
 
     #[test]
@@ -188,7 +190,7 @@ mod tests {
         }
         assert_eq!(estimate.outstanding, 9);
         assert_eq!(estimate.average_us(499_900), 1_000);
-        assert_eq!(estimate.wait_us(499_900), 1_000);
+        assert_eq!(estimate.wait_us(499_900, 0), 1_000);
     }
 
     /// Each of many answers lowers the average by a tiny fraction; all of them must add up.
@@ -209,9 +211,9 @@ mod tests {
         let mut estimate = Estimate::default();
         estimate.request(0);
         estimate.first_byte(90_000, 0);
-        assert_eq!(estimate.wait_us(90_000), 90_000);
+        assert_eq!(estimate.wait_us(90_000, 0), 90_000);
         assert_eq!(
-            estimate.wait_us(90_000 + 20 * DECAY_US),
+            estimate.wait_us(90_000 + 20 * DECAY_US, 0),
             FLOOR_US,
             "to be tried again"
         );
@@ -219,7 +221,7 @@ mod tests {
         estimate.request(30 * DECAY_US);
         let mut last_us = 0;
         for after_us in (100_000..60 * DECAY_US).step_by(100_000) {
-            let wait_us = estimate.wait_us(30 * DECAY_US + after_us);
+            let wait_us = estimate.wait_us(30 * DECAY_US + after_us, 0);
             assert_eq!(
                 wait_us,
                 2 * after_us,
@@ -235,12 +237,12 @@ mod tests {
         let mut estimate = Estimate::default();
         estimate.request(1_000_000);
         estimate.request(1_400_000);
-        assert_eq!(estimate.wait_us(1_500_000), 3 * 500_000);
+        assert_eq!(estimate.wait_us(1_500_000, 0), 3 * 500_000);
         estimate.first_byte(1_500_000, 1_400_000);
         assert_eq!(estimate.outstanding, 1);
         assert_eq!(estimate.average_us(1_500_000), 100_000);
         assert_eq!(
-            estimate.wait_us(1_500_000),
+            estimate.wait_us(1_500_000, 0),
             2 * 50_000,
             "100 ms were shared by two"
         );
@@ -255,11 +257,11 @@ mod tests {
         estimate.forget(400_000);
         estimate.forget(500_000);
         assert_eq!(estimate.outstanding, 0);
-        assert_eq!(estimate.wait_us(500_000), 500_000);
+        assert_eq!(estimate.wait_us(500_000, 0), 500_000);
         // A client that resets at once is no reason to trust the backend again.
         estimate.request(500_010);
         estimate.forget(500_020);
-        let wait_us = estimate.wait_us(500_020);
+        let wait_us = estimate.wait_us(500_020, 0);
         assert!((499_000..=500_000).contains(&wait_us), "{wait_us}");
     }
 
@@ -273,7 +275,7 @@ mod tests {
         estimate.first_byte(5, 0);
         estimate.first_byte(u64::MAX, 0);
         estimate.request(0);
-        assert_eq!(estimate.wait_us(u64::MAX), u64::MAX);
+        assert_eq!(estimate.wait_us(u64::MAX, 0), u64::MAX);
     }
 
     /// Virtual time in which the backend has worked for `work_us`, starting at `from_us`, if it
@@ -313,7 +315,7 @@ mod tests {
             }
             let one = rng.usize(0..4);
             let other = (one + rng.usize(1..4)) % 4;
-            let wait_us = |server: usize| estimates[server].wait_us(now_us);
+            let wait_us = |server: usize| estimates[server].wait_us(now_us, 0);
             let server = if wait_us(other) < wait_us(one) {
                 other
             } else {

@@ -23,7 +23,7 @@ use crate::{
     ids::FlowId,
     timing::{CAPPED_AGAIN_MS, HEALTH_ROUND_MS, PROBE_OTHER_MS},
 };
-use baton_api::Endpoint;
+use baton_api::{Endpoint, LoadSignal};
 
 /// Backends looked over in one call: some 20 us.
 const BACKENDS_PER_CALL: usize = 256;
@@ -177,10 +177,12 @@ impl Engine {
             };
             if at == 0 {
                 self.tracked.1 = 0;
+                self.load_wanted.1 = 0;
             }
             self.look_over_one(now, at as u16, out);
             if self.round.done(u64::MAX, all) {
                 self.tracked.0 = self.tracked.1;
+                self.load_wanted.0 = self.load_wanted.1;
                 for index in 0..self.policies.len() as u16 {
                     self.judge_later(index);
                 }
@@ -209,6 +211,7 @@ impl Engine {
             self.spend(1);
             self.learn(now, index, Evidence::Doubt, out);
         }
+        self.look_over_load(now, index);
         self.look_over_drain(index);
         self.look_over_stall(now, index);
     }
@@ -253,14 +256,19 @@ impl Engine {
         left
     }
 
-    /// Whether a policy has too few usable backends to leave the others out. How many members it
-    /// has.
+    /// Whether a policy has too few usable backends to leave the others out; and whether what their
+    /// kernels say of them is needed. How many members it has.
     pub(crate) fn judge_policy(&mut self, now: Instant, index: usize) -> usize {
         let Self {
             policies, backends, ..
         } = self;
         let policy = &mut policies[index];
         policy.judge(backends, now);
+        if policy.spec.load == LoadSignal::LatencyAndPressure && policy.flows > 0 {
+            for member in policy.pools.iter().flat_map(|pool| &pool.members) {
+                backends[usize::from(member.backend)].telemetry.want(now);
+            }
+        }
         policy.pools.iter().map(|pool| pool.members.len()).sum()
     }
 }

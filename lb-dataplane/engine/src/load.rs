@@ -6,7 +6,10 @@
 //! where a peak average (`estimate`) keeps it for seconds. It never chooses a backend: `placement`
 //! compares these readings.
 
-use crate::timing::{LONG_US, SHORT_US};
+use crate::{
+    backend::Pressed,
+    timing::{LONG_US, SHORT_US},
+};
 /// The mean before counts as so many answers: the first answer after a pause is not all that is
 /// known.
 const KNOWN_ANSWERS: f64 = 1.0;
@@ -107,12 +110,27 @@ pub(crate) struct Reading {
     pub(crate) rate: f64,
     /// For how long nothing was answered although something was outstanding.
     pub(crate) stalled_us: u64,
+    /// No request is expected to wait less, as the pod's kernel says.
+    pub(crate) pressed_us: f64,
 }
 
 impl Reading {
     /// Expected wait of one more request behind the outstanding ones.
     pub(crate) fn queue_us(&self) -> f64 {
-        (f64::from(self.outstanding) + 1.0) * self.each_us
+        ((f64::from(self.outstanding) + 1.0) * self.each_us).max(self.pressed_us)
+    }
+
+    /// With what the pod's kernel says, which counts like a wait that was measured.
+    pub(crate) fn at_least(self, pressed: Pressed) -> Self {
+        let pressed_us = pressed.wait_us as f64;
+        Self {
+            known: self.known || pressed.wait_us > 0,
+            outstanding: self.outstanding.max(pressed.queue),
+            short_us: self.short_us.max(pressed_us),
+            long_us: self.long_us.max(pressed_us),
+            pressed_us,
+            ..self
+        }
     }
 }
 
@@ -265,6 +283,7 @@ impl Load {
             } else {
                 now_us.saturating_sub(self.progress_us)
             },
+            pressed_us: 0.0,
         }
     }
 }

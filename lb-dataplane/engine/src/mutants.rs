@@ -75,6 +75,8 @@ mutants! {
     StayInDistress,
     /// A distressed backend is not left alone: it is given flows again at once.
     NoBackOff,
+    /// What pods' kernels say of their load is not heard.
+    DeafToPressure,
 }
 
 /// Which fault is committed, for parts that do not see the engine.

@@ -27,7 +27,7 @@ use crate::{
     timing::ALIKE_US,
     wrr::Wrr,
 };
-use baton_api::{Algorithm, BackendFailure, MigrationMode};
+use baton_api::{Algorithm, BackendFailure, LoadSignal, MigrationMode};
 use std::sync::Arc;
 
 /// What holds a flow where it is.
@@ -70,6 +70,8 @@ pub(crate) struct Pool {
     /// Too few are usable to leave the others out.
     pub(crate) panic: bool,
     pub(crate) placement: Placement,
+    /// What the members' loads are judged by.
+    by: LoadSignal,
 }
 
 /// Where a flow goes at a boundary, and why.
@@ -138,6 +140,7 @@ impl Pool {
             wrr: Wrr::new(&weights),
             rotor: 0,
             panic: false,
+            by: LoadSignal::Latency,
         }
     }
 
@@ -219,7 +222,7 @@ impl Pool {
         let backend = &backends[usize::from(member.backend)];
         let usable = self.usable(at, backends, now);
         Seat {
-            load: backend.reading(now.0),
+            load: backend.reading(now, self.by),
             flows: backend.flows,
             weight: u64::from(member.weight) * self.slow_share(at, backends, now),
             usable,
@@ -242,7 +245,7 @@ impl Pool {
         let backend = &backends[usize::from(member.backend)];
         let share = self.slow_share(at, backends, now);
         let weight = (u64::from(member.weight.max(1)) * share).div_ceil(256);
-        let wait_us = backend.estimate.wait_us(now.0).saturating_mul(256) / weight;
+        let wait_us = backend.wait_us(now, self.by).saturating_mul(256) / weight;
         let flows = u64::from(backend.flows) * 256 / weight;
         (wait_us.max(ALIKE_US * 256).ilog2(), flows, wait_us)
     }
@@ -324,7 +327,10 @@ impl Pool {
 }
 
 impl Policy {
-    pub(crate) fn new(spec: &Arc<baton_api::Policy>, pools: [Pool; 2], share: Share) -> Self {
+    pub(crate) fn new(spec: &Arc<baton_api::Policy>, mut pools: [Pool; 2], share: Share) -> Self {
+        for pool in &mut pools {
+            pool.by = spec.load;
+        }
         Self {
             share,
             spec: (**spec).clone(),

@@ -15,11 +15,14 @@ use crate::{
     legs::Use,
     mutants::Mutant,
     ports::{Purpose, Rest},
-    timing::{EXIT_SETTLE_MS, PROBE_OTHER_MS, PROBE_READY_MS},
+    timing::{
+        EXIT_SETTLE_MS, LOAD_BACKENDS_PER_MS, LOAD_PROBE_MS, LOAD_PROBES_PER_SECOND_MAX,
+        PROBE_OTHER_MS, PROBE_READY_MS,
+    },
 };
 use baton_packet::{
-    Adoption, Flags, ListenerReport, MessageKind, Reason, Segment, SegmentSpec, SeqNumber,
-    build_adoption, build_segment,
+    Adoption, Flags, ListenerReport, LoadReport, MessageKind, Reason, Segment, SegmentSpec,
+    SeqNumber, build_adoption, build_segment, timestamps,
 };
 
 /// Backends looked at in one call for whether something is due, and probes of each kind sent:
@@ -121,9 +124,36 @@ impl Engine {
 
     /// What was found of a backend's adopter.
     pub(crate) fn adopter_is(&mut self, now: Instant, index: u16, finding: Finding) {
+        let ready_due_ms = self.ready_due_ms(now, index);
         let adopter = &mut self.backends[usize::from(index)].adopter;
-        adopter.found(now, finding);
+        adopter.found(now, finding, ready_due_ms);
         self.probes.by(adopter.due_ms);
+    }
+
+    /// When a backend that is ready is probed next. Where policies go by what its kernel says of its
+    /// load, that is as often as their number allows, all at the same moments.
+    pub(crate) fn ready_due_ms(&self, now: Instant, index: u16) -> u64 {
+        if !self.backends[usize::from(index)].telemetry.is_wanted(now) {
+            return now.ms() + PROBE_READY_MS;
+        }
+        let paced_ms = u64::from(self.load_wanted.0) * 1_000 / LOAD_PROBES_PER_SECOND_MAX;
+        let looks_ms = self.backends.len() as u64 / LOAD_BACKENDS_PER_MS;
+        let pause_ms = paced_ms.max(looks_ms).clamp(LOAD_PROBE_MS, PROBE_READY_MS);
+        (now.ms() / pause_ms + 1) * pause_ms
+    }
+
+    /// A backend whose load policies go by is not asked a second later only.
+    pub(crate) fn look_over_load(&mut self, now: Instant, index: u16) {
+        if !self.backends[usize::from(index)].telemetry.is_wanted(now) {
+            return;
+        }
+        self.load_wanted.1 += 1;
+        let due_ms = self.ready_due_ms(now, index);
+        let adopter = &mut self.backends[usize::from(index)].adopter;
+        if due_ms < adopter.due_ms && adopter.adoptable(now) {
+            adopter.due_ms = due_ms;
+            self.probes.by(due_ms);
+        }
     }
 
     /// The leg that a backend's probes of one kind leave from.
@@ -218,15 +248,15 @@ impl Engine {
     fn send_probe(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let numbers = (self.fresh_number(), self.fresh_number());
         let same_numbers = self.committed.is(Mutant::SameNumbers);
+        let ready_due_ms = self.ready_due_ms(now, index);
         let backend = &mut self.backends[usize::from(index)];
         let adopter = &mut backend.adopter;
         let ready = adopter.adoptable(now) && !backend.liveness.mute;
-        adopter.due_ms = now.ms()
-            + if ready {
-                PROBE_READY_MS
-            } else {
-                PROBE_OTHER_MS
-            };
+        adopter.due_ms = if ready {
+            ready_due_ms
+        } else {
+            now.ms() + PROBE_OTHER_MS
+        };
         let Some(leg) = self.probe_leg(now, index, Use::Probe) else {
             return;
         };
@@ -264,10 +294,23 @@ impl Engine {
 
     /// What an adopter tells besides whether it is ready. Whether it told of its pod's listener: an
     /// older one does not if something is in the way.
-    fn reported(&mut self, now: Instant, index: u16, reason: Reason, says: &Adoption) -> bool {
+    fn reported(
+        &mut self,
+        now: Instant,
+        index: u16,
+        (reason, says): (Reason, &Adoption),
+        stamps: Option<(u32, u32)>,
+    ) -> bool {
+        let deaf = self.mutated(Mutant::DeafToPressure);
         let backend = &mut self.backends[usize::from(index)];
+        let renewed = backend.adopter.namespace != says.namespace;
         backend.adopter.is_in(says.namespace);
         let report = ListenerReport::from_field(says.server_ts);
+        if renewed || backend.liveness.has_other_listener(report) {
+            backend.telemetry.forget();
+        }
+        let load = stamps.filter(|_| !deaf).and_then(LoadReport::from_fields);
+        backend.telemetry.hear(now, load);
         if reason != Reason::Ready && !report.is_anything() {
             return false;
         }
@@ -299,7 +342,12 @@ impl Engine {
                     _ => Counter::ProbesRefused,
                 });
                 self.adopter_is(now, index, Finding::of(now, reason));
-                self.reported(now, index, reason, &says);
+                self.reported(
+                    now,
+                    index,
+                    (reason, &says),
+                    timestamps(segment.options(frame)),
+                );
                 let down = self.backends[usize::from(index)].liveness.is_down();
                 if reason == Reason::Ready {
                     self.learn(now, index, Evidence::Ready, out);
@@ -334,7 +382,8 @@ impl Engine {
             let ours = segment.seq == ack && segment.ack == seq;
             match self.message(frame, segment, index) {
                 Message::Answer(reason, says) if ours => {
-                    let reported = self.reported(now, index, reason, &says);
+                    let stamps = timestamps(segment.options(frame));
+                    let reported = self.reported(now, index, (reason, &says), stamps);
                     if reason == Reason::NoListener {
                         Some(Evidence::NoListener)
                     } else {

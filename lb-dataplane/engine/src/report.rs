@@ -236,7 +236,8 @@ impl Engine {
             pinned: u64::from(b.pinned),
             outstanding: u64::from(load.outstanding),
             first_byte: Micros(b.estimate.average_us(now.0)),
-            wait: Some(Micros(b.estimate.wait_us(now.0))),
+            wait: Some(Micros(b.wait_us(now, policy.spec.load))),
+            load: b.telemetry.shown(now),
             placement: Some(BackendPlacement {
                 standing: standing.label().to_owned(),
                 mean_wait: Micros(load.long_us as u64),

@@ -4,6 +4,7 @@
 //! the bytes is for guards to say.
 
 use crate::{Engine, clock::Instant, flow::Bits, ids::FlowId, ledger::Moved, states::State};
+use baton_api::LoadSignal;
 use baton_guard::ToCome;
 
 impl Engine {
@@ -71,7 +72,7 @@ impl Engine {
                 .estimate
                 .first_byte(now.0, now.0.saturating_sub(took));
             if moved.is_some() {
-                let short_us = backend.reading(now.0).short_us;
+                let short_us = backend.reading(now, LoadSignal::Latency).short_us;
                 backend.move_cost.add(took, short_us);
             }
             if let Some(here_us) = moved.here_us() {

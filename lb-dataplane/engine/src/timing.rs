@@ -246,6 +246,30 @@ pub(crate) const JOIN_US: u64 = 3_000_000;
 /// Where flows send nothing, joining ends all the same.
 pub(crate) const JOIN_MAX_US: u64 = 10 * JOIN_US;
 
+// What pods' kernels say of their load: `backend/telemetry`, `probe`.
+/// A backend of a policy that goes by it (`load: LatencyAndPressure`) and has flows is probed this
+/// often, where there are few.
+pub(crate) const LOAD_PROBE_MS: u64 = 10;
+/// Of all such backends together, in one worker. A probe costs its pod 0.5 us and the way there
+/// some 2 us: half a percent of a core, wherever they are.
+pub(crate) const LOAD_PROBES_PER_SECOND_MAX: u64 = 2_000;
+/// Backends that a worker has in all for each millisecond between two probes of one: each time it
+/// goes through all of them, which costs some 50 ns for each.
+pub(crate) const LOAD_BACKENDS_PER_MS: u64 = 100;
+/// What a pod's kernel said counts for so long: two probes may be lost where they are a second
+/// apart. Totals of time wrap after 4.3 s.
+pub(crate) const LOAD_HOLDS_MS: u64 = 2_500;
+/// A policy that has flows is seen four times in this time.
+pub(crate) const LOAD_WANTED_MS: u64 = 4 * HEALTH_ROUND_MS;
+/// Memory of stalled time: the kernel brings pressure up to date this often (PSI_FREQ).
+pub(crate) const STALL_MEMORY_US: f32 = 2_000_000.0;
+/// The usual period of a CPU quota: the kernel's default, and Kubernetes'.
+pub(crate) const QUOTA_PERIOD_MS: u64 = 100;
+/// What a request waits that comes while its pod is stalled: half a period.
+pub(crate) const STALL_WAIT_US: f32 = QUOTA_PERIOD_MS as f32 * 500.0;
+/// A SYN that a full accept queue drops comes again after this long (Linux `TCP_TIMEOUT_INIT`).
+pub(crate) const QUEUE_FULL_WAIT_US: u64 = 1_000_000;
+
 // The timer wheel: `wheel`.
 /// A slot of the second level is emptied into the first from so long before its time on: 50,000
 /// entries, 256 in each call, take some 20 ms.
@@ -292,6 +316,10 @@ const _: () = {
     assert!(TRANSFER_AGAIN_MS < TRANSFER_ASK_MS && TRANSFER_ASK_MS < TRANSFER_OPEN_MS);
 
     assert!(FLOOR_US < ALIKE_US);
+    assert!(LOAD_PROBE_MS < PROBE_READY_MS && 2 * PROBE_READY_MS < LOAD_HOLDS_MS);
+    // Two hundredths of stalled time is told from noise, a full queue from any stall.
+    assert!(STALL_WAIT_US * 0.02 >= ALIKE_US as f32);
+    assert!((STALL_WAIT_US as u64) < QUEUE_FULL_WAIT_US);
     assert!(SHORT_US * 1.25 <= STALLED_US as f64 && SHORT_US < LONG_US);
     assert!(LEAVE_EVERY_US as f64 <= LONG_US);
     assert!(BACKOFF_MIN_US < BACKOFF_MAX_US && JOIN_US < JOIN_MAX_US);

@@ -39,6 +39,7 @@ mod ecn;
 mod end_mark;
 mod icmp;
 mod listener_report;
+mod load_report;
 mod malformed;
 mod options;
 mod piece;
@@ -60,6 +61,7 @@ pub use ecn::clear_accurate_ecn;
 pub use end_mark::{EndMark, put_end_mark, take_end_mark};
 pub use icmp::{FamilyMismatch, NewTuple, rewrite_icmp};
 pub use listener_report::{Listener, ListenerReport};
+pub use load_report::{LoadReport, Pressure, StallTotal};
 pub use malformed::Malformed;
 pub use options::{
     STRIPPED_FROM_CLIENTS, SynOptions, parse_syn_options, strip_options, timestamps,

@@ -76,6 +76,12 @@ pub enum Steady {
         /// How much longer.
         more: Time,
     },
+    /// This pod is slow from the start, which its kernel says and no answer yet when the first
+    /// clients come; the policy goes by that.
+    Pressed {
+        /// Which.
+        pod: usize,
+    },
 }
 
 /// The backend of a pod, as a snapshot has it.

@@ -1,5 +1,5 @@
-//! Worlds without faults, in which placement is judged: requests of uneven length alone, or one pod
-//! that becomes slow.
+//! Worlds without faults, in which placement is judged: requests of uneven length alone, one pod
+//! that becomes slow, or one that only its kernel tells on.
 //!
 //! Owns their scenarios, and the record of which pod executed whose requests: a flow moves where
 //! its connection's next request is executed elsewhere. What is promised of moves is the engine's
@@ -16,14 +16,14 @@ use crate::{
     tcp::Config,
 };
 use baton_api::{
-    Algorithm, BackendFailure, Drain, Health, Micros, Migration, OnStall, Policy, Protocol,
-    Timeouts,
+    Algorithm, BackendFailure, Drain, Health, LoadSignal, Micros, Migration, OnStall, Policy,
+    Protocol, Timeouts,
 };
 use baton_engine::promises::{HOT_US, LEFT_ALONE_US, RETURN_MIN_US, calm_moves};
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
-/// Of so many seeds one is a world of noise and one has a slow pod. They are longer than the
-/// others.
+/// Of so many seeds one is a world of noise, one has a slow pod and one a pod under pressure. They
+/// are longer than the others.
 const EVERY: u64 = 200;
 /// Pods of a steady world at least: where one is slow, the others show it.
 const PODS_MIN: usize = 3;
@@ -31,6 +31,9 @@ const PODS_MIN: usize = 3;
 const FLOWS: usize = 3;
 /// A world of noise lasts so long: some memories of what is read of backends (half a second).
 const NOISE: Time = 4 * SECOND;
+/// Where a pod is under pressure clients come so late: two of the probes that are sent each second
+/// while there are no flows tell by then how much time it stands still.
+const PRESSED_UNTOLD: Time = 2_500 * MS;
 /// The readings know the pods by then.
 const SLOW_FROM: Time = SECOND;
 /// Longest pause between two requests of a client, and longest answer of a pod that is not slow.
@@ -44,6 +47,9 @@ impl Steady {
     #[must_use]
     pub fn of(seed: u64) -> Option<Self> {
         match seed % EVERY {
+            49 => Some(Self::Pressed {
+                pod: (seed / EVERY) as usize % PODS_MIN,
+            }),
             99 => Some(Self::Noise),
             199 => Some(Self::Slow {
                 pod: (seed / EVERY) as usize % PODS_MIN,
@@ -76,6 +82,14 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
         Steady::Slow { pod, at, more } => {
             (at + LEFT_ALONE_US, vec![(at, Happening::Slow(pod, more))])
         }
+        Steady::Pressed { pod } => (
+            START + PRESSED_UNTOLD + SECOND,
+            vec![(START, Happening::Slow(pod, SLOWER[2]))],
+        ),
+    };
+    let first = match kind {
+        Steady::Pressed { .. } => START + PRESSED_UNTOLD,
+        Steady::Noise | Steady::Slow { .. } => START + 5 * MS,
     };
     let link = |delay_us| {
         let spec = LinkSpec {
@@ -87,7 +101,7 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
     };
     let client = |rng: &mut fastrand::Rng| {
         let spec = ClientSpec {
-            start: START + 5 * MS + rng.u64(..=10 * MS),
+            start: first + rng.u64(..=10 * MS),
             conns: 1,
             // All go on until the end.
             requests: (1_000, 1_000),
@@ -134,7 +148,7 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
         v6,
         wild: [false; Fault::ALL.len()],
         frontend,
-        policy: policy(v6, frontend, pods, rng.bool()),
+        policy: policy(v6, frontend, pods, rng.bool(), kind),
         limits: usual_limits(),
         ports: 128,
         pods: vec![server; pods],
@@ -153,13 +167,18 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
 }
 
 /// With the defaults of what decides about moves.
-fn policy(v6: bool, frontend: SocketAddr, pods: usize, http: bool) -> Policy {
+fn policy(v6: bool, frontend: SocketAddr, pods: usize, http: bool, kind: Steady) -> Policy {
+    let (algorithm, load) = match kind {
+        // As many flows for each.
+        Steady::Noise | Steady::Slow { .. } => (Algorithm::WeightedRoundRobin, LoadSignal::Latency),
+        Steady::Pressed { .. } => (Algorithm::LeastOutstanding, LoadSignal::LatencyAndPressure),
+    };
     Policy {
         name: "web".into(),
         frontends: address::endpoint(frontend).into_iter().collect(),
         backends: (0..pods).filter_map(|i| backend(v6, i)).collect(),
-        // As many flows for each.
-        algorithm: Algorithm::WeightedRoundRobin,
+        algorithm,
+        load,
         affinity: None,
         protocol: if http {
             Protocol::Http1
@@ -186,12 +205,15 @@ pub struct Seen {
     pub slow: [u64; 4],
     /// Longest until its last request was executed.
     pub left_us: Time,
+    /// Worlds with a pod under pressure, and their requests, of which it got none.
+    pub pressed: [u64; 2],
 }
 
 impl Seen {
     /// Adds another run's, or other runs', figures.
     pub fn add(&mut self, other: &Seen) {
         let pairs = self.noise.iter_mut().zip(other.noise);
+        let pairs = pairs.chain(self.pressed.iter_mut().zip(other.pressed));
         for (sum, more) in pairs.chain(self.slow.iter_mut().zip(other.slow)) {
             *sum += more;
         }
@@ -203,10 +225,12 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [noise, noise_requests, noise_moves] = self.noise;
         let [slow, slow_requests, away, others] = self.slow;
+        let [pressed, pressed_requests] = self.pressed;
         write!(
             f,
             "without faults:\n  {noise} worlds of noise: {noise_requests} requests, {noise_moves} moves\n  \
-             {slow} with a slow pod: {slow_requests} requests, {away} moves off it, its last request {} ms after, {others} other moves",
+             {slow} with a slow pod: {slow_requests} requests, {away} moves off it, its last request {} ms after, {others} other moves\n  \
+             {pressed} with a pod under pressure: {pressed_requests} requests, none there",
             self.left_us / MS
         )
     }
@@ -234,6 +258,7 @@ impl Watch {
         match kind {
             Steady::Noise => seen.noise[0] = 1,
             Steady::Slow { .. } => seen.slow[0] = 1,
+            Steady::Pressed { .. } => seen.pressed[0] = 1,
         }
         Self {
             kind,
@@ -255,6 +280,14 @@ impl Watch {
         let mut away = false;
         match self.kind {
             Steady::Noise => self.seen.noise[1] += 1,
+            Steady::Pressed { pod: pressed } => {
+                self.seen.pressed[1] += 1;
+                if pod == pressed {
+                    return Err(format!(
+                        "placement: connection {conn} is served by pod {pod}, whose kernel says that it stands still"
+                    ));
+                }
+            }
             Steady::Slow {
                 pod: slow,
                 at,
@@ -292,6 +325,7 @@ impl Watch {
         match self.kind {
             Steady::Noise => self.seen.noise[2] += 1,
             Steady::Slow { .. } => self.seen.slow[3] += 1,
+            Steady::Pressed { .. } => {}
         }
         // Each has one more that is decided and not executed yet.
         let (requests, moves) = (self.requests + self.at.len() as u64, self.moves);
@@ -362,9 +396,18 @@ mod tests {
     }
 
     #[test]
-    fn seeds_have_both_kinds_and_hardly_any() {
+    fn nobody_goes_to_a_pod_under_pressure() {
+        let mut watch = Watch::new(Steady::Pressed { pod: 1 });
+        assert_eq!(watch.executes(START, 0, 7), Ok(()));
+        assert!(watch.executes(START, 1, 8).is_err());
+    }
+
+    #[test]
+    fn seeds_have_all_kinds_and_hardly_any() {
         let all: Vec<Steady> = (0..2 * EVERY).filter_map(Steady::of).collect();
-        assert_eq!(all.len(), 4);
+        assert_eq!(all.len(), 6);
         assert_eq!(all.iter().filter(|kind| **kind == Steady::Noise).count(), 2);
+        let pressed = |kind: &&Steady| matches!(kind, Steady::Pressed { .. });
+        assert_eq!(all.iter().filter(pressed).count(), 2);
     }
 }

@@ -173,6 +173,7 @@ fn policy(d: &mut Draw, v6: bool, pods: usize) -> Policy {
             .collect(),
         backends: (0..pods).filter_map(|i| backend(v6, i)).collect(),
         algorithm,
+        load: Default::default(),
         affinity: None,
         protocol,
         migration: Migration::default(),

@@ -5,7 +5,7 @@
 
 use super::{families::Families, meanings};
 use crate::commands::Report;
-use baton_api::{BackendState, DrainState, Micros, PolicyPlacement, PolicyState};
+use baton_api::{BackendLoad, BackendState, DrainState, Micros, PolicyPlacement, PolicyState};
 use baton_engine::PolicyFigures;
 use std::collections::BTreeMap;
 
@@ -344,6 +344,9 @@ fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
     ] {
         out.counter(name, help, &labels, value);
     }
+    if let Some(load) = &backend.load {
+        self::load(out, labels, load);
+    }
     if let Some(placement) = &backend.placement {
         out.gauge(
             "backend_distressed",
@@ -366,6 +369,49 @@ fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
     }
     if let Some(drain) = &backend.drain {
         self::drain(out, labels, drain);
+    }
+}
+
+/// What the pod's kernel says, as far as it does.
+fn load(out: &mut Families, labels: [(&'static str, &str); 2], load: &BackendLoad) {
+    out.gauge(
+        "backend_accept_queue_connections",
+        "Connections that wait to be accepted, whoever made them; 2047 for that many or more.",
+        &labels,
+        float(load.accept_queue.into()),
+    );
+    out.gauge(
+        "backend_accept_queue_limit",
+        "How many of them there can be; 2047 for that many or more.",
+        &labels,
+        float(load.accept_queue_room.into()),
+    );
+    out.counter(
+        "backend_listener_drops_total",
+        "What the backend's listeners dropped, mostly because that queue was full.",
+        &labels,
+        load.drops_total,
+    );
+    for (name, help, percent) in [
+        (
+            "backend_throttled_ratio",
+            "Part of the last seconds in whose periods the backend was throttled by its CPU quota.",
+            load.throttled_percent,
+        ),
+        (
+            "backend_cpu_pressure_ratio",
+            "Part of the last seconds in which the backend wanted a CPU and had none.",
+            load.cpu_percent,
+        ),
+        (
+            "backend_memory_pressure_ratio",
+            "Part of the last seconds in which something in the backend waited for memory.",
+            load.memory_percent,
+        ),
+    ] {
+        if let Some(percent) = percent {
+            out.gauge(name, help, &labels, float(percent.into()) / 100.0);
+        }
     }
 }
 

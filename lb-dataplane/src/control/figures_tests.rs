@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{certificates::Authority, commands::Report, config::Config};
 use baton_api::{
-    Adoptability, Algorithm, BackendHealth, BackendState, DrainState, Micros, PolicyState,
-    Protocol, State, StateReply,
+    Adoptability, Algorithm, BackendHealth, BackendLoad, BackendState, DrainState, Micros,
+    PolicyState, Protocol, State, StateReply,
 };
 use baton_engine::{BackendFigures, Latency, PolicyFigures};
 use hyper::StatusCode;
@@ -37,6 +37,14 @@ pub(super) fn figures(generation: u64) -> Report {
         outstanding: 2,
         first_byte: Micros(1_500),
         wait: Some(Micros(4_500)),
+        load: (name == "a").then_some(BackendLoad {
+            accept_queue: 5,
+            accept_queue_room: 129,
+            drops_total: 3,
+            throttled_percent: Some(90),
+            cpu_percent: None,
+            memory_percent: None,
+        }),
         placement: None,
         requests_total: 9,
         migrations_in_total: 1,

@@ -5,7 +5,7 @@ use super::{figures_tests::figures, metrics::Metrics, serve_tests::dataplane};
 use crate::{
     certificates::Authority, commands::CounterValue, config::Config, neighbour::Health, worker,
 };
-use baton_api::{BackendPlacement, PolicyPlacement};
+use baton_api::{BackendLoad, BackendPlacement, PolicyPlacement};
 use baton_engine::{Cause, Counter, Engine, Instant, Lost, MoveEnd, PinReason, Settings};
 use baton_packet::{Mac, Malformed};
 use baton_tidy::metrics::{Component, Meaning};
@@ -62,6 +62,12 @@ fn exported() -> String {
     policy.placement = Some(PolicyPlacement::default());
     for backend in &mut policy.backends {
         backend.placement = Some(BackendPlacement::default());
+        backend.load = Some(BackendLoad {
+            throttled_percent: Some(1),
+            cpu_percent: Some(2),
+            memory_percent: Some(3),
+            ..BackendLoad::default()
+        });
     }
     let text = metrics.render(Some(report), true).expect("text");
     String::from_utf8(text).expect("UTF-8")

@@ -150,6 +150,10 @@ fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> 
             crd::Algorithm::WeightedRoundRobin => api::Algorithm::WeightedRoundRobin,
             crd::Algorithm::Random => api::Algorithm::Random,
         },
+        load: match spec.load {
+            crd::LoadSignal::Latency => api::LoadSignal::Latency,
+            crd::LoadSignal::LatencyAndPressure => api::LoadSignal::LatencyAndPressure,
+        },
         affinity: match &spec.affinity {
             None => None,
             Some(affinity) => {

@@ -148,6 +148,12 @@ fn words_are_converted() {
     ] {
         assert_eq!(template("onStall", json!(word)).on_stall, on_stall);
     }
+    for (word, load) in [
+        ("Latency", api::LoadSignal::Latency),
+        ("LatencyAndPressure", api::LoadSignal::LatencyAndPressure),
+    ] {
+        assert_eq!(template("load", json!(word)).load, load);
+    }
     for (word, mode) in [
         ("Always", api::MigrationMode::Always),
         ("WhenBetter", api::MigrationMode::WhenBetter),

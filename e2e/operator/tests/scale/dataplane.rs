@@ -262,6 +262,7 @@ fn backend(backend: &baton_api::Backend, traffic: u64) -> BackendState {
         outstanding: traffic % 3,
         first_byte: Micros(250 + traffic),
         wait: Some(Micros(250 + traffic)),
+        load: None,
         placement: None,
         requests_total: traffic * 100,
         migrations_in_total: traffic,

@@ -21,6 +21,7 @@
 #include "siphash.h"
 #include "tables.h"
 #include "listener_report.h"
+#include "load_report.h"
 #include "release.h"
 #include "transfer.h"
 #include "wire.h"
@@ -128,28 +129,42 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
+/* What is besides a message, and what is said of it besides the reason. */
+struct judged {
+	const struct net *net;
+	__u64 netns;
+	__u32 outcome;
+	__be32 detail;
+	/* Of a Probe: the load report. */
+	__be32 queue;
+	__be32 stalls;
+};
+
 /* A Probe asks for the listener, whatever socket its own tuple may name. */
-static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u64 netns, __u32 *outcome, __be32 *report)
+static __always_inline __u32 probe(struct bpf_sock *sk, struct judged *j)
 {
-	__u32 reason = NO_LISTENER;
+	__u32 reason = NO_LISTENER, queue = 0;
 	struct tcp_sock *listener;
 
-	if (redirects(net, netns)) {
+	if (redirects(j->net, j->netns)) {
 		/* The listener that is found, if any, is not who closes clients' connections. */
-		*report = bpf_htonl(MARKS_EXITS | FORGETS);
+		j->detail = bpf_htonl(MARKS_EXITS | FORGETS);
 		return PACKET_RULES;
 	}
 	if (!sk)
 		return NO_LISTENER;
 	listener = sk->state == BPF_TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
 	if (listener) {
-		reason = obstacle(listener, net);
+		reason = obstacle(listener, j->net);
 		if (reason == READY_TO_ADOPT) {
 			reason = READY;
-			*outcome = listeners_of(listener) > LISTENERS_MAX ? PROBE_TOO_MANY_LISTENERS : PROBE_READY;
+			j->outcome = listeners_of(listener) > LISTENERS_MAX ? PROBE_TOO_MANY_LISTENERS : PROBE_READY;
 		}
 		/* Whatever is in the way: who closes connections meanwhile is the same question. */
-		*report = bpf_htonl(listener_report(listener, netns));
+		j->detail = bpf_htonl(listener_report(listener, j->netns, &queue));
+		j->queue = bpf_htonl(queue);
+		if (queue)
+			j->stalls = bpf_htonl(stalls_field(listener));
 	}
 	return reason;
 }
@@ -252,14 +267,6 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 		return UNDECIDED;
 	return fate.of;
 }
-
-/* What is besides an adoption, and what is said of it besides the reason. */
-struct judged {
-	const struct net *net;
-	__u64 netns;
-	__u32 outcome;
-	__be32 detail;
-};
 
 /*
  * READY_TO_ADOPT: pass it on, the outcome says why; UNDECIDED: drop it; else the reason of the
@@ -413,7 +420,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	/* Port 0 is on no connection: the listener. */
 	sk = find(skb, &t, m.exid == bpf_htons(EXID_PROBE) ? 0 : m.source, tcp_at);
 	if (m.exid == bpf_htons(EXID_PROBE))
-		reason = probe(sk, net, netns, &j.outcome, &j.detail);
+		reason = probe(sk, &j);
 	else if (forgets)
 		reason = forget(sk);
 	else
@@ -432,6 +439,10 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	}
 answer:
 	action = -1;
+	if (m.exid == bpf_htons(EXID_PROBE)) {
+		m.tsval = t.tsval = j.queue;
+		m.tsecr = t.tsecr = j.stalls;
+	}
 	if (reason != UNDECIDED) {
 		make_answer(&m, &t, reason, j.detail, here->number, slot->key);
 		action = send_answer(skb, kernel_skb, tcp_at, &m, &t);

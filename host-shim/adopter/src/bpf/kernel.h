@@ -120,9 +120,57 @@ typedef struct {
 	int owned;
 } socket_lock_t;
 
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct psi_group {
+	_Bool enabled;		/* Linux 6.1: cgroup.pressure */
+	__u64 total[6];		/* of PSI_AVGS, then of other aggregators; ns */
+};
+
+struct cgroup;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct cgroup_subsys_state *subsys[1];	/* by controller */
+	struct psi_group *psi;	/* CONFIG_PSI, Linux 6.1 */
+};
+
+enum cgroup_subsys_id {
+	cpu_cgrp_id = 1,	/* CONFIG_CGROUP_SCHED; relocated */
+};
+
+struct list_head {
+	struct list_head *next;
+};
+
+struct cfs_bandwidth {
+	__s64 period;		/* ns */
+	__u64 quota;		/* ns, or RUNTIME_INF */
+	struct list_head throttled_cfs_rq;
+	int nr_throttled;
+};
+
+struct task_group {
+	struct cgroup_subsys_state css;
+	struct cfs_bandwidth cfs_bandwidth;	/* CONFIG_CFS_BANDWIDTH */
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;	/* of version 2, CONFIG_SOCK_CGROUP_DATA */
+};
+
 struct sock {
 	struct sock_common __sk_common;
 	socket_lock_t sk_lock;
+	struct sock_cgroup_data sk_cgrp_data;
+	atomic_t sk_drops;
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;

@@ -8,6 +8,7 @@
 #define BATON_LISTENER_REPORT_H
 
 #include "kernel.h"
+#include "load_report.h"
 #include "transfer.h"
 #include "wire.h"
 
@@ -20,14 +21,16 @@
 struct held {
 	__u32 holders;
 	__u32 inodes;		/* the sum of their numbers */
+	struct waiting waiting;
 };
 
-/* Adds a listener, unless it is being released: nobody holds it any more. */
+/* Adds a listener; its holders unless it is being released, when nobody holds it any more. */
 static __always_inline void count_holders(const struct sock *sk, struct held *held)
 {
 	const struct file *file;
 	__s64 count;
 
+	count_waiting(sk, &held->waiting);
 	if (!sk->sk_socket || !sk->sk_socket->file)
 		return;
 	file = sk->sk_socket->file;
@@ -69,7 +72,8 @@ static __always_inline __u32 listeners_of(struct tcp_sock *tcp)
 	return sockets ? sockets->num_socks : 1;
 }
 
-static __always_inline __u32 listener_report(struct tcp_sock *tcp, __u64 netns)
+/* `queue`: the load report's first half, if the sockets are counted. */
+static __always_inline __u32 listener_report(struct tcp_sock *tcp, __u64 netns, __u32 *queue)
 {
 	const struct sock *sk = (const struct sock *)tcp;
 	struct group group = { .sockets = sk->sk_reuseport_cb };
@@ -82,6 +86,7 @@ static __always_inline __u32 listener_report(struct tcp_sock *tcp, __u64 netns)
 		bpf_loop(sockets, count_socket, &group, 0);
 	else
 		count_holders(sk, &group.held);
+	*queue = queue_field(&group.held.waiting);
 	if (!group.held.holders)
 		return always;
 	if (group.held.holders > HOLDERS_MAX)

@@ -86,6 +86,26 @@ enum reason {
 #define LISTENER_SHIFT 16
 
 /*
+ * The TSval of that Answer: of the listeners of the port the accept queue's length and room, and
+ * what they dropped. All 0: no load report.
+ */
+#define QUEUE_MAX 0x7ff		/* that many or more */
+#define ROOM_SHIFT 11
+#define DROPS_SHIFT 22
+/*
+ * Its TSecr: for how long the pod's group was throttled and stalled, in units of 2^23 ns, modulo
+ * 2^9, and what is known.
+ */
+#define STALL_UNIT_SHIFT 23
+#define STALL_MASK 0x1ff
+#define THROTTLED_SHIFT 0
+#define CPU_SHIFT 9
+#define MEMORY_SHIFT 18
+#define THROTTLED_NOW (1U << 27)
+#define PRESSURE_KNOWN (1U << 28)
+#define QUOTA_KNOWN (1U << 29)
+
+/*
  * The whole TCP header of a message: 60 bytes, as many as there can be. Timestamps are not aligned,
  * hence packed.
  */

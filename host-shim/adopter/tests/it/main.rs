@@ -9,6 +9,7 @@ mod fates;
 mod forged;
 mod forget;
 mod listener_report;
+mod load_report;
 mod release;
 mod replayed;
 mod restart;

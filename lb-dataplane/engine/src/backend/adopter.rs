@@ -13,7 +13,7 @@
 
 use crate::{
     clock::Instant,
-    timing::{PROBE_OTHER_MS, PROBE_READY_MS, READY_HOLDS_MS, UNANSWERED_MAX},
+    timing::{PROBE_OTHER_MS, READY_HOLDS_MS, UNANSWERED_MAX},
 };
 use baton_api::Adoptability;
 use baton_packet::{Reason, SeqNumber};
@@ -91,17 +91,16 @@ impl Adopter {
         }
     }
 
-    /// What a probe or an adoption found. Who is not ready is asked again soon.
-    pub(crate) fn found(&mut self, now: Instant, finding: Finding) {
+    /// What a probe or an adoption found. Who is ready is asked again at that time, others soon.
+    pub(crate) fn found(&mut self, now: Instant, finding: Finding, ready_due_ms: u64) {
         self.finding = finding;
         let ready = matches!(finding, Finding::Ready { .. });
         self.ever_ready |= ready;
-        let wait_ms = if ready {
-            PROBE_READY_MS
+        self.due_ms = if ready {
+            ready_due_ms
         } else {
-            PROBE_OTHER_MS
+            now.ms() + PROBE_OTHER_MS
         };
-        self.due_ms = now.ms() + wait_ms;
     }
 
     /// What was known holds no longer: it is asked again then.

@@ -333,6 +333,11 @@ impl Liveness {
         false
     }
 
+    /// Whether a report is of another listener than the last one.
+    pub(crate) fn has_other_listener(&self, report: ListenerReport) -> bool {
+        self.report.listener.map(|l| l.id) != report.listener.map(|l| l.id)
+    }
+
     /// What its process failed at does not count any more.
     fn is_another_process(&mut self) {
         self.process = self.process.wrapping_add(1);

@@ -6,8 +6,10 @@
 mod adopter;
 mod drains;
 mod liveness;
+mod telemetry;
 
 use crate::{
+    clock::Instant,
     estimate::Estimate,
     figures::OfBackend,
     ids::Addr,
@@ -19,9 +21,11 @@ use crate::{
     routes::HopId,
 };
 pub(crate) use adopter::{Adopter, Finding};
+use baton_api::LoadSignal;
 use drains::{Budget, Drains};
 pub(crate) use liveness::{Belief, Down, Evidence, Liveness};
 use std::net::IpAddr;
+pub(crate) use telemetry::{Pressed, Telemetry};
 
 /// Memory of a slot that nobody uses, to be freed elsewhere.
 pub(crate) struct Tables {
@@ -65,6 +69,7 @@ pub(crate) struct Backend {
     pub(crate) drains: Drains,
     pub(crate) liveness: Liveness,
     pub(crate) adopter: Adopter,
+    pub(crate) telemetry: Telemetry,
     /// Where its adoption probes and its liveness probes come from; 0: none yet.
     pub(crate) probe_ports: [u16; 2],
     pub(crate) sweep: Option<Progress>,
@@ -113,11 +118,28 @@ impl Backend {
     }
 
     /// How long requests wait here, those of all workers.
-    pub(crate) fn reading(&self, now_us: u64) -> Reading {
-        if !self.others.is_known() {
-            return self.load.reading(now_us);
+    pub(crate) fn reading(&self, now: Instant, by: LoadSignal) -> Reading {
+        let reading = if self.others.is_known() {
+            self.load.joined(&self.others, now.0).reading(now.0)
+        } else {
+            self.load.reading(now.0)
+        };
+        reading.at_least(self.pressed(now, by))
+    }
+
+    /// How long one more request would wait here: as answers show or as the pod's kernel says,
+    /// whichever is longer.
+    pub(crate) fn wait_us(&self, now: Instant, by: LoadSignal) -> u64 {
+        let Pressed { queue, wait_us } = self.pressed(now, by);
+        self.estimate.wait_us(now.0, queue).max(wait_us)
+    }
+
+    /// What the pod's kernel says, where the policy goes by that.
+    fn pressed(&self, now: Instant, by: LoadSignal) -> Pressed {
+        match by {
+            LoadSignal::Latency => Pressed::default(),
+            LoadSignal::LatencyAndPressure => self.telemetry.pressed(now),
         }
-        self.load.joined(&self.others, now_us).reading(now_us)
     }
 
     /// It has left the snapshot and has no legs: its memory, without which it can have none.

@@ -12,15 +12,15 @@ pub use conn::Conn;
 pub use pods::{End, Listener};
 
 use baton_api::{
-    Algorithm, Backend, BackendFailure, Endpoint, FlowView, Limits, Micros, Migration,
+    Algorithm, Backend, BackendFailure, Endpoint, FlowView, Limits, LoadSignal, Micros, Migration,
     MigrationMode, OnStall, Policy, Protocol, Snapshot, Timeouts,
 };
 use baton_engine::{
     Counter, DropReason, Engine, Instant, Output, PinReason, Route, Settings, Verdict, Via,
 };
 use baton_packet::{
-    Adoption, AdoptionKey, Decoded, Flags, ListenerReport, Mac, MessageKind, Reason, Segment,
-    SegmentSpec, build_adoption, decode, parse_adoption,
+    Adoption, AdoptionKey, Decoded, Flags, ListenerReport, LoadReport, Mac, MessageKind, Reason,
+    Segment, SegmentSpec, build_adoption, decode, parse_adoption,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -102,6 +102,7 @@ pub fn policy(pods: usize) -> Policy {
             .chain((0..pods).map(|i| backend(true, i)))
             .collect(),
         algorithm: Algorithm::LeastOutstanding,
+        load: LoadSignal::Latency,
         affinity: None,
         protocol: Protocol::Http1,
         migration: Migration {
@@ -283,6 +284,8 @@ pub struct World {
     pub adopters: Vec<Option<Reason>>,
     /// What those that are ready tell of their pods.
     pub told: Vec<ListenerReport>,
+    /// What they tell of their load.
+    pub loads: Vec<Option<LoadReport>>,
     /// The numbers of the pods' network namespaces.
     pub namespaces: Vec<u64>,
     /// Whether adopters answer Forgets.
@@ -343,6 +346,7 @@ impl World {
             },
             adopters: vec![Some(Reason::Ready); 32],
             told: vec![ListenerReport::default(); 32],
+            loads: vec![None; 32],
             namespaces: vec![NAMESPACE; 32],
             forgets: false,
             keys: vec![key(); 32],
@@ -593,6 +597,23 @@ pub fn answer_from(namespace: u64, message: &Sent, reason: Reason, server_ts: u3
     answer_of(message, &content, &message.key)
 }
 
+/// The answer to a probe of an adopter that tells of its pod's load.
+pub fn answer_loaded(
+    namespace: u64,
+    probe: &Sent,
+    (reason, told): (Reason, u32),
+    load: Option<LoadReport>,
+) -> Vec<u8> {
+    let epoch = probe.message().map_or(EPOCH, |m| m.epoch);
+    let content = Adoption {
+        server_ts: told,
+        namespace,
+        ..Adoption::bare(MessageKind::Answer(reason), epoch)
+    };
+    let stamps = load.map_or(Some((0, 0)), |load| Some(load.fields()));
+    stamped_answer(probe, &content, stamps, &probe.key)
+}
+
 pub fn answer_with(
     message: &Sent,
     reason: Reason,
@@ -609,6 +630,15 @@ pub fn answer_with(
 }
 
 fn answer_of(message: &Sent, content: &Adoption, key: &AdoptionKey) -> Vec<u8> {
+    stamped_answer(message, content, message.stamps(), key)
+}
+
+fn stamped_answer(
+    message: &Sent,
+    content: &Adoption,
+    timestamps: Option<(u32, u32)>,
+    key: &AdoptionKey,
+) -> Vec<u8> {
     let m = &message.segment;
     let spec = SegmentSpec {
         src_mac: baton_packet::ether_dst(&message.frame),
@@ -621,7 +651,7 @@ fn answer_of(message: &Sent, content: &Adoption, key: &AdoptionKey) -> Vec<u8> {
         ack: m.seq.add(u32::from(m.flags.has(Flags::SYN))),
         flags: Flags::RST | Flags::ACK,
         window: 0,
-        timestamps: message.stamps(),
+        timestamps,
         payload: &[],
     };
     let mut buffer = [0; 128];

@@ -2,7 +2,7 @@
 //! freeze or come back.
 
 use super::{
-    Conn, Dest, OUR_MAC, Sent, World, answer_from,
+    Conn, Dest, OUR_MAC, Sent, World, answer_loaded,
     conn::*,
     pod_mac,
     wire::{Wire, tcp},
@@ -111,7 +111,8 @@ impl World {
         let answered = self.count(Counter::LivenessProbesAnswered)
             + self.count(Counter::LivenessProbesRefused);
         let namespace = self.namespaces[index];
-        let sent = self.inject(&answer_from(namespace, probe, reason, told));
+        let load = self.loads[index];
+        let sent = self.inject(&answer_loaded(namespace, probe, (reason, told), load));
         let now = self.count(Counter::LivenessProbesAnswered)
             + self.count(Counter::LivenessProbesRefused);
         if now > answered {

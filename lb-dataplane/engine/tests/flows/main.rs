@@ -25,6 +25,7 @@ mod holders;
 mod large;
 mod limits;
 mod liveness;
+mod load;
 mod meant;
 mod members;
 mod migrate;

@@ -7,9 +7,14 @@
 use crate::{clock::Time, tcp::wire::Seg};
 use baton_packet::{
     ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Destination, Flags, Listener, ListenerReport,
-    Mac, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption, parse_adoption,
+    LoadReport, Mac, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, StallTotal,
+    build_adoption, parse_adoption,
 };
-use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroU8};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    num::{NonZeroU8, NonZeroU16},
+};
 
 /// The BPF map holds 65,536; a world makes some hundreds.
 const RECENT_MAX: usize = 4_096;
@@ -76,6 +81,8 @@ pub struct Adopter {
     /// What it tells of its pod: whether ends of processes that exit are marked, and which listener
     /// there is.
     pub told: ListenerReport,
+    /// Its kernel has the pod's group stand still for nine tenths of the time since.
+    pub stalled_since: Option<Time>,
     /// The number of the pod's network namespace, and since when.
     pub namespace: (u64, Time),
     /// Adoptions that were decided, with the refusal or `None`.
@@ -94,6 +101,7 @@ impl Default for Adopter {
             syncookies: true,
             mptcp: false,
             told: ListenerReport::default(),
+            stalled_since: None,
             namespace: (1, 0),
             recent: BTreeMap::new(),
             releases: BTreeMap::new(),
@@ -201,8 +209,28 @@ impl Adopter {
             namespace: self.namespace.0,
             ..Adoption::bare(MessageKind::Answer(reason), epoch)
         };
+        let load = match message.kind {
+            MessageKind::Probe if reason != Reason::NoListener => self.load(now).fields(),
+            _ => seg.stamps.unwrap_or_default(),
+        };
+        let seg = &Seg {
+            stamps: seg.stamps.map(|_| load),
+            ..*seg
+        };
         let answer = answer(seg, macs, &content, &key);
         Judgement::Answered(reason, answer)
+    }
+
+    fn load(&self, now: Time) -> LoadReport {
+        let stalled_us = self.stalled_since.map_or(0, |since| (now - since) / 10 * 9);
+        LoadReport {
+            queue: 0,
+            room: NonZeroU16::MAX,
+            drops: 0,
+            throttled_now: false,
+            throttled: Some(StallTotal::of_ns(stalled_us * 1_000)),
+            pressure: None,
+        }
     }
 
     /// What became of a Transfer.

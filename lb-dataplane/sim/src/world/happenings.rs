@@ -34,7 +34,10 @@ impl World {
             }
             Happening::Restart(i, anew) => self.restart(i, anew),
             Happening::Freeze(i, on) => self.pods[i].process.freeze(on),
-            Happening::Slow(i, more) => self.pods[i].process.slow(more),
+            Happening::Slow(i, more) => {
+                self.pods[i].process.slow(more);
+                self.pods[i].kernel.adopter.stalled_since = Some(now);
+            }
             Happening::Listen(i, on) => self.listen(i, on),
             Happening::Adopter(i, on) => self.pods[i].kernel.adopter.attached = on,
             Happening::Syncookies(i, on) => self.pods[i].kernel.adopter.syncookies = on,

@@ -31,6 +31,8 @@ fn nothing_is_wrong_in_the_first_seeds() {
     assert!(stats.answered > 10 * SEEDS, "{} answers", stats.answered);
     let (noise, slow) = (stats.steady.noise, stats.steady.slow);
     assert!(noise[1] > 0 && slow[2] > 0, "{noise:?} {slow:?}");
+    let pressed = stats.steady.pressed;
+    assert!(pressed[1] > 0, "{pressed:?}");
     assert!(
         stats.faults.iter().all(|worlds| *worlds > 0),
         "{:?}",

@@ -3,9 +3,10 @@
 
 use super::{
     INTERFACE, Lab,
-    segment::{ANSWER, Checksum, Message, NAMESPACE, RST_ACK, SYN, Segment, timestamps},
+    segment::{ANSWER, Checksum, Message, NAMESPACE, PROBE, RST_ACK, SYN, Segment, timestamps},
 };
 use baton_adopter::{Adopter, Attachment};
+use baton_packet::LoadReport;
 use std::{net::SocketAddr, sync::atomic::Ordering};
 
 pub const KEY: [u8; 16] = *b"fedcba9876543210";
@@ -37,6 +38,11 @@ pub fn adopter(lab: &Lab) -> (Adopter, Attachment) {
 /// Receives the Answer to what was sent, checks all that is the same for every reason, and returns
 /// reason and field.
 pub fn answer_to(lab: &Lab, sent: &Segment) -> (u16, u32) {
+    let message = checked_answer(lab, sent);
+    (message.mss, message.server_timestamp)
+}
+
+fn checked_answer(lab: &Lab, sent: &Segment) -> Message {
     let received = lab.receive(sent.from).expect("an answer");
     let (message, tag) = Message::parse(&received.segment)
         .unwrap_or_else(|| panic!("no adoption message: {received:?}"));
@@ -60,12 +66,22 @@ pub fn answer_to(lab: &Lab, sent: &Segment) -> (u16, u32) {
     assert_eq!(received.checksum, Checksum::Full);
     assert_eq!(message.exid, ANSWER);
     assert_eq!((message.scales, message.flags), (0, asked.flags & 0xf0));
-    assert_eq!((message.tsval, message.tsecr), (asked.tsval, asked.tsecr));
+    if asked.exid != PROBE {
+        assert_eq!((message.tsval, message.tsecr), (asked.tsval, asked.tsecr));
+    }
     if message.mss != RENEW {
         assert_eq!(message.namespace, NAMESPACE.load(Ordering::Relaxed));
     }
     assert_eq!(tag, message.tag(*from, *to, *seq, *ack, *window, &KEY));
-    (message.mss, message.server_timestamp)
+    message
+}
+
+/// What a Probe's answer says of the pod's load.
+pub fn load(lab: &Lab, from: SocketAddr, to: SocketAddr) -> Option<LoadReport> {
+    let segment = Message::probe().segment(from, to, SEQ, ACKED, &KEY);
+    lab.send(&segment);
+    let message = checked_answer(lab, &segment);
+    LoadReport::from_fields((message.tsval, message.tsecr))
 }
 
 pub fn ask(lab: &Lab, message: Message, from: SocketAddr, to: SocketAddr) -> (u16, u32) {
