@@ -31,7 +31,7 @@ use crate::{
     events::What,
     flow::Bits,
     handover::{Mark, is_left_over, may_be_transferred, shows_heir},
-    ids::{FlowId, Leg},
+    ids::{Addr, FlowId, Leg},
     keys::Message,
     legs::Use,
     mutants::Mutant,
@@ -61,12 +61,18 @@ fn which(owner: &Backend, heir: &Backend) -> Option<Which> {
     if both != [true, true] {
         return None;
     }
-    if !heir.addr.is_v6() {
-        return Some(number);
+    if heir.addr.is_v6() {
+        address_beside(owner.addr, heir.addr)
+    } else {
+        Some(number)
     }
-    // There is room for eight bytes beside the last four.
-    let begin_alike = heir.addr.high >> 32 == owner.addr.high >> 32;
-    begin_alike.then_some(Which::Address(heir.addr.high << 32 | heir.addr.low >> 32))
+}
+
+/// The part of an IPv6 address that is said beside its last four bytes, if the rest is as it is in
+/// the owner's.
+fn address_beside(owner: Addr, heir: Addr) -> Option<Which> {
+    let begin_alike = heir.high >> 32 == owner.high >> 32;
+    begin_alike.then_some(Which::Address(heir.high << 32 | heir.low >> 32))
 }
 
 impl Engine {
@@ -413,5 +419,21 @@ impl Engine {
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
         self.emit(out, |buffer| build_segment(buffer, &spec));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_four_bytes_of_ipv6_must_be_alike() {
+        let of = |high, low| Addr { high, low };
+        let owner = of(0xfd00_0001_0000_0002, 3);
+        let heir = of(0xfd00_0001_aaaa_bbbb, 0xcccc_dddd_0000_0007);
+        let middle = Which::Address(0xaaaa_bbbb_cccc_dddd);
+        assert_eq!(address_beside(owner, heir), Some(middle));
+        let elsewhere = of(0xfd00_0002_aaaa_bbbb, heir.low);
+        assert_eq!(address_beside(owner, elsewhere), None);
     }
 }

@@ -54,7 +54,7 @@ struct Heard {
 #[derive(Default)]
 pub struct Asked {
     /// On which node each pod is.
-    pub nodes: Vec<usize>,
+    nodes: Vec<usize>,
     /// The last one of each kind of each leg.
     last: BTreeMap<(Leg, u8), Message>,
     count: u64,
@@ -62,6 +62,15 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// Of pods on these nodes.
+    #[must_use]
+    pub fn new(nodes: Vec<usize>) -> Self {
+        Self {
+            nodes,
+            ..Self::default()
+        }
+    }
+
     /// A message leaves towards a pod.
     pub fn leaves(&mut self, leg: Leg, kind: u8, seg: &Seg<'_>) {
         self.count += 1;

@@ -389,7 +389,31 @@ fn a_pod_of_another_node_gets_it_where_both_host_shims_reach_others() {
     let to = destination(&question);
     assert_eq!(to.which, Which::Namespace(w.namespaces[1 - c.pod]));
     let mut c = heir(&w, &c, &question);
-    speaks(&mut w, &mut c, 0, b"");
+    let acked = c.server.wrapping_sub(HEAD.len() as u32);
+    speaks(&mut w, &mut c, acked, &[b'x'; 100]);
+    assert_eq!(w.count(Counter::TransfersDone), 1);
+}
+
+#[test]
+fn a_pod_of_another_node_is_named_by_its_address_where_that_is_ipv6() {
+    let mut w = world();
+    on_two_nodes(&mut w);
+    let mut c = w.idle_as(Conn::of(1, true));
+    w.stays(&mut c, GET);
+    w.responds(&mut c, HEAD);
+    let leaves = pod(true, c.pod).ip();
+    w.change(|s| {
+        for backend in &mut s.policies[0].backends {
+            backend.draining = backend.endpoint.address() == leaves;
+        }
+    });
+    let to = destination(&transfers(&w.run_ms(SOON_MS))[0]);
+    let std::net::IpAddr::V6(address) = pod(true, 1 - c.pod).ip() else {
+        panic!("IPv6 pods")
+    };
+    let all = u128::from(address);
+    assert_eq!(to.which, Which::Address((all >> 32) as u64));
+    assert_eq!(to.address_end, all as u32);
 }
 
 #[test]

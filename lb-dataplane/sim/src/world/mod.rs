@@ -309,10 +309,7 @@ impl World {
             neighbours: vec![true; count],
             unreachable: vec![false; count],
             captured: Vec::new(),
-            asked: Asked {
-                nodes: scenario.nodes.clone(),
-                ..Asked::default()
-            },
+            asked: Asked::new(scenario.nodes.clone()),
             spoken: None,
             restarts: Vec::new(),
             untold: 0,
