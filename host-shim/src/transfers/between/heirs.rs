@@ -128,10 +128,11 @@ impl Serving<'_> {
             return Err(Ended::FarBusy);
         }
         let place = self.pods.get(&cookie).ok_or(Ended::NoPod)?.place.clone();
-        if number != 0 && number != place.number {
+        let (local, remote) = ends;
+        // Whoever knows it was told by a dataplane. With IPv6 there is no room for it.
+        if number != place.number && (number != 0 || local.is_ipv4()) {
             return Err(Ended::NoPod);
         }
-        let (local, remote) = ends;
         let to = self.taker(cookie, local.port()).ok_or(Ended::NoTaker)?;
         let target = Target::at(&place, local, remote).ok_or(Ended::NoPod)?;
         let heir = Heir {
