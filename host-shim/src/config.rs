@@ -47,8 +47,8 @@ pub struct Config {
     pub pin: PathBuf,
     /// Which pods of the node shall have the adopter is asked from the API server.
     pub discovery: Option<Discovery>,
-    /// Where host-shims of other nodes connect, in each pod's network namespace, to take and hand on
-    /// connections; 0: these move within the node only.
+    /// Where host-shims of other nodes connect, in each pod's network namespace, to hand
+    /// connections on; 0: these move within the node only.
     pub transfers_port: u16,
 }
 

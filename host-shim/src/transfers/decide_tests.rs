@@ -1,5 +1,6 @@
-//! Every way through a Transfer within a node (between two: `between/heir_tests.rs`): whatever fails or ends at whichever step, there is one owner or a
-//! reset that is counted, nothing stays frozen, and everybody who was asked is told.
+//! Every way through a Transfer within a node (between two: `between/heir_tests.rs`): whatever
+//! fails or ends at whichever step, there is one owner or a reset that is counted, nothing stays
+//! frozen, and everybody who was asked is told.
 
 use super::decide::{Effect, Ended, Event, FAR, LinkId, Phase, Step, begin, decide};
 use std::collections::BTreeSet;

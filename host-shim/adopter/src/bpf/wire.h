@@ -36,7 +36,7 @@
 #define FLAG_SACK 0x02
 #define FLAG_TIMESTAMPS 0x04
 #define FLAG_ECN 0x08
-/* In a Transfer: the timestamps are a part of the other pod's address, not its namespace's number. */
+/* In a Transfer: the timestamps are a part of the other pod's address, not a number. */
 #define FLAG_ADDRESS 0x01
 
 /* In the urgent pointer of a FIN or RST without URG: its process was exiting. */

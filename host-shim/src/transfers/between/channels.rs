@@ -59,8 +59,8 @@ impl Serving<'_> {
         }
     }
 
-    /// Has a pod's door be as its applications and the settings want it, and dataplanes told. Returns
-    /// whether it is.
+    /// Has a pod's door be as its applications and the settings want it, and dataplanes told.
+    /// Returns whether it is.
     pub fn reaches(&mut self, cookie: u64) -> bool {
         let port = self.settings.port;
         let usable = self.settings.are_usable();
@@ -227,8 +227,8 @@ impl Serving<'_> {
         }
     }
 
-    /// Says something to another host-shim. If it cannot be, its Transfers hear that the channel has
-    /// ended.
+    /// Says something to another host-shim. If it cannot be, its Transfers hear that the channel
+    /// has ended.
     pub fn tell(&mut self, id: u64, message: Message) {
         let Some(channel) = self.channels.get_mut(&id) else {
             self.lost_channels.push((id, Cut::Ended));

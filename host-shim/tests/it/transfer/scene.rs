@@ -327,8 +327,8 @@ impl Drop for Scene {
     }
 }
 
-/// The client's namespace leads from pod to pod, and makes the second one look like the first to the
-/// client.
+/// The client's namespace leads from pod to pod, and makes the second one look like the first to
+/// the client.
 fn join_nodes(spaces: &[String; 3]) {
     let [client, pods @ ..] = spaces;
     run(&format!(
