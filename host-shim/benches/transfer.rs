@@ -43,15 +43,25 @@ fn moved(
 }
 
 fn main() {
-    let scene = Scene::new();
-    let apps = [App::new(&scene, 0), App::new(&scene, 1)];
+    stands_still(&Scene::new(), "", "one node");
+    let nodes = [("a", "KEY"), ("b", "KEY")];
+    stands_still(&Scene::between(nodes), "_between_nodes", "two nodes");
+}
+
+fn stands_still(scene: &Scene, kind: &str, place: &str) {
+    let apps = [App::new(scene, 0), App::new(scene, 1)];
+    let name = format!("baton_shim_transfer_frozen{kind}_seconds");
     let frozen = || {
-        let at = |what: &str| scene.figure(&format!("baton_shim_transfer_frozen_seconds_{what}"));
+        let nodes = usize::from(scene.other.is_some());
+        let at = |what: &str| {
+            let of = |pod| scene.figure_of(pod, &format!("{name}_{what}"));
+            (0..=nodes).map(of).sum::<f64>()
+        };
         (at("sum"), at("count"))
     };
     for (n, kilobytes) in [0, 16, 64, 128].into_iter().enumerate() {
         scene.route_to(0);
-        let (listener, mut client, mut server) = connection(&scene);
+        let (listener, mut client, mut server) = connection(scene);
         drop(listener);
         sockopt::set_socket_recv_buffer_size(&server, 256 << 10).expect("an option");
         let unread = vec![1; kilobytes << 10];
@@ -62,15 +72,15 @@ fn main() {
         for round in 0..ROUNDS {
             let from = usize::from(round % 2 == 1);
             let number = round + ROUNDS * u32::try_from(n).expect("few");
-            server = moved(&scene, &apps, &client, from, number, server);
+            server = moved(scene, &apps, &client, from, number, server);
         }
         let after = frozen();
         let mean = (after.0 - before.0) / (after.1 - before.1) * 1e6;
-        println!("frozen with {kilobytes:3} KB unread: {mean:7.1} us, mean of {ROUNDS}");
+        println!("{place}: frozen with {kilobytes:3} KB unread: {mean:7.1} us, mean of {ROUNDS}");
     }
     let (_, metrics) = scene.daemon.get("/metrics");
     for line in metrics.lines() {
-        if line.starts_with("baton_shim_transfer_frozen_seconds_bucket") {
+        if line.starts_with(&format!("{name}_bucket")) {
             println!("{line}");
         }
     }

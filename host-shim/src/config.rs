@@ -47,6 +47,9 @@ pub struct Config {
     pub pin: PathBuf,
     /// Which pods of the node shall have the adopter is asked from the API server.
     pub discovery: Option<Discovery>,
+    /// Where host-shims of other nodes connect, in each pod's network namespace, to hand
+    /// connections on; 0: these move within the node only.
+    pub transfers_port: u16,
 }
 
 /// How pods are discovered.
@@ -125,6 +128,14 @@ struct RawConfig {
     log: Log,
     pin: Option<PathBuf>,
     discovery: Option<RawDiscovery>,
+    #[serde(default)]
+    transfers: RawTransfers,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTransfers {
+    port: u16,
 }
 
 #[derive(Deserialize)]
@@ -172,6 +183,10 @@ fn expected(field: &str) -> Option<&'static str> {
             "a list of {name: NAME, netns: {name: NAME} or {path: PATH} or {pid: NUMBER}, interface: NAME}"
         }
         "netns" => "exactly one of {name: NAME}, {path: PATH} or {pid: NUMBER}",
+        "transfers" => "{port: NUMBER}",
+        "port" => {
+            "the number of a port that no process of a pod listens on, or 0: connections move within the node only"
+        }
         "pid" => "the number of a process",
         "path" | "pin" | "proc" => "an absolute path",
         "discovery" => {
@@ -320,6 +335,7 @@ impl RawConfig {
             log: self.log,
             pin,
             discovery,
+            transfers_port: self.transfers.port,
         })
     }
 }

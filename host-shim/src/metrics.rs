@@ -139,28 +139,45 @@ pub fn text(
     }
 
     if let Some(figures) = &state.transfers.figures {
-        let transfers = IntCounterVec::new(
-            Opts::new(
+        for (name, help, label, counts) in [
+            (
                 "baton_shim_transfers_total",
-                "Connections that dataplanes asked to move from one application of this node to another, in the middle of a request or response, by result: moved, reset (lost behind the point of no return), or why it stayed.",
+                "Connections that dataplanes asked to move from an application of this node to another one, in the middle of a request or response, by result: moved, reset (lost behind the point of no return), or why it stayed.",
+                "result",
+                state.transfers.ended.clone(),
             ),
-            &["result"],
-        )?;
-        registry.register(Box::new(transfers.clone()))?;
-        for (result, count) in &state.transfers.ended {
-            transfers.with_label_values(&[*result]).inc_by(*count);
-        }
-        let refused = IntCounterVec::new(
-            Opts::new(
+            (
+                "baton_shim_transfers_received_total",
+                "Connections that other nodes offered to applications of this node, by result: taken, declined, undone (the other node gave it up), lease_over, abandoned (ready, and the other node said nothing more: lost if it had parted with it), reset.",
+                "result",
+                state.transfers.received.clone(),
+            ),
+            (
+                "baton_shim_transfer_channels_ended_total",
+                "Connections between this host-shim and those of other nodes that ended, by why: idle and left are their ordinary ends.",
+                "reason",
+                figures.channels_ended(),
+            ),
+            (
                 "baton_shim_application_links_refused_total",
                 "Connections of applications to host-shim that were refused or closed: too many of one pod, no message of this version, answers that nobody asked for, or an application that reads nothing.",
+                "reason",
+                figures.refused(),
             ),
-            &["reason"],
-        )?;
-        registry.register(Box::new(refused.clone()))?;
-        for (reason, count) in figures.refused() {
-            refused.with_label_values(&[reason]).inc_by(count);
+        ] {
+            let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
+            registry.register(Box::new(counters.clone()))?;
+            for (value, count) in counts {
+                counters.with_label_values(&[value]).inc_by(count);
+            }
         }
+        let taken = IntCounter::new(
+            "baton_shim_transfer_ports_taken_total",
+            "Times that a pod could not be reached from other nodes because another process of it listens on transfers.port.",
+        )?;
+        registry.register(Box::new(taken.clone()))?;
+        taken.inc_by(figures.shut_doors.load(Ordering::Relaxed));
+        registry.register(Box::new(figures.frozen_between.clone()))?;
         registry.register(Box::new(figures.frozen.clone()))?;
     }
 

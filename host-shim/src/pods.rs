@@ -114,6 +114,11 @@ impl PodState {
         }
     }
 
+    /// Its namespace in Kubernetes, in front of its name.
+    pub fn tenant(&self) -> Option<&str> {
+        self.name().split_once('/').map(|(namespace, _)| namespace)
+    }
+
     pub fn attachment(&self) -> Option<&Attachment> {
         match &self.adopter {
             AdopterState::Attached(attachment) => Some(attachment),

@@ -50,6 +50,7 @@ fn metric_reference_is_what_the_shim_exports() {
             unable: None,
             applications: 0,
             ended: moves.ended(),
+            received: moves.received(),
             figures: Some(moves),
         },
         pods: Vec::new(),

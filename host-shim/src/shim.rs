@@ -11,6 +11,7 @@ use crate::{
     view::{PodView, ReleasesView, State, TransfersView, by_name, named},
 };
 use baton_adopter::{Adopter, AttachmentId, EPOCHS, Error, Hook};
+use baton_api::{EpochKeys, transfer_key};
 use std::{
     collections::{BTreeMap, HashSet},
     time::{Duration, Instant},
@@ -44,6 +45,8 @@ pub struct Shim {
     releases: Result<Decider, String>,
     /// What decides Transfers, or why this node has none.
     transfers: Result<Mover, String>,
+    /// How they reach other nodes.
+    between: transfers::Settings,
     /// When the pods' packet rules are looked at next.
     rules_due: Instant,
 }
@@ -128,6 +131,7 @@ impl Shim {
             network: NodeNetwork::new(config.discovery.as_ref()),
             releases,
             transfers,
+            between: transfers::Settings::default(),
             rules_due: Instant::now(),
         };
         shim.apply(config)?;
@@ -140,13 +144,18 @@ impl Shim {
         match &config.keys {
             Keys::Configured(keys) => {
                 self.keys_of = None;
-                let keys: Vec<_> = keys.iter().map(|k| (k.epoch, k.key.0)).collect();
+                let keys = keys.iter();
+                let keys: Vec<_> = keys
+                    .map(|k| (k.epoch, k.key.0, transfer_key(&k.key.0)))
+                    .collect();
                 self.set_keys(&keys)?;
             }
             // Those that a predecessor was sent go on in the adopter's maps until the operator
             // sends others.
             Keys::Operator { node } => self.keys_of = Some(node.clone()),
         }
+        self.between.port = config.transfers_port;
+        self.reach_nodes();
         let gone = self.take(|state| match &state.origin {
             Origin::Configured(pod) => !config.pods.contains(pod),
             Origin::Discovered { .. } => false,
@@ -170,24 +179,33 @@ impl Shim {
     }
 
     /// Makes these keys the live ones, and no others.
-    pub fn set_keys(&mut self, keys: &[(u8, [u8; 16])]) -> Result<(), Error> {
+    pub fn set_keys(&mut self, keys: &[EpochKeys]) -> Result<(), Error> {
         if let Ok(adopter) = &self.adopter {
-            for (epoch, key) in keys {
+            for (epoch, key, _) in keys {
                 adopter.set_key(*epoch, key)?;
             }
             for epoch in adopter.live_epochs()? {
-                if !keys.iter().any(|(e, _)| e % EPOCHS == epoch) {
+                if !keys.iter().any(|(e, ..)| e % EPOCHS == epoch) {
                     adopter.retire_key(epoch)?;
                     info!(epoch, "key epoch retired");
                 }
             }
         }
-        let epochs: Vec<u8> = keys.iter().map(|(epoch, _)| *epoch).collect();
+        let epochs: Vec<u8> = keys.iter().map(|(epoch, ..)| *epoch).collect();
         if epochs != self.epochs {
             info!(?epochs, "key epochs live");
             self.epochs = epochs;
         }
+        let keys = keys.iter();
+        self.between.keys = keys.map(|(epoch, _, key)| (epoch % EPOCHS, *key)).collect();
+        self.reach_nodes();
         Ok(())
+    }
+
+    fn reach_nodes(&self) {
+        if let Ok(mover) = &self.transfers {
+            mover.reach(self.between.clone());
+        }
     }
 
     /// Takes what the cluster says of which pods shall have the adopter. Those that are gone from
@@ -543,6 +561,7 @@ fn transferable(state: &PodState, adopter: &Adopter) -> Option<transfers::Place>
         number: adopter.namespace_number(cookie).ok()??,
         netns: place.netns.clone(),
         interface: place.interface.clone(),
+        tenant: state.tenant().map(str::to_owned),
     })
 }
 

@@ -86,6 +86,8 @@ pub struct TransfersView {
     pub applications: u64,
     /// By how they ended.
     pub ended: BTreeMap<&'static str, u64>,
+    /// Connections that other nodes offered, by what became of them.
+    pub received: BTreeMap<&'static str, u64>,
     #[serde(skip)]
     pub figures: Option<Arc<transfers::Figures>>,
 }
@@ -99,6 +101,7 @@ impl TransfersView {
                 .as_ref()
                 .map_or(0, |f| f.links.load(Ordering::Relaxed)),
             ended: figures.as_ref().map(|f| f.ended()).unwrap_or_default(),
+            received: figures.as_ref().map(|f| f.received()).unwrap_or_default(),
             figures,
         }
     }

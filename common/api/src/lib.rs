@@ -29,7 +29,8 @@ pub use events::{
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline, OnStall};
 pub use local::{Asked, Foreign};
 pub use node_keys::{
-    LIMIT_NODE_BYTES, LIMIT_NODE_KEYS, NodeKey, NodeKeys, NodeKeysError, is_node_name, node_key,
+    EpochKeys, LIMIT_NODE_BYTES, LIMIT_NODE_KEYS, NodeKey, NodeKeys, NodeKeysError, is_node_name,
+    node_key, transfer_key,
 };
 pub use replies::{
     CAPTURE, DrainReply, DrainRequest, ErrorReply, FlowsReply, SnapshotReply, StateReply,

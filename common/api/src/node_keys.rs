@@ -6,6 +6,12 @@
 //!
 //! # Decisions
 //!
+//! - **Beside its own, each node has one key that all nodes have**, for connections that
+//!   applications of two nodes hand to each other: both host-shims must have it, and no other
+//!   program has. Whoever has taken a node over can offer such applications of other nodes
+//!   connections, as a client of theirs can, and takes what is offered at the addresses of its own
+//!   pods. Rejected: a key for each pair of nodes, which are a million where there are a thousand.
+//!
 //! - **Each node has keys of its own** (`api/src/node_keys.rs`, `engine/src/keys.rs`), derived from
 //!   masters that only dataplanes and the operator have, so that what is on one node opens no Pod
 //!   of another. The engine derives a backend's when keys or nodes change, never for a packet. The
@@ -25,6 +31,8 @@ pub const LIMIT_NODE_KEYS: usize = 8;
 
 /// In front of the name in what is hashed, so that no other use of the same key can mean a node.
 const PURPOSE: &[u8] = b"baton node\0";
+/// In front of nothing: the key that all nodes have.
+const TRANSFERS: &[u8] = b"baton transfers\0";
 /// Hexadecimal digits of a key.
 const DIGITS: usize = 32;
 
@@ -36,6 +44,15 @@ pub fn node_key(master: &[u8; 16], node: &str) -> [u8; 16] {
     context.update(node.as_bytes());
     let tag = context.sign();
     // SHA-256 gives 32 bytes.
+    std::array::from_fn(|i| tag.as_ref()[i])
+}
+
+/// The key that host-shims of all nodes speak to each other with.
+#[must_use]
+pub fn transfer_key(master: &[u8; 16]) -> [u8; 32] {
+    let mut context = Context::with_key(&Key::new(HMAC_SHA256, master));
+    context.update(TRANSFERS);
+    let tag = context.sign();
     std::array::from_fn(|i| tag.as_ref()[i])
 }
 
@@ -64,6 +81,8 @@ pub struct NodeKey {
     pub epoch: u8,
     /// 32 hexadecimal digits.
     key: String,
+    /// That of all nodes: 64 hexadecimal digits.
+    transfers: String,
 }
 
 impl fmt::Debug for NodeKey {
@@ -90,48 +109,55 @@ impl NodeKey {
     /// The key that a node has of a master key.
     #[must_use]
     pub fn derive(epoch: u8, master: &[u8; 16], node: &str) -> Self {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
-        let bytes = node_key(master, node);
-        let digits = bytes
-            .iter()
-            .flat_map(|byte| [byte >> 4, byte & 15])
-            .map(|digit| char::from(HEX[usize::from(digit)]));
         Self {
             epoch,
-            key: digits.collect(),
+            key: digits(&node_key(master, node)),
+            transfers: digits(&transfer_key(master)),
         }
     }
 
-    fn bytes(&self) -> Option<[u8; 16]> {
-        let digits: Vec<u8> = self
-            .key
+    fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+        let digits: Vec<u8> = text
             .chars()
             .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
             .collect::<Option<_>>()?;
-        (digits.len() == DIGITS)
+        (digits.len() == 2 * N)
             .then(|| std::array::from_fn(|i| digits[2 * i] << 4 | digits[2 * i + 1]))
     }
 }
 
+fn digits(bytes: &[u8]) -> String {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let nibbles = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    nibbles
+        .map(|digit| char::from(HEX[usize::from(digit)]))
+        .collect()
+}
+
+/// The keys of one epoch: its number, the node's own, and that of all nodes.
+pub type EpochKeys = (u8, [u8; 16], [u8; 32]);
+
 impl NodeKeys {
-    /// Epochs and keys.
+    /// By epoch.
     ///
     /// # Errors
     /// See [`NodeKeysError`]: none is to be used then.
-    pub fn checked(&self) -> Result<Vec<(u8, [u8; 16])>, NodeKeysError> {
+    pub fn checked(&self) -> Result<Vec<EpochKeys>, NodeKeysError> {
         if self.keys.is_empty() || self.keys.len() > LIMIT_NODE_KEYS {
             return Err(NodeKeysError::Count(self.keys.len()));
         }
-        let mut checked: Vec<(u8, [u8; 16])> = Vec::new();
+        let mut checked: Vec<EpochKeys> = Vec::new();
         for key in &self.keys {
-            if let Some((other, _)) = checked
+            if let Some((other, ..)) = checked
                 .iter()
-                .find(|(epoch, _)| epoch % 16 == key.epoch % 16)
+                .find(|(epoch, ..)| epoch % 16 == key.epoch % 16)
             {
                 return Err(NodeKeysError::Alike(*other, key.epoch));
             }
-            let bytes = key.bytes().ok_or(NodeKeysError::Malformed(key.epoch))?;
-            checked.push((key.epoch, bytes));
+            let malformed = NodeKeysError::Malformed(key.epoch);
+            let keys = NodeKey::bytes(&key.key).zip(NodeKey::bytes(&key.transfers));
+            let (own, transfers) = keys.ok_or(malformed)?;
+            checked.push((key.epoch, own, transfers));
         }
         Ok(checked)
     }
@@ -147,6 +173,7 @@ mod tests {
         NodeKey {
             epoch,
             key: key.to_owned(),
+            transfers: digits(&[0; 32]),
         }
     }
 
@@ -156,6 +183,12 @@ mod tests {
         let of = |node| NodeKey::derive(1, &MASTER, node).key;
         assert_eq!(of("node-1"), "06e22ef82fd70adc136e4d7c93121978");
         assert_eq!(of("node-2"), "6c9f0735a74dbb7d13754e203eb588e5");
+        let of_all = NodeKey::derive(1, &MASTER, "node-1").transfers;
+        assert_eq!(
+            of_all,
+            "13c5a2e2e438a94935e24a745d1ff80c2775bd4581ff8fbca8a6ef9a1f638240"
+        );
+        assert_eq!(of_all, NodeKey::derive(1, &MASTER, "node-2").transfers);
         let name = "n".repeat(LIMIT_NODE_BYTES);
         assert_eq!(of(&name), "6da95c48bd0218cb94157dfb02d4ab91");
         assert_ne!(node_key(&[1; 16], "node-1"), node_key(&MASTER, "node-1"));
@@ -172,10 +205,8 @@ mod tests {
         };
         let text = serde_json::to_string(&sent).expect("JSON");
         let came: NodeKeys = serde_json::from_str(&text).expect("keys");
-        let expected = vec![
-            (15, node_key(&MASTER, "node-1")),
-            (16, node_key(&[7; 16], "node-1")),
-        ];
+        let of = |epoch, master| (epoch, node_key(master, "node-1"), transfer_key(master));
+        let expected = vec![of(15, &MASTER), of(16, &[7; 16])];
         assert_eq!(came.checked(), Ok(expected));
         let shown = format!("{came:?}");
         assert!(!shown.contains(&came.keys[0].key), "{shown}");
@@ -194,6 +225,11 @@ mod tests {
         assert_eq!(of(Vec::new()), Err(NodeKeysError::Count(0)));
         let many = (0..9).map(|epoch| key(epoch, &digits)).collect();
         assert_eq!(of(many), Err(NodeKeysError::Count(9)));
+        let short = NodeKey {
+            transfers: digits.clone(),
+            ..key(3, &digits)
+        };
+        assert_eq!(of(vec![short]), Err(NodeKeysError::Malformed(3)));
         let alike = vec![key(1, &digits), key(17, &digits)];
         assert_eq!(of(alike), Err(NodeKeysError::Alike(1, 17)));
         for bad in [

@@ -32,5 +32,5 @@ pub use netns::{Netns, OpenNetns};
 pub use outcome::{Counters, Outcome};
 pub use releases::{Ask, Asks, Pass, Releases};
 pub use sys::netns_cookie;
-pub use transfers::{Transfer, TransferAsks, Transfers};
+pub use transfers::{Reach, Transfer, TransferAsks, Transfers};
 pub use warm::Warm;

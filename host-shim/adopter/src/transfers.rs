@@ -18,6 +18,8 @@ use std::{
 
 /// `struct transfer` of `bpf/transfer.h`: `struct adoption`, then where to.
 const TRANSFER_BYTES: usize = 72;
+/// `of.zero`.
+const SAYS_ADDRESS_AT: usize = 44;
 /// `struct pair`.
 const PAIR_BYTES: usize = 48;
 /// `struct place`.
@@ -68,10 +70,23 @@ impl Transfer {
     }
 
     /// The random number of the namespace of the pod that shall have it
-    /// ([`crate::Adopter::namespace_number`]).
+    /// ([`crate::Adopter::namespace_number`]), unless a part of its address stands there.
     #[must_use]
-    pub fn namespace(&self) -> u64 {
-        u64::from_be_bytes(self.bytes(56))
+    pub fn namespace(&self) -> Option<u64> {
+        (!self.says_address()).then(|| u64::from_be_bytes(self.bytes(56)))
+    }
+
+    fn says_address(&self) -> bool {
+        self.bytes(SAYS_ADDRESS_AT) != [0; 4]
+    }
+
+    /// That pod's IPv6 address, which begins as `own` does; `None` if the number stands there.
+    #[must_use]
+    pub fn far_address(&self, own: Ipv6Addr) -> Option<Ipv6Addr> {
+        let mut address = own.octets();
+        address[4..12].copy_from_slice(&self.bytes::<8>(56));
+        address[12..].copy_from_slice(&self.address_end());
+        self.says_address().then(|| address.into())
     }
 
     /// The last four bytes of that pod's address.
@@ -106,6 +121,15 @@ fn pair(netns: u64, local: SocketAddr, remote: SocketAddr) -> [u8; PAIR_BYTES] {
     pair[34..36].copy_from_slice(&local.port().to_be_bytes());
     pair[40..].copy_from_slice(&netns.to_ne_bytes());
     pair
+}
+
+/// How far connections of an application can go: what `transfers_on` holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// To pods of this node.
+    Node = 1,
+    /// To pods of other nodes too.
+    Nodes = 3,
 }
 
 /// Has Transfers told of and answered. One at a time, as there is one loader of a pin directory at
@@ -236,18 +260,19 @@ impl Transfers {
             .map_err(|e| map_error("transfers", "writing", &e))
     }
 
-    /// Whether the application that listens on a port there hands connections out and takes them.
+    /// Whether, and how far, the application that listens on a port there hands connections out and
+    /// takes them.
     ///
     /// # Errors
     /// [`Error::Map`]: 16,384 places have one.
-    pub fn set_cooperates(&self, netns: u64, port: u16, cooperates: bool) -> Result<(), Error> {
+    pub fn set_cooperates(&self, netns: u64, port: u16, reach: Option<Reach>) -> Result<(), Error> {
         let mut place = [0; PLACE_BYTES];
         place[..8].copy_from_slice(&netns.to_ne_bytes());
         place[8..12].copy_from_slice(&u32::from(port).to_ne_bytes());
-        if cooperates {
+        if let Some(reach) = reach {
             return self
                 .on
-                .update(&place, &[1], MapFlags::ANY)
+                .update(&place, &[reach as u8], MapFlags::ANY)
                 .map_err(|e| map_error("transfers_on", "writing", &e));
         }
         // Absent if the namespace's were taken before.

@@ -1,6 +1,5 @@
 //! Hands live TCP connections, in the middle of a request or response, from one pod's application
-//! to another pod's on the same node, and takes them. The client notices nothing: the stream of
-//! bytes goes on.
+//! to another pod's, and takes them. The client notices nothing: the stream of bytes goes on.
 //!
 //! Owns the application's side of the talk with host-shim ([`wire`]) and nothing else: which
 //! connection goes where, a dataplane decides; how a socket moves is host-shim's; what the next

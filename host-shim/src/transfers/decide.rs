@@ -3,12 +3,20 @@
 //! owner or a reset that is counted. No I/O, no clock.
 //!
 //! Decisions:
+//! - What is asked of another node's host-shim has the same steps, with [`FAR`] in place of the
+//!   application that takes: Ready stands for the restored socket, Spoken for the one that talks.
+//!   Behind the point of no return Go is said until it is answered, over another channel if need
+//!   be, or until nobody there can have kept the connection.
 //! - The connection of an application whose link breaks before the point of no return stays with
 //!   it, although it may have died: one that lives goes on with its copy, and two owners are worse
 //!   than none.
 
 /// An application's connection to host-shim.
 pub type LinkId = u64;
+
+/// In place of the application that takes: the host-shim of another node. Links' numbers begin
+/// behind it.
+pub const FAR: LinkId = 0;
 
 /// Where a Transfer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +41,8 @@ pub enum Step {
     Freeze,
     Export,
     Restore,
+    /// In place of Restore, where another node restores it.
+    Send,
     /// Moved is remembered: before, all can be undone, and from now on nothing.
     Remember,
     /// The old socket ends without a word.
@@ -41,10 +51,12 @@ pub enum Step {
     Speak,
     /// The other application gets it.
     Give,
+    /// In place of both, where another node does both.
+    Go,
 }
 
 impl Step {
-    pub const ALL: [Self; 7] = [
+    const HERE: [Self; 7] = [
         Self::Freeze,
         Self::Export,
         Self::Restore,
@@ -53,9 +65,21 @@ impl Step {
         Self::Speak,
         Self::Give,
     ];
+    const FAR: [Self; 6] = [
+        Self::Freeze,
+        Self::Export,
+        Self::Send,
+        Self::Remember,
+        Self::Drop,
+        Self::Go,
+    ];
 
-    fn next(self) -> Option<Self> {
-        Self::ALL.into_iter().find(|step| *step > self)
+    pub fn all(to: LinkId) -> &'static [Self] {
+        if to == FAR { &Self::FAR } else { &Self::HERE }
+    }
+
+    fn next(self, to: LinkId) -> Option<Self> {
+        Self::all(to).iter().copied().find(|step| *step > self)
     }
 }
 
@@ -74,6 +98,8 @@ pub enum Event {
     Taken(LinkId),
     /// The connection to it has ended.
     Closed(LinkId),
+    /// The other node's host-shim does not take it, or cannot be reached.
+    Declined(Ended),
     /// Who asked may have given up.
     LeaseOver,
     Done(Step),
@@ -87,7 +113,7 @@ pub enum Effect {
     Do(Step),
     /// The new socket is forgotten, the old one goes on as if nothing had been.
     Undo,
-    /// The new socket resets the peer.
+    /// The new socket resets the peer; one that is nowhere is not spoken for any more.
     Reset,
     /// Kept is remembered.
     Keep,
@@ -130,7 +156,7 @@ ended! {
     Refused = "refused", "its application does not hand it out";
     Misfit = "wrong_descriptor", "its application handed out another descriptor than was asked for";
     OwnerLeft = "owner_left", "its application ended its connection to host-shim";
-    NoPod = "no_pod", "the other pod or its address is not on this node";
+    NoPod = "no_pod", "the other pod is not on this node, and transfers.port is 0, or its address is another one's";
     NoTaker = "no_taker", "no application of the other pod that listens on the port is connected to host-shim";
     NotTaken = "not_taken", "the other application does not take it";
     TakerLeft = "taker_left", "the other application ended its connection to host-shim";
@@ -139,6 +165,11 @@ ended! {
     NotExported = "not_exported", "the connection cannot be exported";
     NotRestored = "not_restored", "the connection cannot be restored in the other pod";
     NotRemembered = "not_remembered", "the adopter's table does not take it";
+    /// Of another node, like those that follow.
+    Unreached = "unreached", "the other pod's host-shim cannot be reached: do network policies let the pods connect to each other at transfers.port?";
+    OtherTenant = "other_namespace", "the pods are in two namespaces of Kubernetes";
+    TooLarge = "too_large", "it has more unread and unsent than goes to another node";
+    FarBusy = "far_busy", "too many are in progress on the other node";
     /// Undecided: the next copy asks again.
     Busy = "busy", "too many are in progress";
     /// Undecided.
@@ -172,6 +203,14 @@ fn kept(why: Ended, told: &[LinkId]) -> (Phase, Vec<Effect>) {
     (Phase::Over, effects)
 }
 
+fn taker_left(to: LinkId) -> Ended {
+    if to == FAR {
+        Ended::Unreached
+    } else {
+        Ended::TakerLeft
+    }
+}
+
 fn asking(mut waiting: Vec<LinkId>, to: LinkId, event: Event) -> (Phase, Vec<Effect>) {
     let why = match event {
         Event::LeaseOver => return kept(Ended::LeaseOver, &waiting),
@@ -187,8 +226,9 @@ fn asking(mut waiting: Vec<LinkId>, to: LinkId, event: Event) -> (Phase, Vec<Eff
         }
         Event::Closed(link) if link == to => {
             waiting.retain(|other| *other != link);
-            return kept(Ended::TakerLeft, &waiting);
+            return kept(taker_left(to), &waiting);
         }
+        Event::Declined(why) if to == FAR => return kept(why, &waiting),
         Event::NotMine(_) => Ended::NotMine,
         Event::Refused(_) => Ended::Refused,
         Event::Closed(_) => Ended::OwnerLeft,
@@ -211,8 +251,9 @@ fn offering(from: LinkId, to: LinkId, event: Event) -> (Phase, Vec<Effect>) {
             (Phase::Moving { from, to, step }, vec![Effect::Do(step)])
         }
         Event::Refused(link) if link == to => kept(Ended::NotTaken, &[from]),
-        Event::Closed(link) if link == to => kept(Ended::TakerLeft, &[from]),
+        Event::Closed(link) if link == to => kept(taker_left(to), &[from]),
         Event::Closed(link) if link == from => kept(Ended::OwnerLeft, &[to]),
+        Event::Declined(why) if to == FAR => kept(why, &[from]),
         Event::LeaseOver => kept(Ended::LeaseOver, &[from, to]),
         _ => (Phase::Offering { from, to }, Vec::new()),
     }
@@ -235,7 +276,7 @@ fn moving(from: LinkId, to: LinkId, step: Step, event: Event) -> (Phase, Vec<Eff
     };
     let is_undoable = step <= Step::Remember;
     match event {
-        Event::Done(done) if done == step => match step.next() {
+        Event::Done(done) if done == step => match step.next(to) {
             Some(step) => (Phase::Moving { from, to, step }, vec![Effect::Do(step)]),
             None => {
                 let effects = vec![Effect::Gone(from), Effect::Count(Ended::Moved)];
@@ -246,16 +287,24 @@ fn moving(from: LinkId, to: LinkId, step: Step, event: Event) -> (Phase, Vec<Eff
             Step::Freeze => undone(Ended::NotFrozen, &[from, to]),
             Step::Export => undone(Ended::NotExported, &[from, to]),
             Step::Restore => undone(Ended::NotRestored, &[from, to]),
+            Step::Send => undone(Ended::TooLarge, &[from, to]),
             Step::Remember => undone(Ended::NotRemembered, &[from, to]),
             // Its application closes it, silently as long as it is frozen.
             Step::Drop => {
-                let step = Step::Speak;
+                let step = if to == FAR { Step::Go } else { Step::Speak };
                 (Phase::Moving { from, to, step }, vec![Effect::Do(step)])
             }
-            Step::Speak | Step::Give => lost(),
+            Step::Speak | Step::Give | Step::Go => lost(),
         },
+        // Another channel.
+        Event::Closed(FAR) if step == Step::Go => {
+            (Phase::Moving { from, to, step }, vec![Effect::Do(step)])
+        }
+        // It had its time, and restores nothing any more.
+        Event::LeaseOver if step == Step::Go => lost(),
+        Event::Declined(why) if is_undoable && to == FAR => undone(why, &[from]),
         Event::LeaseOver if is_undoable => undone(Ended::LeaseOver, &[from, to]),
-        Event::Closed(link) if is_undoable && link == to => undone(Ended::TakerLeft, &[from]),
+        Event::Closed(link) if is_undoable && link == to => undone(taker_left(to), &[from]),
         Event::Closed(link) if is_undoable && link == from => undone(Ended::OwnerLeft, &[to]),
         _ => (Phase::Moving { from, to, step }, Vec::new()),
     }

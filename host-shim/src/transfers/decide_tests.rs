@@ -1,7 +1,8 @@
-//! Every way through a Transfer: whatever fails or ends at whichever step, there is one owner or a
-//! reset that is counted, nothing stays frozen, and everybody who was asked is told.
+//! Every way through a Transfer within a node (between two: `between/heir_tests.rs`): whatever
+//! fails or ends at whichever step, there is one owner or a reset that is counted, nothing stays
+//! frozen, and everybody who was asked is told.
 
-use super::decide::{Effect, Ended, Event, LinkId, Phase, Step, begin, decide};
+use super::decide::{Effect, Ended, Event, FAR, LinkId, Phase, Step, begin, decide};
 use std::collections::BTreeSet;
 
 const A: LinkId = 1;
@@ -46,6 +47,7 @@ impl World {
                 (self.restored, self.new_speaks) = (false, true);
             }
             Step::Give => self.given = true,
+            Step::Send | Step::Go => panic!("another node has no part in it"),
         }
     }
 
@@ -81,7 +83,7 @@ impl World {
 
 /// All events that may come from outside.
 fn from_outside() -> Vec<Event> {
-    let mut events = vec![Event::LeaseOver];
+    let mut events = vec![Event::LeaseOver, Event::Declined(Ended::FarBusy)];
     for link in [A, A_TOO, B] {
         events.extend([
             Event::NotMine(link),
@@ -192,11 +194,16 @@ fn whatever_fails_there_is_one_owner_or_a_counted_reset() {
         .iter()
         .filter(|ended| {
             use Ended::{Busy, NoApplication, NoNamespace, NoPod, NoTaker};
-            !matches!(ended, Busy | NoApplication | NoNamespace | NoPod | NoTaker)
+            use Ended::{FarBusy, OtherTenant, TooLarge, Unreached};
+            let before = matches!(ended, Busy | NoApplication | NoNamespace | NoPod | NoTaker);
+            !before && !matches!(ended, FarBusy | OtherTenant | TooLarge | Unreached)
         })
         .map(|ended| ended.label())
         .collect();
-    assert_eq!(ends, expected, "the others end it before it begins");
+    assert_eq!(
+        ends, expected,
+        "the others end it before it begins, or are another node's"
+    );
     assert!(seen.len() > 10, "{}", seen.len());
 }
 
@@ -229,7 +236,12 @@ fn one_that_takes_must_be_there_before_anybody_is_asked() {
 
 #[test]
 fn steps_are_in_their_order() {
-    assert!(Step::ALL.is_sorted());
+    for to in [B, FAR] {
+        let all = Step::all(to);
+        assert!(all.is_sorted());
+        // No step between two nodes is behind the point of no return but those of parting.
+        assert!(all.contains(&Step::Remember) && all.contains(&Step::Drop));
+    }
     for (at, ended) in Ended::ALL.iter().enumerate() {
         assert_eq!(*ended as usize, at);
     }

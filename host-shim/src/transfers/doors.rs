@@ -3,6 +3,7 @@
 
 use super::{
     Place,
+    between::heir,
     decide::{Event, LinkId},
     links::{Heard, LINKS_MAX, Link, MESSAGES_IN_TURN, Pod, Refused},
     serve::Serving,
@@ -27,6 +28,8 @@ impl Serving<'_> {
             for link in of_it {
                 self.close(link, None);
             }
+            self.shut(cookie);
+            self.leave_pod(cookie);
             if let Some((id, _)) = self.pods.remove(&cookie).and_then(|pod| pod.listener) {
                 self.listeners.remove(&id);
             }
@@ -40,9 +43,12 @@ impl Serving<'_> {
                 ports: BTreeMap::new(),
                 links: 0,
                 told: false,
+                door: None,
+                door_told: false,
             });
             pod.place = place;
             if pod.listener.is_some() {
+                all_bound &= self.reaches(cookie);
                 continue;
             }
             match bind(&pod.place) {
@@ -130,13 +136,10 @@ impl Serving<'_> {
         };
         info!(netns = %pod.place.netns, ?ports, "an application is connected");
         for port in ports {
-            let count = pod.ports.entry(*port).or_default();
-            *count += 1;
-            if *count == 1
-                && let Err(problem) = self.transfers.set_cooperates(cookie, *port, true)
-            {
-                warn!(%problem, "no dataplane will ask for its connections");
-            }
+            *pod.ports.entry(*port).or_default() += 1;
+        }
+        if !self.reaches(cookie) {
+            self.unbound.store(true, Ordering::Relaxed);
         }
     }
 
@@ -158,9 +161,15 @@ impl Serving<'_> {
                 *count -= 1;
                 if *count == 0 {
                     pod.ports.remove(port);
-                    let _ = self.transfers.set_cooperates(link.pod, *port, false);
+                    let _ = self.transfers.set_cooperates(link.pod, *port, None);
                 }
             }
+            if pod.ports.is_empty() {
+                self.shut(link.pod);
+            }
+        }
+        for heir in self.heirs.keys().copied().collect::<Vec<_>>() {
+            self.feed_heir(heir, heir::Event::Closed(id));
         }
         for transfer in self.open.keys().copied().collect::<Vec<_>>() {
             self.feed(transfer, Event::Closed(id));

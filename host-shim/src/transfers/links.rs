@@ -57,6 +57,9 @@ pub struct Pod {
     pub links: usize,
     /// Its trouble has been told.
     pub told: bool,
+    /// Where other nodes' host-shims connect, while it has an application.
+    pub door: Option<(u64, OwnedFd)>,
+    pub door_told: bool,
 }
 
 /// One application.

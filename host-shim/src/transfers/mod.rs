@@ -1,8 +1,9 @@
 //! Transfers (`docs/adoption-wire.md`): the thread that moves connections between the applications
 //! of this node's pods. Owns the thread, where it finds pods, and the figures; the order of steps
 //! is [`decide`]'s, what each step does to the kernel [`moving`]'s, who is connected `doors`', who
-//! is asked [`serve`]'s.
+//! is asked [`serve`]'s, how two nodes speak to each other [`between`]'s.
 
+mod between;
 mod decide;
 #[cfg(test)]
 mod decide_tests;
@@ -11,6 +12,7 @@ mod links;
 mod moving;
 mod serve;
 
+pub use between::{Cut, Settings, heir::Outcome};
 pub use decide::Ended;
 pub use links::Refused;
 
@@ -41,6 +43,12 @@ pub struct Figures {
     pub links: AtomicU64,
     /// From the freezing of the old socket to the first word of the new one.
     pub frozen: Histogram,
+    /// The same for those that went to another node, until it said that the new socket talks.
+    pub frozen_between: Histogram,
+    cut: [AtomicU64; Cut::ALL.len()],
+    received: [AtomicU64; Outcome::ALL.len()],
+    /// Pods whose port for other nodes was taken.
+    pub shut_doors: AtomicU64,
 }
 
 impl Figures {
@@ -54,11 +62,19 @@ impl Figures {
             "baton_shim_transfer_frozen_seconds",
             "How long connections stood still that were moved between applications: from the freezing of the old socket to the first word of the new one.",
         );
+        let between = HistogramOpts::new(
+            "baton_shim_transfer_frozen_between_nodes_seconds",
+            "How long connections stood still that were moved to another node: from the freezing of the old socket to the other node's word that the new one talks.",
+        );
         Ok(Self {
             ended: [const { AtomicU64::new(0) }; Ended::ALL.len()],
             refused: Default::default(),
             links: AtomicU64::new(0),
-            frozen: Histogram::with_opts(options.buckets(buckets))?,
+            frozen: Histogram::with_opts(options.buckets(buckets.clone()))?,
+            frozen_between: Histogram::with_opts(between.buckets(buckets))?,
+            cut: Default::default(),
+            received: Default::default(),
+            shut_doors: AtomicU64::new(0),
         })
     }
 
@@ -68,6 +84,26 @@ impl Figures {
 
     fn refuse(&self, why: Refused) {
         self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn cut(&self, why: Cut) {
+        self.cut[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn receive(&self, outcome: Outcome) {
+        self.received[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Channels between nodes that have ended, by why.
+    pub fn channels_ended(&self) -> BTreeMap<&'static str, u64> {
+        let count = |c: Cut| self.cut[c as usize].load(Ordering::Relaxed);
+        Cut::ALL.map(|c| (c.label(), count(c))).into()
+    }
+
+    /// What other nodes offered, by what became of it.
+    pub fn received(&self) -> BTreeMap<&'static str, u64> {
+        let count = |o: Outcome| self.received[o as usize].load(Ordering::Relaxed);
+        Outcome::ALL.map(|o| (o.label(), count(o))).into()
     }
 
     /// By how they ended.
@@ -92,12 +128,15 @@ pub struct Place {
     pub number: u64,
     pub netns: Netns,
     pub interface: String,
+    /// The pod's namespace in Kubernetes, if it is known.
+    pub tenant: Option<String>,
 }
 
 /// What the thread and the rest share.
 #[derive(Debug)]
 struct Shared {
     places: Mutex<Vec<Place>>,
+    settings: Mutex<Settings>,
     /// Something of this has changed.
     changed: OwnedFd,
     stop: AtomicBool,
@@ -138,6 +177,7 @@ impl Mover {
     fn start(transfers: Transfers, warm: Warmth) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             places: Mutex::default(),
+            settings: Mutex::default(),
             changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .context("an eventfd")?,
             stop: AtomicBool::new(false),
@@ -179,6 +219,13 @@ impl Mover {
             drop(known);
             self.wake();
         }
+    }
+
+    /// Whether, and with which keys, connections go to other nodes.
+    pub fn reach(&self, settings: Settings) {
+        let known = self.shared.settings.lock();
+        *known.unwrap_or_else(PoisonError::into_inner) = settings;
+        self.wake();
     }
 
     fn wake(&self) {

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where a connection goes.
+/// Where a connection goes on this node.
 #[derive(Debug)]
 pub struct Target {
     open: OpenNetns,
@@ -29,22 +29,83 @@ pub struct Target {
 impl Target {
     /// `None` if the pod is gone, or has no such address.
     pub fn find(place: &Place, ask: &Transfer) -> Option<Self> {
+        let is_wanted = |ip: &IpAddr| match ip {
+            IpAddr::V4(v4) => ask.local().is_ipv4() && v4.octets() == ask.address_end(),
+            IpAddr::V6(v6) => ask.local().is_ipv6() && v6.octets()[12..] == ask.address_end(),
+        };
+        let remote = SocketAddr::new(ask.remote().ip(), ask.peer_port());
+        Self::which(place, is_wanted, ask.port(), remote)
+    }
+
+    /// The same, where both ends are said.
+    pub fn at(place: &Place, local: SocketAddr, remote: SocketAddr) -> Option<Self> {
+        Self::which(place, |ip| *ip == local.ip(), local.port(), remote)
+    }
+
+    fn which(
+        place: &Place,
+        is_wanted: impl Fn(&IpAddr) -> bool,
+        port: u16,
+        remote: SocketAddr,
+    ) -> Option<Self> {
         let open = place.netns.open().ok()?;
         if open.cookie() != place.cookie {
             return None;
         }
         let there = open.within(|| addresses_in_this_netns(&place.interface));
-        let is_wanted = |ip: &IpAddr| match ip {
-            IpAddr::V4(v4) => ask.local().is_ipv4() && v4.octets() == ask.address_end(),
-            IpAddr::V6(v6) => ask.local().is_ipv6() && v6.octets()[12..] == ask.address_end(),
-        };
         let ip = there.ok()?.into_iter().find(is_wanted)?;
         Some(Self {
             cookie: open.cookie(),
             open,
-            local: SocketAddr::new(ip, ask.port()),
-            remote: SocketAddr::new(ask.remote().ip(), ask.peer_port()),
+            local: SocketAddr::new(ip, port),
+            remote,
         })
+    }
+}
+
+/// The ends of a connection in a pod of another node, if the Transfer says them.
+pub fn far_ends(ask: &Transfer) -> Option<(SocketAddr, SocketAddr)> {
+    let remote = SocketAddr::new(ask.remote().ip(), ask.peer_port());
+    let ip = match ask.local().ip() {
+        IpAddr::V4(_) => IpAddr::from(ask.address_end()),
+        IpAddr::V6(own) => ask.far_address(own)?.into(),
+    };
+    Some((SocketAddr::new(ip, ask.port()), remote))
+}
+
+/// Where a connection goes.
+#[derive(Debug)]
+pub enum Destination {
+    Here(Target),
+    /// To a pod of another node.
+    Far {
+        local: SocketAddr,
+        remote: SocketAddr,
+        /// Over this channel.
+        channel: u64,
+    },
+}
+
+impl Destination {
+    pub fn ends(&self) -> (SocketAddr, SocketAddr) {
+        match self {
+            Self::Here(target) => (target.local, target.remote),
+            Self::Far { local, remote, .. } => (*local, *remote),
+        }
+    }
+
+    pub fn here(&self) -> Option<&Target> {
+        match self {
+            Self::Here(target) => Some(target),
+            Self::Far { .. } => None,
+        }
+    }
+
+    pub fn channel(&self) -> Option<u64> {
+        match self {
+            Self::Here(_) => None,
+            Self::Far { channel, .. } => Some(*channel),
+        }
     }
 }
 
@@ -97,11 +158,16 @@ pub struct Moving {
     record: Vec<u8>,
     /// Number of the next byte that the old socket would have sent.
     pub written_to: u32,
+    /// Its new socket, if that is on this node.
+    pub arriving: Arriving,
+}
+
+/// A connection on its way into a new socket.
+#[derive(Debug, Default)]
+pub struct Arriving {
     restoring: Option<Restoring>,
     /// It talks.
     pub socket: Option<OwnedFd>,
-    /// How long it stood still.
-    pub stood: Duration,
 }
 
 fn words(error: impl std::fmt::Display) -> String {
@@ -116,17 +182,25 @@ impl Moving {
             since: Instant::now(),
             record: Vec::new(),
             written_to: 0,
-            restoring: None,
-            socket: None,
-            stood: Duration::ZERO,
+            arriving: Arriving::default(),
         }
+    }
+
+    /// For how long it has stood still.
+    pub fn stood(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// What another node restores it from.
+    pub fn take_record(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.record)
     }
 
     /// Those steps that are the kernel's alone. `home`: the calling thread's namespace.
     pub fn take(
         &mut self,
         step: Step,
-        target: &Target,
+        destination: &Destination,
         home: BorrowedFd<'_>,
         warm: &dyn Warm,
     ) -> Result<(), String> {
@@ -138,39 +212,29 @@ impl Moving {
             }
             Step::Export => {
                 let frozen = self.frozen.as_mut().ok_or("not frozen")?;
-                let connection = frozen.export().map_err(words)?;
+                let connection = moved_to(frozen.export().map_err(words)?, destination.ends());
                 let queued = u32::try_from(connection.unacknowledged.len()).map_err(words)?;
                 self.written_to = connection.acknowledged_to.wrapping_add(queued);
                 self.record = encode(&connection);
             }
             Step::Restore => {
                 let record = std::mem::take(&mut self.record);
-                let connection = moved_to(decode(&record).map_err(words)?, target);
-                let restored = visit(&target.open, home, || Restoring::new(&connection, warm));
-                self.restoring = Some(restored.map_err(words)?.map_err(words)?);
+                let target = destination.here().ok_or("not on this node")?;
+                self.arriving.restore(&record, target, home, warm)?;
             }
             Step::Drop => {
                 let frozen = self.frozen.take().ok_or("not frozen")?;
                 frozen.commit().map_err(words)?;
             }
-            Step::Speak => {
-                let restoring = self.restoring.take().ok_or("not restored")?;
-                let socket = restoring.commit().map_err(words)?;
-                self.stood = self.since.elapsed();
-                // Until its application has it out of the packet.
-                reset_when_closed(&socket).map_err(words)?;
-                self.socket = Some(socket);
-            }
-            Step::Remember | Step::Give => {}
+            Step::Speak => self.arriving.speak()?,
+            Step::Send | Step::Remember | Step::Give | Step::Go => {}
         }
         Ok(())
     }
 
     /// The old socket goes on as if nothing had been.
     pub fn undo(&mut self) {
-        if let Some(restoring) = self.restoring.take() {
-            restoring.abort();
-        }
+        self.arriving.abort();
         if let Some(frozen) = self.frozen.take()
             && let Err(error) = frozen.abort()
         {
@@ -179,9 +243,53 @@ impl Moving {
     }
 }
 
+impl Arriving {
+    /// Puts a connection into a socket that says nothing yet, if it is the one of these ends.
+    pub fn restore(
+        &mut self,
+        record: &[u8],
+        target: &Target,
+        home: BorrowedFd<'_>,
+        warm: &dyn Warm,
+    ) -> Result<(), String> {
+        let connection = decode(record).map_err(words)?;
+        let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+        if (plain(connection.local), plain(connection.remote)) != (target.local, target.remote) {
+            return Err("the connection has other ends than were offered".into());
+        }
+        let restored = visit(&target.open, home, || Restoring::new(&connection, warm));
+        self.restoring = Some(restored.map_err(words)?.map_err(words)?);
+        Ok(())
+    }
+
+    /// It talks from now on.
+    pub fn speak(&mut self) -> Result<(), String> {
+        let restoring = self.restoring.take().ok_or("not restored")?;
+        let socket = restoring.commit().map_err(words)?;
+        // Until its application has it out of the packet.
+        reset_when_closed(&socket).map_err(words)?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    /// It ends without a word.
+    pub fn abort(&mut self) {
+        if let Some(restoring) = self.restoring.take() {
+            restoring.abort();
+        }
+    }
+}
+
+/// Nobody has said that it may talk.
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
 /// Runs `work` in a namespace on this thread: another one would have to be waited for, which takes
 /// milliseconds on a busy node while the connection stands still.
-fn visit<T>(
+pub fn visit<T>(
     netns: &OpenNetns,
     home: BorrowedFd<'_>,
     work: impl FnOnce() -> T,
@@ -202,14 +310,14 @@ fn reset_when_closed(socket: &OwnedFd) -> io::Result<()> {
 }
 
 /// The same connection with other ends. An application's socket of IPv6 stays one.
-fn moved_to(mut connection: Connection, target: &Target) -> Connection {
+fn moved_to(mut connection: Connection, (local, remote): (SocketAddr, SocketAddr)) -> Connection {
     let as_before = |end: SocketAddr| match end.ip() {
         IpAddr::V4(v4) if connection.local.is_ipv6() => {
             SocketAddr::new(v4.to_ipv6_mapped().into(), end.port())
         }
         _ => end,
     };
-    let (local, remote) = (as_before(target.local), as_before(target.remote));
+    let (local, remote) = (as_before(local), as_before(remote));
     connection.local = local;
     connection.remote = remote;
     connection

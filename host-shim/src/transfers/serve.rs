@@ -4,9 +4,17 @@
 
 use super::{
     Figures, Shared, Warmth,
-    decide::{Effect, Ended, Event, LinkId, Phase, Step, begin, decide},
+    between::{
+        Cut, GO_AGAIN, READY_FOR, Settings,
+        channel::Channel,
+        heir,
+        heirs::Heir,
+        session::MESSAGE_BYTES_MAX,
+        wire::{Id, Message as ToShim},
+    },
+    decide::{Effect, Ended, Event, FAR, LinkId, Phase, Step, begin, decide},
     links::{Link, Pod, Refused},
-    moving::{self, Moving, Target},
+    moving::{self, Destination, Moving, Target, far_ends},
 };
 use anyhow::Context;
 use baton_adopter::{Transfer, Transfers};
@@ -23,15 +31,21 @@ use rustix::{
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fs::File,
+    io::Read,
+    net::SocketAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{PoisonError, atomic::Ordering, mpsc},
+    sync::{
+        PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 use tracing::{debug, warn};
 
 /// Transfers in progress, of which each holds a descriptor and up to 64 KB of its application's: a
 /// sixteenth of the memory that the chart gives host-shim.
-const TRANSFERS_MAX: usize = 256;
+pub const TRANSFERS_MAX: usize = 256;
 /// Those of one pod, so that another one has room.
 pub const TRANSFERS_OF_POD_MAX: usize = 128;
 /// What epoll tells of at a time.
@@ -47,16 +61,26 @@ pub struct Open {
     ask: Transfer,
     phase: Phase,
     deadline: Instant,
-    target: Target,
+    to: Destination,
     /// What the application says of the connection, until it is offered.
     state: Vec<u8>,
     moving: Option<Moving>,
     why: String,
+    /// When Go is said again.
+    again: Option<Instant>,
+    /// When it was said last.
+    gone: Option<Instant>,
+}
+
+impl Open {
+    pub fn is_over_channel(&self, id: u64) -> bool {
+        self.to.channel() == Some(id)
+    }
 }
 
 pub struct Serving<'a> {
     pub transfers: &'a Transfers,
-    warm: &'a Warmth,
+    pub warm: &'a Warmth,
     pub figures: &'a Figures,
     epoll: OwnedFd,
     pub pods: BTreeMap<u64, Pod>,
@@ -64,6 +88,20 @@ pub struct Serving<'a> {
     /// Which pod's listener.
     pub listeners: HashMap<u64, u64>,
     pub open: BTreeMap<u64, Open>,
+    pub settings: Settings,
+    /// Connections to and from other nodes' host-shims.
+    pub channels: HashMap<u64, Channel>,
+    /// Which pod's door for them.
+    pub doors: HashMap<u64, u64>,
+    /// What other nodes offer.
+    pub heirs: BTreeMap<u64, Heir>,
+    /// Of these, the ones that were given to their applications lately.
+    pub spoken: VecDeque<Id>,
+    /// In front of the numbers of what this process offers to others.
+    pub nonce: u64,
+    pub lost_channels: Vec<(u64, Cut)>,
+    /// [`Shared::unbound`].
+    pub unbound: &'a AtomicBool,
     asked: HashSet<Transfer>,
     next: u64,
     /// Applications that could not be told something.
@@ -72,7 +110,7 @@ pub struct Serving<'a> {
     /// system of their own).
     closer: mpsc::Sender<OwnedFd>,
     /// This thread's namespace.
-    home: File,
+    pub home: File,
 }
 
 pub fn serve(
@@ -96,6 +134,14 @@ pub fn serve(
         links: HashMap::new(),
         listeners: HashMap::new(),
         open: BTreeMap::new(),
+        settings: Settings::default(),
+        channels: HashMap::new(),
+        doors: HashMap::new(),
+        heirs: BTreeMap::new(),
+        spoken: VecDeque::new(),
+        nonce: nonce().context("/dev/urandom")?,
+        lost_channels: Vec::new(),
+        unbound: &shared.unbound,
         asked: HashSet::new(),
         next: FIRST,
         lost: Vec::new(),
@@ -129,15 +175,25 @@ pub fn serve(
                         serving.leave();
                         return Ok(());
                     }
+                    let settings = shared.settings.lock();
+                    let settings = settings.unwrap_or_else(PoisonError::into_inner).clone();
+                    serving.settle_for(settings);
                     let places = shared.places.lock();
                     let places = places.unwrap_or_else(PoisonError::into_inner).clone();
                     let all_bound = serving.know(places);
                     shared.unbound.store(!all_bound, Ordering::Relaxed);
                 }
-                id => match serving.listeners.get(&id) {
-                    Some(pod) => serving.accept(*pod),
-                    None => serving.hear(id, &mut space),
-                },
+                id => {
+                    if let Some(pod) = serving.listeners.get(&id) {
+                        serving.accept(*pod);
+                    } else if let Some(pod) = serving.doors.get(&id) {
+                        serving.admit(*pod);
+                    } else if serving.channels.contains_key(&id) {
+                        serving.hear_far(id, &mut space);
+                    } else {
+                        serving.hear(id, &mut space);
+                    }
+                }
             }
             serving.part_with_lost();
         }
@@ -151,6 +207,12 @@ impl Serving<'_> {
         epoll::add(&self.epoll, fd, EventData::new_u64(id), EventFlags::IN).context("epoll")
     }
 
+    /// Of a channel that is watched.
+    pub fn watch_for(&self, id: u64, flags: EventFlags) -> anyhow::Result<()> {
+        let channel = self.channels.get(&id).context("no such channel")?;
+        epoll::modify(&self.epoll, channel, EventData::new_u64(id), flags).context("epoll")
+    }
+
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -158,8 +220,12 @@ impl Serving<'_> {
 
     /// Until the first lease ends.
     fn patience(&self) -> Option<Timespec> {
-        let first = self.open.values().map(|open| open.deadline).min()?;
-        let left = first.saturating_duration_since(Instant::now());
+        let open = self.open.values();
+        let first = open.map(|open| open.again.map_or(open.deadline, |at| at.min(open.deadline)));
+        let left = first
+            .min()
+            .map(|at| at.saturating_duration_since(Instant::now()));
+        let left = left.into_iter().chain(self.heirs_patience()).min()?;
         // A little later than too early.
         Timespec::try_from(left + Duration::from_millis(1)).ok()
     }
@@ -200,6 +266,14 @@ impl Serving<'_> {
             // `Link` lets nothing else through.
             _ => return,
         };
+        if self.heirs.contains_key(&id) {
+            match event {
+                Event::Taken(link) => self.feed_heir(id, heir::Event::Taken(link)),
+                Event::Refused(link) => self.feed_heir(id, heir::Event::Refused(link)),
+                _ => {}
+            }
+            return;
+        }
         self.feed(id, event);
     }
 
@@ -272,31 +346,37 @@ impl Serving<'_> {
         let other = self
             .pods
             .values()
-            .find(|p| p.place.number == ask.namespace());
-        let place = other.ok_or(Ended::NoPod)?.place.clone();
-        let mut takers: Vec<_> = self
-            .links
-            .values()
-            .filter(|link| link.pod == place.cookie && link.listens_on(ask.port()))
-            .map(|link| link.id)
-            .collect();
-        takers.sort_unstable();
-        // In turn.
-        let turn = usize::try_from(self.next).unwrap_or(0);
-        let to = (!takers.is_empty()).then(|| takers[turn % takers.len()]);
+            .find(|p| Some(p.place.number) == ask.namespace());
         let known = |link: &&Link| link.pod == ask.netns() && link.ports.is_some();
         let waiting: Vec<_> = self.links.values().filter(known).map(|l| l.id).collect();
-        let phase = begin(waiting.clone(), to)?;
-        let target = Target::find(&place, &ask).ok_or(Ended::NoPod)?;
+        let (phase, to) = if let Some(place) = other.map(|pod| pod.place.clone()) {
+            let phase = begin(waiting.clone(), self.taker(place.cookie, ask.port()))?;
+            let target = Target::find(&place, &ask).ok_or(Ended::NoPod)?;
+            (phase, Destination::Here(target))
+        } else {
+            let ends = far_ends(&ask).filter(|_| self.settings.are_usable());
+            let (local, remote) = ends.ok_or(Ended::NoPod)?;
+            let phase = begin(waiting.clone(), Some(FAR))?;
+            let peer = SocketAddr::new(local.ip(), self.settings.port);
+            let channel = self.reach(ask.netns(), peer)?;
+            let to = Destination::Far {
+                local,
+                remote,
+                channel,
+            };
+            (phase, to)
+        };
         let id = self.number();
         let open = Open {
             ask,
             phase,
             deadline: Instant::now() + lease,
-            target,
+            to,
             state: Vec::new(),
             moving: None,
             why: String::new(),
+            again: None,
+            gone: None,
         };
         self.open.insert(id, open);
         self.asked.insert(ask);
@@ -309,6 +389,20 @@ impl Serving<'_> {
             self.say(link, &want, None);
         }
         Ok(())
+    }
+
+    /// An application of a pod that listens on a port, in turn.
+    pub fn taker(&self, cookie: u64, port: u16) -> Option<LinkId> {
+        let takes = |link: &&Link| link.pod == cookie && link.listens_on(port);
+        let mut takers: Vec<_> = self.links.values().filter(takes).map(|l| l.id).collect();
+        takers.sort_unstable();
+        let turn = usize::try_from(self.next).unwrap_or(0);
+        (!takers.is_empty()).then(|| takers[turn % takers.len()])
+    }
+
+    /// What a Transfer is called between nodes.
+    fn far_id(&self, number: u64) -> Id {
+        u128::from(self.nonce) << 64 | u128::from(number)
     }
 
     fn keep(&self, ask: &Transfer) {
@@ -348,32 +442,57 @@ impl Serving<'_> {
 
     /// Does one thing, and says what came of it if that is to be decided upon.
     fn perform(&mut self, id: u64, effect: Effect, ended: Option<Ended>) -> Option<Event> {
+        let far = self.far_id(id);
         let open = self.open.get_mut(&id)?;
         match effect {
             Effect::Do(step) => return self.step(id, step),
             Effect::Offer(to) => {
-                let message = Message::Offer {
-                    id,
-                    local: open.target.local,
-                    remote: open.target.remote,
-                    state: std::mem::take(&mut open.state),
-                };
-                self.say(to, &message, None);
+                let ((local, remote), state) = (open.to.ends(), std::mem::take(&mut open.state));
+                if let Some(channel) = open.to.channel() {
+                    let offer = ToShim::Offer {
+                        id: far,
+                        number: open.ask.namespace().unwrap_or(0),
+                        local,
+                        remote,
+                        state,
+                    };
+                    self.tell(channel, offer);
+                } else {
+                    let message = Message::Offer {
+                        id,
+                        local,
+                        remote,
+                        state,
+                    };
+                    self.say(to, &message, None);
+                }
             }
             Effect::Undo => {
                 if let Some(moving) = &mut open.moving {
                     moving.undo();
                 }
             }
-            // It resets when it is closed.
             Effect::Reset => {
-                if let Some(moving) = &mut open.moving {
-                    moving.socket = None;
+                let ask = &open.ask;
+                if open.to.channel().is_some() {
+                    // Whatever comes for it is answered by the kernel again.
+                    self.transfers.lives(ask.netns(), ask.local(), ask.remote());
+                } else if let Some(moving) = &mut open.moving {
+                    // It resets when it is closed.
+                    moving.arriving.socket = None;
                 }
             }
             Effect::Keep => {
                 let ask = open.ask;
                 self.keep(&ask);
+            }
+            Effect::Back(FAR) => {
+                // One that is gone knows.
+                if let Some(channel) = open.to.channel()
+                    && self.channels.contains_key(&channel)
+                {
+                    self.tell(channel, ToShim::Undo { id: far });
+                }
             }
             Effect::Back(to) => {
                 let words = ended.map_or("another one handed it out", Ended::words);
@@ -387,6 +506,13 @@ impl Serving<'_> {
             Effect::Count(ended) => {
                 self.figures.end(ended);
                 let (ask, why) = (open.ask, &open.why);
+                if let (Ended::Moved, true, Some(moving)) =
+                    (ended, open.to.channel().is_some(), &open.moving)
+                {
+                    self.figures
+                        .frozen_between
+                        .observe(moving.stood().as_secs_f64());
+                }
                 match ended {
                     Ended::Moved => debug!(?ask, "a connection was moved"),
                     Ended::Reset => warn!(?ask, why, "a connection was lost: {}", ended.words()),
@@ -398,6 +524,7 @@ impl Serving<'_> {
     }
 
     fn step(&mut self, id: u64, step: Step) -> Option<Event> {
+        let far = self.far_id(id);
         let open = self.open.get_mut(&id)?;
         let Phase::Moving { from, to, .. } = open.phase else {
             return None;
@@ -407,18 +534,37 @@ impl Serving<'_> {
         }
         let moving = open.moving.as_mut()?;
         let result = match step {
+            Step::Send => {
+                let (id, bytes) = (far, moving.take_record());
+                let channel = open.to.channel()?;
+                let record = ToShim::Record { id, bytes };
+                if record.bytes() <= MESSAGE_BYTES_MAX {
+                    self.tell(channel, record);
+                    // Done when it is answered.
+                    return None;
+                }
+                Err(format!("its record has {} bytes", record.bytes()))
+            }
             Step::Remember => {
                 for link in [from, to] {
-                    if self.links.get(&link).is_none_or(has_hung_up) {
+                    let left = match open.to.channel().filter(|_| link == FAR) {
+                        Some(channel) => self.channels.get(&channel).is_none_or(has_hung_up),
+                        None => self.links.get(&link).is_none_or(has_hung_up),
+                    };
+                    if left {
                         return Some(Event::Closed(link));
                     }
                 }
                 let moved = self.transfers.moved(&open.ask, moving.written_to);
+                if to == FAR && moved.is_ok() {
+                    open.deadline = Instant::now() + READY_FOR;
+                }
                 moved.map_err(|e| e.to_string())
             }
+            Step::Go => return self.say_go(id),
             Step::Give => {
                 let yours = Message::Yours { id };
-                let socket = moving.socket.take();
+                let socket = moving.arriving.socket.take();
                 let link = self.links.get_mut(&to);
                 let given = socket.zip(link).is_some_and(|(socket, link)| {
                     // What is not sent resets the peer when it is closed here.
@@ -426,13 +572,14 @@ impl Serving<'_> {
                 });
                 given.then_some(()).ok_or_else(|| "its link broke".into())
             }
-            step => moving.take(step, &open.target, self.home.as_fd(), self.warm),
+            step => moving.take(step, &open.to, self.home.as_fd(), self.warm),
         };
         if step == Step::Speak && result.is_ok() {
-            self.figures.frozen.observe(moving.stood.as_secs_f64());
-            let target = &open.target;
-            self.transfers
-                .lives(target.cookie, target.local, target.remote);
+            self.figures.frozen.observe(moving.stood().as_secs_f64());
+            if let Some(target) = open.to.here() {
+                self.transfers
+                    .lives(target.cookie, target.local, target.remote);
+            }
         }
         match result {
             Ok(()) => Some(Event::Done(step)),
@@ -449,7 +596,36 @@ impl Serving<'_> {
         }
     }
 
-    fn say(&mut self, to: LinkId, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
+    /// Says Go, over another channel if the last one has ended, but not too often.
+    fn say_go(&mut self, number: u64) -> Option<Event> {
+        let now = Instant::now();
+        let open = self.open.get_mut(&number)?;
+        let early = open
+            .gone
+            .map(|last| last + GO_AGAIN)
+            .filter(|next| now < *next);
+        open.again = early;
+        if early.is_some() {
+            return None;
+        }
+        open.gone = Some(now);
+        let (netns, (local, _)) = (open.ask.netns(), open.to.ends());
+        let peer = SocketAddr::new(local.ip(), self.settings.port);
+        let reached = self.reach(netns, peer);
+        let open = self.open.get_mut(&number)?;
+        match (reached, &mut open.to) {
+            (Ok(over), Destination::Far { channel, .. }) => {
+                *channel = over;
+                let id = self.far_id(number);
+                self.tell(over, ToShim::Go { id });
+            }
+            // Until its time is over.
+            _ => open.again = Some(now + GO_AGAIN),
+        }
+        None
+    }
+
+    pub fn say(&mut self, to: LinkId, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
         if let Some(link) = self.links.get_mut(&to)
             && !link.say(message, descriptor)
         {
@@ -459,8 +635,13 @@ impl Serving<'_> {
     }
 
     fn part_with_lost(&mut self) {
-        while let Some(link) = self.lost.pop() {
-            self.close(link, None);
+        while !self.lost.is_empty() || !self.lost_channels.is_empty() {
+            while let Some(link) = self.lost.pop() {
+                self.close(link, None);
+            }
+            while let Some((channel, why)) = self.lost_channels.pop() {
+                self.cut(channel, why);
+            }
         }
     }
 
@@ -470,6 +651,15 @@ impl Serving<'_> {
         for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.feed(id, Event::LeaseOver);
         }
+        let again = self
+            .open
+            .iter()
+            .filter(|(_, open)| open.again.is_some_and(|at| at <= now));
+        for id in again.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.say_go(id);
+        }
+        self.end_heirs(now);
+        self.end_channels(now);
     }
 
     /// What is in progress stays where it is.
@@ -477,13 +667,22 @@ impl Serving<'_> {
         for id in self.open.keys().copied().collect::<Vec<_>>() {
             self.feed(id, Event::LeaseOver);
         }
+        for id in self.heirs.keys().copied().collect::<Vec<_>>() {
+            self.feed_heir(id, heir::Event::LeaseOver);
+        }
         for id in self.links.keys().copied().collect::<Vec<_>>() {
             self.close(id, None);
         }
     }
 }
 
-fn has_hung_up(link: &Link) -> bool {
+fn nonce() -> std::io::Result<u64> {
+    let mut random = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Ok(u64::from_ne_bytes(random))
+}
+
+fn has_hung_up(link: &impl AsFd) -> bool {
     let mut ended = [PollFd::new(link, PollFlags::HUP)];
     let at_once = Timespec {
         tv_sec: 0,

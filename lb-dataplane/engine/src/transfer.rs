@@ -14,19 +14,24 @@
 //!   pod asked to adopt it and refused, the flow would go back to an owner that may have handed it
 //!   on meanwhile. One that has to move (its owner ended) drops the transfer; a pod that speaks up
 //!   after that is reset.
+//! - **A pod of another node is as good as one of the same**, where both host-shims say that they
+//!   reach others; what it costs more is some round trips while nothing stands still, and one and a
+//!   half while the connection does. Who may go where by namespaces of Kubernetes is host-shim's to
+//!   judge: here all backends are of one policy.
 //! - **Only where an adoption cannot do it**: a flow that will be between two requests soon moves
 //!   then, which costs its application nothing. So a drain asks for those flows that are still in
 //!   the middle of a message after [`TRANSFER_AFTER_MS`], and for pinned ones.
 
 use crate::{
     Engine, Output, Verdict,
+    backend::Backend,
     cause::Cause,
     clock::Instant,
     counters::Counter,
     events::What,
     flow::Bits,
     handover::{Mark, is_left_over, may_be_transferred, shows_heir},
-    ids::{FlowId, Leg},
+    ids::{Addr, FlowId, Leg},
     keys::Message,
     legs::Use,
     mutants::Mutant,
@@ -39,11 +44,36 @@ use crate::{
     },
 };
 use baton_api::{MigrationMode, Protocol};
-use baton_packet::{Adoption, Destination, Reason, Segment, build_adoption, build_segment};
+use baton_packet::{Adoption, Destination, Reason, Segment, Which, build_adoption, build_segment};
 
 /// Questions repeated in one call: some 20 us.
 const REPEATED_PER_CALL: usize = 64;
 const REPEATED_AT_LEAST: usize = 16;
+
+/// How the owner's host-shim is told which pod `heir` is; `None` if it cannot hand anything to it.
+fn which(owner: &Backend, heir: &Backend) -> Option<Which> {
+    let number = Which::Namespace(heir.adopter.namespace);
+    let same_node = heir.keyring.node == owner.keyring.node;
+    if same_node {
+        return Some(number);
+    }
+    let both = [owner, heir].map(|pod| pod.liveness.transfers_between_nodes());
+    if both != [true, true] {
+        return None;
+    }
+    if heir.addr.is_v6() {
+        address_beside(owner.addr, heir.addr)
+    } else {
+        Some(number)
+    }
+}
+
+/// The part of an IPv6 address that is said beside its last four bytes, if the rest is as it is in
+/// the owner's.
+fn address_beside(owner: Addr, heir: Addr) -> Option<Which> {
+    let begin_alike = heir.high >> 32 == owner.high >> 32;
+    begin_alike.then_some(Which::Address(heir.high << 32 | heir.low >> 32))
+}
 
 impl Engine {
     /// A flow that leaves its pod, in the middle of a message or never between two: it is handed
@@ -118,8 +148,8 @@ impl Engine {
         Swept::Done
     }
 
-    /// A pair towards a pod that takes the flow: of the same node, with an application that
-    /// cooperates, and seen from the same address of ours.
+    /// A pair towards a pod that takes the flow: with an application that cooperates, which the
+    /// owner's can reach, and seen from the same address of ours.
     fn heir_leg(&mut self, now: Instant, id: FlowId, to: Option<u16>) -> Result<Leg, Swept> {
         let flow = &self.flows[id];
         let from = flow.owner;
@@ -132,7 +162,7 @@ impl Engine {
                 && held.is_none_or(|held| held == index)
                 && backend.liveness.transfers()
                 && backend.adopter.namespace != 0
-                && backend.keyring.node == owner.keyring.node
+                && which(owner, backend).is_some()
         };
         let has_room =
             |index: u16| takes(index) && self.backends[usize::from(index)].budget.has_room(now);
@@ -160,8 +190,11 @@ impl Engine {
         let owner = self.flows[transfer.flow].owner;
         let heir = &self.backends[usize::from(transfer.leg.backend)];
         let [.., a, b, c, d] = heir.addr.low.to_be_bytes();
+        let Some(which) = which(&self.backends[usize::from(owner.backend)], heir) else {
+            return;
+        };
         let destination = Destination {
-            namespace: heir.adopter.namespace,
+            which,
             port: heir.port,
             peer_port: self.leg_port(transfer.leg),
             address_end: u32::from_be_bytes([a, b, c, d]),
@@ -387,5 +420,21 @@ impl Engine {
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
         self.emit(out, |buffer| build_segment(buffer, &spec));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_four_bytes_of_ipv6_must_be_alike() {
+        let of = |high, low| Addr { high, low };
+        let owner = of(0xfd00_0001_0000_0002, 3);
+        let heir = of(0xfd00_0001_aaaa_bbbb, 0xcccc_dddd_0000_0007);
+        let middle = Which::Address(0xaaaa_bbbb_cccc_dddd);
+        assert_eq!(address_beside(owner, heir), Some(middle));
+        let elsewhere = of(0xfd00_0002_aaaa_bbbb, heir.low);
+        assert_eq!(address_beside(owner, elsewhere), None);
     }
 }

@@ -3,12 +3,21 @@
 
 use crate::{Adoption, MessageKind, SegmentSpec};
 
-/// The pod that shall have a connection, on the same node as the one that has it, and the port that
-/// the connection comes from there.
+/// Which pod shall have a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Which {
+    /// The one whose network namespace has this random number.
+    Namespace(u64),
+    /// One of another node, by IPv6: bytes 4 to 11 of its address, which begins as that of the pod
+    /// that has the connection does.
+    Address(u64),
+}
+
+/// The pod that shall have a connection, and the port that the connection comes from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destination {
-    /// The random number of that pod's network namespace.
-    pub namespace: u64,
+    /// Which pod it is.
+    pub which: Which,
     /// The port of its application.
     pub port: u16,
     /// The port that it sees its peer at; the peer's address stays.
@@ -26,8 +35,12 @@ impl Destination {
         namespace: u64,
         epoch: u8,
     ) -> (SegmentSpec<'a>, Adoption) {
+        let (number, says_address) = match self.which {
+            Which::Namespace(number) => (number, false),
+            Which::Address(middle) => (middle, true),
+        };
         // Halves of the number, exact.
-        let (high, low) = ((self.namespace >> 32) as u32, self.namespace as u32);
+        let (high, low) = ((number >> 32) as u32, number as u32);
         let spec = SegmentSpec {
             window: self.peer_port,
             timestamps: Some((high, low)),
@@ -37,6 +50,8 @@ impl Destination {
             mss: self.port,
             server_ts: self.address_end,
             namespace,
+            // The lowest bit.
+            wscale_ok: says_address,
             ..Adoption::bare(MessageKind::Transfer, epoch)
         };
         (spec, message)
@@ -46,8 +61,14 @@ impl Destination {
     /// is no Transfer.
     #[must_use]
     pub fn from_message(message: &Adoption, window: u16, (high, low): (u32, u32)) -> Option<Self> {
+        let number = u64::from(high) << 32 | u64::from(low);
+        let which = if message.wscale_ok {
+            Which::Address
+        } else {
+            Which::Namespace
+        };
         (message.kind == MessageKind::Transfer).then_some(Self {
-            namespace: u64::from(high) << 32 | u64::from(low),
+            which: which(number),
             port: message.mss,
             peer_port: window,
             address_end: message.server_ts,

@@ -56,7 +56,7 @@ pub use adoption::{
 pub use builder::{SegmentSpec, build_segment, build_syn, extend_segment};
 pub use checksum::{ChecksumState, complete_tcp_checksum, settle_tcp_checksum, tcp_checksum_state};
 pub use decode::{LIMIT_EXTENSION_HEADERS, decode};
-pub use destination::Destination;
+pub use destination::{Destination, Which};
 pub use ecn::clear_accurate_ecn;
 pub use end_mark::{EndMark, put_end_mark, take_end_mark};
 pub use icmp::{FamilyMismatch, NewTuple, rewrite_icmp};

@@ -6,6 +6,7 @@ const MARKS_EXITS: u8 = 1;
 const SEVERAL: u8 = 2;
 const FORGETS: u8 = 4;
 const TRANSFERS: u8 = 8;
+const BETWEEN_NODES: u8 = 16;
 
 /// The content of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct ListenerReport {
     /// The application hands connections to others of its kind, and takes theirs
     /// ([`MessageKind::Transfer`](crate::MessageKind::Transfer)).
     pub transfers: bool,
+    /// Those connections go to pods of other nodes, and come from there, as well.
+    pub between_nodes: bool,
     /// The listener, unless the adopter cannot count its holders or is older.
     pub listener: Option<Listener>,
 }
@@ -50,6 +53,7 @@ impl ListenerReport {
             marks_exits: flags & MARKS_EXITS != 0,
             forgets: flags & FORGETS != 0,
             transfers: flags & TRANSFERS != 0,
+            between_nodes: flags & BETWEEN_NODES != 0,
             listener: core::num::NonZeroU8::new(holders).map(|holders| Listener {
                 id: u16::from_be_bytes([high, low]),
                 holders,
@@ -64,7 +68,8 @@ impl ListenerReport {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let marks = flag(self.marks_exits, MARKS_EXITS)
             | flag(self.forgets, FORGETS)
-            | flag(self.transfers, TRANSFERS);
+            | flag(self.transfers, TRANSFERS)
+            | flag(self.between_nodes, BETWEEN_NODES);
         let Some(listener) = self.listener else {
             return marks.into();
         };
@@ -81,16 +86,18 @@ mod tests {
 
     #[test]
     fn what_is_told_has_the_layout_of_the_wire_format() {
-        for (several, forgets, transfers, field) in [
-            (false, false, false, 0xabcd_0301),
-            (true, false, false, 0xabcd_0303),
-            (true, true, false, 0xabcd_0307),
-            (false, true, true, 0xabcd_030d),
+        for (several, forgets, transfers, between_nodes, field) in [
+            (false, false, false, false, 0xabcd_0301),
+            (true, false, false, false, 0xabcd_0303),
+            (true, true, false, false, 0xabcd_0307),
+            (false, true, true, false, 0xabcd_030d),
+            (false, true, true, true, 0xabcd_031d),
         ] {
             let told = ListenerReport {
                 marks_exits: true,
                 forgets,
                 transfers,
+                between_nodes,
                 listener: NonZeroU8::new(3).map(|holders| Listener {
                     id: 0xabcd,
                     holders,
@@ -114,9 +121,10 @@ mod tests {
             marks_exits: true,
             forgets: false,
             transfers: false,
+            between_nodes: false,
             listener: None,
         };
-        for field in [1, 0xabcd_0001, 0xabcd_00f3] {
+        for field in [1, 0xabcd_0001, 0xabcd_00e3] {
             assert_eq!(ListenerReport::from_field(field), told);
         }
     }

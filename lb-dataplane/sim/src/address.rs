@@ -95,3 +95,19 @@ pub fn endpoint(at: SocketAddr) -> Option<Endpoint> {
 pub fn key(epoch: u8) -> AdoptionKey {
     AdoptionKey::from_bytes([epoch.wrapping_mul(37).wrapping_add(7); 16])
 }
+
+/// The key of an epoch that pods of a node have.
+#[must_use]
+pub fn key_on(node: usize, epoch: u8) -> AdoptionKey {
+    let key = key(epoch);
+    match node_name(node) {
+        Some(name) => AdoptionKey::from_bytes(baton_api::node_key(key.bytes(), &name)),
+        None => key,
+    }
+}
+
+/// What a node is called; the first one has no name, and no keys of its own.
+#[must_use]
+pub fn node_name(node: usize) -> Option<String> {
+    (node > 0).then(|| format!("node-{node}"))
+}

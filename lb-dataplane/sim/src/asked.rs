@@ -5,7 +5,7 @@
 //! repeats. It never looks into the engine or a pod.
 
 use crate::{
-    address::key,
+    address::key_on,
     legs::Leg,
     tcp::wire::{Seg, receive},
 };
@@ -53,6 +53,8 @@ struct Heard {
 /// Everything that was asked and said.
 #[derive(Default)]
 pub struct Asked {
+    /// On which node each pod is.
+    nodes: Vec<usize>,
     /// The last one of each kind of each leg.
     last: BTreeMap<(Leg, u8), Message>,
     count: u64,
@@ -60,6 +62,15 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// Of pods on these nodes.
+    #[must_use]
+    pub fn new(nodes: Vec<usize>) -> Self {
+        Self {
+            nodes,
+            ..Self::default()
+        }
+    }
+
     /// A message leaves towards a pod.
     pub fn leaves(&mut self, leg: Leg, kind: u8, seg: &Seg<'_>) {
         self.count += 1;
@@ -115,7 +126,7 @@ impl Asked {
         let Some(epoch) = epochs.iter().find(|e| *e & 15 == raw.epoch()) else {
             return Some("keys: an answer signed with a key that was rotated out is believed");
         };
-        let verified = raw.verify(&key(*epoch));
+        let verified = raw.verify(&key_on(self.nodes.get(pod).copied().unwrap_or(0), *epoch));
         if !matches!(verified.map(|a| a.kind), Some(MessageKind::Answer(_))) {
             return Some("answers: one with a wrong tag is believed");
         }

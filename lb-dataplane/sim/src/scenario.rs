@@ -58,6 +58,10 @@ pub struct Scenario {
     pub exit_marks: Vec<bool>,
     /// Pods whose applications hand connections on and take them.
     pub cooperates: Vec<bool>,
+    /// On which node each pod is.
+    pub nodes: Vec<usize>,
+    /// Whether these pods' host-shims reach each other.
+    pub between_nodes: Vec<bool>,
     /// No faults at all: what moves is placement's.
     pub steady: Option<Steady>,
 }

@@ -162,6 +162,8 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
         stale: Vec::new(),
         exit_marks: vec![true; pods],
         cooperates: vec![false; pods],
+        nodes: vec![0; pods],
+        between_nodes: vec![false; pods],
         steady: Some(kind),
     }
 }

@@ -79,6 +79,8 @@ impl Scenario {
             stale: stale(seed, pods, ports),
             exit_marks: exit_marks(seed, pods),
             cooperates: cooperates(seed, pods),
+            nodes: nodes(seed, pods),
+            between_nodes: between_nodes(seed, pods),
             pods: (0..pods).map(|_| server(&mut d)).collect(),
             clients: client_specs,
             client_links: (0..clients)
@@ -146,6 +148,20 @@ fn exit_marks(seed: u64, pods: usize) -> Vec<bool> {
 fn cooperates(seed: u64, pods: usize) -> Vec<bool> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x7a5f_e400);
     let share = [0, 0, 70, 100][rng.usize(..4)];
+    (0..pods).map(|_| rng.u32(..100) < share).collect()
+}
+
+/// All pods on one node, or each on one of two. A draw of its own.
+fn nodes(seed: u64, pods: usize) -> Vec<usize> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x0de5_7a5f);
+    let count = [1, 2][rng.usize(..2)];
+    (0..pods).map(|_| rng.usize(..count)).collect()
+}
+
+/// All pods' host-shims, none, or some. A draw of its own.
+fn between_nodes(seed: u64, pods: usize) -> Vec<bool> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xbe7e_e400);
+    let share = [0, 70, 100][rng.usize(..3)];
     (0..pods).map(|_| rng.u32(..100) < share).collect()
 }
 

@@ -2,7 +2,7 @@
 //! adoption keys are exchanged only as fast as dataplanes and shims have them.
 
 use anyhow::{Context, Result, ensure};
-use baton_api::{Adoptability, node_key};
+use baton_api::{Adoptability, node_key, transfer_key};
 use baton_operator_tests::{
     OPERATOR, OPERATOR_NAMESPACE,
     admin::Admin,
@@ -214,10 +214,11 @@ async fn each_shim_is_sent_the_keys_of_the_node_that_its_pod_is_on() -> Result<(
     let keys = Keys::until(&admin, "there is a key", |keys| keys.epochs.len() == 1).await?;
     let first = keys.current;
     let sent = |at: usize, epoch: u8, keys: &Keys| {
-        let expected = node_key(&master(&keys.epochs[&epoch])?, nodes[at]);
+        let master = master(&keys.epochs[&epoch])?;
+        let expected = (epoch, node_key(&master, nodes[at]), transfer_key(&master));
         let sent = shims[at].sent();
         let last = sent.last().context("nothing is sent")?;
-        ensure!(last.checked()? == [(epoch, expected)], "{last:?}");
+        ensure!(last.checked()? == [expected], "{last:?}");
         Ok(())
     };
     for at in 0..2 {

@@ -36,8 +36,8 @@
 
 /* One Transfer, however many copies of it arrive. As src/transfers.rs has it. */
 struct transfer {
-	struct adoption of;
-	__be64 namespace;	/* of the other pod */
+	struct adoption of;	/* of.zero: the message's flag, FLAG_ADDRESS or none */
+	__be64 namespace;	/* of the other pod; with FLAG_ADDRESS bytes 4 to 11 of its address */
 	__be32 address_end;	/* the last four bytes of its address */
 	__be16 port;		/* of its application */
 	__be16 peer_port;	/* that the peer has there */
@@ -98,7 +98,10 @@ struct {
 	__type(value, __u32);
 } moved SEC(".maps");
 
-/* Ports whose application is connected to user space. Written by user space. */
+/*
+ * Ports whose application is connected to user space: 1, and 2 where its connections go to other
+ * nodes as well. Written by user space.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, PORTS_MAX);
@@ -118,6 +121,7 @@ static __noinline __u32 transfer(const struct tagged *t, __u64 netns, __u32 *out
 	__builtin_memcpy(&this, t, __builtin_offsetof(struct adoption, zero));
 	/* Both timestamps, as they are on the wire. */
 	__builtin_memcpy(&this.namespace, &t->tsval, sizeof(this.namespace));
+	this.of.zero = t->flags & FLAG_ADDRESS;
 	this.address_end = t->server_timestamp;
 	this.port = t->mss;
 	this.peer_port = t->window;
@@ -144,12 +148,16 @@ static __always_inline int is_moved(const struct pair *pair, __be32 seq)
 	return next && *next - bpf_ntohl(seq) <= UNDER_WAY_MAX;
 }
 
-/* TRANSFERS if the application that listens there is connected. */
+/* TRANSFERS if the application that listens there is connected, BETWEEN_NODES if so far. */
 static __always_inline __u32 transfers_at(__u64 netns, __u16 port)
 {
 	struct place place = { .netns = netns, .port = port };
 
-	return bpf_map_lookup_elem(&transfers_on, &place) ? TRANSFERS : 0;
+	const __u8 *reach = bpf_map_lookup_elem(&transfers_on, &place);
+
+	if (!reach)
+		return 0;
+	return *reach & 2 ? TRANSFERS | BETWEEN_NODES : TRANSFERS;
 }
 
 #endif

@@ -36,6 +36,8 @@
 #define FLAG_SACK 0x02
 #define FLAG_TIMESTAMPS 0x04
 #define FLAG_ECN 0x08
+/* In a Transfer: the timestamps are a part of the other pod's address, not a number. */
+#define FLAG_ADDRESS 0x01
 
 /* In the urgent pointer of a FIN or RST without URG: its process was exiting. */
 #define EXIT_MARK 0xBA7E
@@ -81,6 +83,8 @@ enum reason {
 #define FORGETS 4
 /* Its application is connected to host-shim, hands connections out and takes them. */
 #define TRANSFERS 8
+/* With TRANSFERS: to and from pods of other nodes too. */
+#define BETWEEN_NODES 16
 #define HOLDERS_SHIFT 8
 #define HOLDERS_MAX 0xff
 #define LISTENER_SHIFT 16

@@ -8,8 +8,11 @@ use crate::common::{
     segment::{Message, PSH_ACK, RST, Segment},
     wait_for,
 };
-use baton_adopter::{Adopter, Attachment, Outcome, Transfer, TransferAsks, Transfers};
-use std::{net::SocketAddr, time::Duration};
+use baton_adopter::{Adopter, Attachment, Outcome, Reach, Transfer, TransferAsks, Transfers};
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 const MOVED: u16 = 13;
 const TRANSFER: u16 = 0xba75;
@@ -87,7 +90,8 @@ fn what_is_asked_is_told_with_all_that_the_message_says() {
             (transfer.local(), transfer.remote()),
             (pod.address, pod.ours)
         );
-        assert_eq!(transfer.namespace(), TO);
+        assert_eq!(transfer.namespace(), Some(TO));
+        assert_eq!(transfer.far_address(Ipv6Addr::LOCALHOST), None);
         assert_eq!(transfer.address_end(), [10, 0, 0, 7]);
         assert_eq!(
             (transfer.port(), transfer.peer_port()),
@@ -96,6 +100,27 @@ fn what_is_asked_is_told_with_all_that_the_message_says() {
         let lease = pod.transfers.lease(&transfer).expect("the table");
         assert!(lease.is_some_and(|left| left <= LEASE));
     }
+}
+
+/// The same numbers with the flag are another Transfer.
+#[test]
+fn a_pod_of_another_node_is_told_by_its_address() {
+    let pod = Pod::new(true);
+    let mut asks = pod.transfers.asks().expect("the ring");
+    let number = pod.segment(0x0a00_0007);
+    let transfer = pod.asked(&mut asks, &number);
+    pod.transfers.kept(&transfer).expect("the table");
+    let mut message = Message::parse(&number).expect("a message").0;
+    message.flags |= 1;
+    let segment = message.segment(pod.ours, pod.address, SEQ, ACKED, &KEY);
+    let transfer = pod.asked(&mut asks, &segment);
+    assert_eq!(transfer.namespace(), None);
+    let own = "fd00:1::9".parse().expect("an address");
+    let far = "fd00:1:1122:3344:5566:7788:a00:7";
+    let far: Ipv6Addr = far.parse().expect("an address");
+    assert_eq!(transfer.far_address(own), Some(far));
+    pod.transfers.moved(&transfer, ACKED).expect("the table");
+    assert_eq!((pod.told(&number), pod.told(&segment)), (KEPT, MOVED));
 }
 
 #[test]
@@ -228,18 +253,20 @@ fn the_listener_report_says_which_ports_cooperate() {
         number += 1;
         let segment = Message::probe().segment(pod.ours, pod.address, number, 2, &KEY);
         pod.lab.send(&segment);
-        answer_to(&pod.lab, &segment).1 & 8 != 0
+        answer_to(&pod.lab, &segment).1 & 0b1_1000
     };
-    assert!(!reports());
+    assert_eq!(reports(), 0);
     let set = |port, on| pod.transfers.set_cooperates(cookie, port, on);
-    set(81, true).expect("the table");
-    assert!(!reports());
-    set(8080, true).expect("the table");
-    assert!(reports());
-    set(8080, false).expect("the table");
-    assert!(!reports());
-    set(8080, true).expect("the table");
+    set(81, Some(Reach::Node)).expect("the table");
+    assert_eq!(reports(), 0);
+    set(8080, Some(Reach::Node)).expect("the table");
+    assert_eq!(reports(), 0b0_1000);
+    set(8080, Some(Reach::Nodes)).expect("the table");
+    assert_eq!(reports(), 0b1_1000);
+    set(8080, None).expect("the table");
+    assert_eq!(reports(), 0);
+    set(8080, Some(Reach::Nodes)).expect("the table");
     // The next host-shim begins with none.
     let _next = pod.adopter.transfers().expect("the maps");
-    assert!(!reports());
+    assert_eq!(reports(), 0);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Hands live TCP connections, in the middle of a request or response, from one pod's application to
- * another pod's on the same node, and takes them (baton-sdk). All functions may be called from any
+ * another pod's, and takes them (baton-sdk). All functions may be called from any
  * thread; objects are freed by the call that says so, once. A function that fails says so by its
  * result and sets errno.
  */

@@ -1,6 +1,7 @@
 //! Connections move between real applications in real namespaces, in the middle of what they do.
 
 mod app;
+mod between;
 mod refusals;
 mod scene;
 
@@ -161,14 +162,18 @@ fn moves(scene: &Scene, stream: &TcpStream, gate: &Gate, bytes: usize, moves: us
             told.reason,
             Reason::Moved,
             "move {n}: {}",
-            scene.daemon.log()
+            scene.daemon_of(n % 2).log()
         );
     }
     gate.open(bytes);
 }
 
 fn moved_download(at: &str, v6: bool, bytes: usize, count: usize) {
-    let (scene, directory) = (Scene::new(), Directory::new());
+    downloads(&Scene::new(), at, v6, bytes, count);
+}
+
+fn downloads(scene: &Scene, at: &str, v6: bool, bytes: usize, count: usize) {
+    let directory = Directory::new();
     let body = content(bytes);
     fs::write(directory.0.join("file"), &body).expect("a file");
     let servers = [0, 1].map(|pod| scene.serve(pod, directory.path(), at));
@@ -177,7 +182,7 @@ fn moved_download(at: &str, v6: bool, bytes: usize, count: usize) {
     let gate = Gate::default();
     let got = std::thread::scope(|threads| {
         let client = threads.spawn(|| download(&mut stream, "file", &gate));
-        moves(&scene, &control, &gate, bytes, count);
+        moves(scene, &control, &gate, bytes, count);
         client.join().expect("the client has all")
     });
     assert!(got == body, "the content differs");
@@ -211,7 +216,11 @@ fn a_download_over_mapped_addresses_moves() {
 
 #[test]
 fn an_upload_moves_back_and_forth_in_the_middle() {
-    let (scene, directory) = (Scene::new(), Directory::new());
+    uploads(&Scene::new());
+}
+
+fn uploads(scene: &Scene) {
+    let directory = Directory::new();
     let body = content(FILE_BYTES);
     let at = format!("0.0.0.0:{PORT}");
     let servers = [0, 1].map(|pod| scene.serve(pod, directory.path(), &at));
@@ -220,7 +229,7 @@ fn an_upload_moves_back_and_forth_in_the_middle() {
     let gate = Gate::default();
     std::thread::scope(|threads| {
         let client = threads.spawn(|| upload(&mut stream, "file", &body, &gate));
-        moves(&scene, &control, &gate, FILE_BYTES, MOVES);
+        moves(scene, &control, &gate, FILE_BYTES, MOVES);
         client.join().expect("the client has sent all");
     });
     let stored = fs::read(Path::new(&directory.0).join("file")).expect("stored");

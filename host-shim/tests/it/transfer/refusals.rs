@@ -6,7 +6,7 @@ use super::{
     scene::{PORT, Scene},
 };
 use crate::daemon::common::wait_for;
-use baton_packet::{Destination, Reason};
+use baton_packet::{Destination, Reason, Which};
 use baton_sdk::{
     Link, Why,
     wire::{Message, STATE_BYTES_MAX, VERSION},
@@ -64,7 +64,7 @@ fn what_cannot_go_stays_and_goes_on() {
     let to = scene.destination(&client, 1);
     let elsewhere = [
         Destination {
-            namespace: to.namespace ^ 1,
+            which: Which::Namespace(1),
             ..to
         },
         Destination {

@@ -1,5 +1,7 @@
-//! A client and two pods that have the same address; the client's route says which of them it
-//! reaches, in place of a dataplane that translates. Transfers are asked as a dataplane does.
+//! A client and two pods; the client's route says which of them it reaches. Pods of one node have
+//! the same address, in place of a dataplane that translates; those of two nodes, each with a
+//! host-shim of its own, have addresses of their own, which rules translate. Transfers are asked as
+//! a dataplane does.
 
 use crate::daemon::{
     Daemon, Files, KEY,
@@ -10,7 +12,7 @@ use baton_adopter::{Netns, OpenNetns};
 use baton_files::Server;
 use baton_packet::{
     Adoption, AdoptionKey, Decoded, Destination, Flags, ListenerReport, Mac, MessageKind, Reason,
-    SegmentSpec, SeqNumber, build_adoption, decode, parse_adoption,
+    SegmentSpec, SeqNumber, Which, build_adoption, decode, parse_adoption,
 };
 use baton_sdk::Link;
 use std::{
@@ -32,9 +34,14 @@ pub struct Scene {
     pub pods: [OpenNetns; 2],
     files: Files,
     pub daemon: Daemon,
+    /// Of the second pod's node, where that is another one.
+    pub other: Option<(Files, Daemon)>,
     /// Of the pods' namespaces.
     numbers: [u64; 2],
 }
+
+/// Where host-shims reach pods of other nodes.
+pub const FAR_PORT: u16 = 17_464;
 
 /// What was heard of one Transfer.
 #[derive(Debug)]
@@ -44,6 +51,15 @@ pub struct Told {
 
 impl Scene {
     pub fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// Two nodes, each with one of the pods, whose names and key files are these.
+    pub fn between(nodes: [(&str, &str); 2]) -> Self {
+        Self::with(Some(nodes))
+    }
+
+    fn with(nodes: Option<[(&str, &str); 2]>) -> Self {
         let name = unique();
         let spaces = ["client", "pod0", "pod1"].map(|end| format!("{name}-{end}"));
         for space in &spaces {
@@ -60,8 +76,11 @@ impl Scene {
                 "ip -n {client} addr add fd09::1/128 dev pod{n} nodad"
             ));
             run(&format!("ip -n {pod} link set eth0 up"));
-            run(&format!("ip -n {pod} addr add 10.9.0.2/32 dev eth0"));
-            run(&format!("ip -n {pod} addr add fd09::2/128 dev eth0 nodad"));
+            let end = if nodes.is_some() { 2 + n } else { 2 };
+            run(&format!("ip -n {pod} addr add 10.9.0.{end}/32 dev eth0"));
+            run(&format!(
+                "ip -n {pod} addr add fd09::{end}/128 dev eth0 nodad"
+            ));
             for (own, other) in [("10.9.0.2", "10.9.0.1"), ("fd09::2", "fd09::1")] {
                 run(&format!("ip -n {pod} route add {other} dev eth0"));
                 run(&format!(
@@ -87,14 +106,33 @@ impl Scene {
         ] {
             run(&format!("ip netns exec {client} nft {rule}"));
         }
-        let (files, control) = (Files::new(), free_address());
-        files.config(&format!(
-            "keys: [{{epoch: 1, file: KEY}}]\npods:\n  - {{name: a, netns: {{name: {}}}, interface: eth0}}\n  \
-             - {{name: b, netns: {{name: {}}}, interface: eth0}}\ncontrol: {control}\npin: PINS\n\
-             log: {{level: debug}}\n",
-            spaces[1], spaces[2]
-        ));
-        let daemon = Daemon::start(&files, control, &[]);
+        if nodes.is_some() {
+            join_nodes(&spaces);
+        }
+        let start = |key: &str, pods: &[(&str, &String)], more: &str| {
+            let (files, control) = (Files::new(), free_address());
+            let pods = pods.iter().map(|(pod, space)| {
+                format!("  - {{name: {pod}, netns: {{name: {space}}}, interface: eth0}}\n")
+            });
+            let pods: String = pods.collect();
+            files.config(&format!(
+                "keys: [{{epoch: 1, file: {key}}}]\npods:\n{pods}control: {control}\npin: PINS\n\
+                 log: {{level: debug}}\n{more}"
+            ));
+            let daemon = Daemon::start(&files, control, &[]);
+            (files, daemon)
+        };
+        let far = format!("transfers: {{port: {FAR_PORT}}}\n");
+        let ((files, daemon), other) = match nodes {
+            None => {
+                let both = [("a", &spaces[1]), ("b", &spaces[2])];
+                (start("KEY", &both, ""), None)
+            }
+            Some([(a, a_key), (b, b_key)]) => {
+                let other = start(b_key, &[(b, &spaces[2])], &far);
+                (start(a_key, &[(a, &spaces[1])], &far), Some(other))
+            }
+        };
         let [client, a, b] = spaces.map(|name| Netns::Name(name).open().expect("just made"));
         let mut scene = Self {
             name,
@@ -102,6 +140,7 @@ impl Scene {
             pods: [a, b],
             files,
             daemon,
+            other,
             numbers: [0; 2],
         };
         scene.numbers = [0, 1].map(|pod| scene.probe(pod).0);
@@ -161,6 +200,23 @@ impl Scene {
         stream
     }
 
+    /// Of a pod, as the one that asks it reaches it.
+    fn address(&self, pod: usize, v6: bool) -> IpAddr {
+        match (self.other.is_some() && pod == 1, v6) {
+            (false, _) => address(v6),
+            (true, false) => [10, 9, 0, 3].into(),
+            (true, true) => "fd09::3".parse().expect("an address"),
+        }
+    }
+
+    /// The host-shim of a pod's node.
+    pub fn daemon_of(&self, pod: usize) -> &Daemon {
+        match &self.other {
+            Some((_, daemon)) if pod == 1 => daemon,
+            _ => &self.daemon,
+        }
+    }
+
     fn packets(&self, pod: usize) -> PacketSocket {
         let bound = self
             .client
@@ -172,7 +228,7 @@ impl Scene {
     pub fn probe(&self, pod: usize) -> (u64, ListenerReport) {
         let packets = self.packets(pod);
         let ours = SocketAddr::new(peer(false), 50_000);
-        let spec = spec(ours, address(false), 1, 2);
+        let spec = spec(ours, self.address(pod, false), 1, 2);
         let message = Adoption::bare(MessageKind::Probe, 1);
         let (_, answer) = exchange(&packets, &spec, &message);
         let report = ListenerReport::from_field(answer.server_ts);
@@ -191,12 +247,19 @@ impl Scene {
     }
 
     pub fn destination(&self, stream: &TcpStream, pod: usize) -> Destination {
-        let end = match stream.peer_addr().expect("connected").ip() {
-            IpAddr::V4(v4) => u32::from(v4),
-            IpAddr::V6(v6) => u32::from_be_bytes(*v6.octets().last_chunk().expect("16 bytes")),
+        let v6 = stream.peer_addr().expect("connected").is_ipv6();
+        let (end, middle) = match self.address(pod, v6) {
+            IpAddr::V4(v4) => (u32::from(v4), None),
+            IpAddr::V6(v6) => {
+                let all = u128::from(v6);
+                (
+                    all as u32,
+                    self.other.is_some().then_some((all >> 32) as u64),
+                )
+            }
         };
         Destination {
-            namespace: self.numbers[pod],
+            which: middle.map_or(Which::Namespace(self.numbers[pod]), Which::Address),
             port: PORT,
             peer_port: stream.local_addr().expect("connected").port(),
             address_end: end,
@@ -206,7 +269,7 @@ impl Scene {
     /// Asks once and does not wait.
     pub fn ask(&self, stream: &TcpStream, from: usize, to: Destination, seq: u32) {
         let (ours, pod) = ends(stream);
-        let spec = spec(ours, pod.ip(), seq, 2);
+        let spec = spec(ours, self.address(from, pod.is_ipv6()), seq, 2);
         let (spec, message) = to.into_message(&spec, self.numbers[from], 1);
         let frame = message_frame(&spec, &message);
         self.packets(from).send(&frame, None);
@@ -215,7 +278,7 @@ impl Scene {
     pub fn transfer_to(&self, stream: &TcpStream, from: usize, to: Destination, seq: u32) -> Told {
         let packets = self.packets(from);
         let (ours, pod) = ends(stream);
-        let spec = spec(ours, pod.ip(), seq, 2);
+        let spec = spec(ours, self.address(from, pod.is_ipv6()), seq, 2);
         let (spec, message) = to.into_message(&spec, self.numbers[from], 1);
         let (reason, _) = exchange(&packets, &spec, &message);
         Told { reason }
@@ -226,15 +289,31 @@ impl Scene {
     }
 
     pub fn figure(&self, line: &str) -> f64 {
-        let (_, metrics) = self.daemon.get("/metrics");
+        self.figure_of(0, line)
+    }
+
+    /// Of the host-shim of a pod's node.
+    pub fn figure_of(&self, pod: usize, line: &str) -> f64 {
+        let (_, metrics) = self.daemon_of(pod).get("/metrics");
         let value = metrics
             .lines()
             .find_map(|l| l.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
         value.unwrap_or_else(|| panic!("{line} is not in {metrics}"))
     }
 
+    /// On all nodes.
     pub fn ended(&self, how: &str) -> u64 {
-        self.metric(&format!("baton_shim_transfers_total{{result=\"{how}\"}}"))
+        let line = format!("baton_shim_transfers_total{{result=\"{how}\"}}");
+        let nodes = if self.other.is_some() { 2 } else { 1 };
+        (0..nodes)
+            .map(|pod| self.figure_of(pod, &line) as u64)
+            .sum()
+    }
+
+    /// Of those that another node offered to a pod.
+    pub fn received(&self, pod: usize, how: &str) -> u64 {
+        let line = format!("baton_shim_transfers_received_total{{result=\"{how}\"}}");
+        self.figure_of(pod, &line) as u64
     }
 }
 
@@ -245,6 +324,48 @@ impl Drop for Scene {
                 .args(["netns", "del", &format!("{}-{end}", self.name)])
                 .output();
         }
+    }
+}
+
+/// The client's namespace leads from pod to pod, and makes the second one look like the first to
+/// the client.
+fn join_nodes(spaces: &[String; 3]) {
+    let [client, pods @ ..] = spaces;
+    run(&format!(
+        "ip netns exec {client} sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"
+    ));
+    for (n, pod) in pods.iter().enumerate() {
+        let (own, other) = (2 + n, 3 - n);
+        for (family, net, length) in [("-4", "10.9.0.", 32), ("-6", "fd09::", 128)] {
+            run(&format!(
+                "ip {family} -n {pod} route add {net}{other}/{length} dev eth0"
+            ));
+            run(&format!(
+                "ip {family} -n {pod} neigh add {net}{other} lladdr 02:ba:00:00:00:02 dev eth0"
+            ));
+            run(&format!(
+                "ip {family} -n {client} neigh replace {net}{own} lladdr 02:ba:00:00:00:01 dev pod{n}"
+            ));
+            let table = 100 + n;
+            run(&format!(
+                "ip {family} -n {client} route add {net}{own}/{length} dev pod{n} table {table}"
+            ));
+            run(&format!(
+                "ip {family} -n {client} rule add iif pod{} to {net}{own} lookup {table}",
+                1 - n
+            ));
+        }
+    }
+    for rule in [
+        "add table inet second",
+        "add chain inet second in { type filter hook prerouting priority -200 ; }",
+        "add chain inet second out { type filter hook postrouting priority 200 ; }",
+        "add rule inet second in iifname pod1 ip saddr 10.9.0.3 tcp sport 80 ip saddr set 10.9.0.2",
+        "add rule inet second in iifname pod1 ip6 saddr fd09::3 tcp sport 80 ip6 saddr set fd09::2",
+        "add rule inet second out oifname pod1 ip daddr 10.9.0.2 tcp dport 80 ip daddr set 10.9.0.3",
+        "add rule inet second out oifname pod1 ip6 daddr fd09::2 tcp dport 80 ip6 daddr set fd09::3",
+    ] {
+        run(&format!("ip netns exec {client} nft {rule}"));
     }
 }
 

@@ -479,6 +479,11 @@ impl Liveness {
         self.report.transfers
     }
 
+    /// The same with pods of other nodes.
+    pub(crate) fn transfers_between_nodes(&self) -> bool {
+        self.report.transfers && self.report.between_nodes
+    }
+
     pub(crate) fn process(&self) -> u32 {
         self.process
     }

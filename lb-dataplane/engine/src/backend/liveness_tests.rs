@@ -15,6 +15,7 @@ fn listener(id: u16, holders: u8, several: bool) -> ListenerReport {
         marks_exits: true,
         forgets: false,
         transfers: false,
+        between_nodes: false,
         listener: NonZeroU8::new(holders).map(|holders| Listener {
             id,
             holders,

@@ -10,6 +10,7 @@ fn told(id: u16, holders: u8) -> ListenerReport {
         marks_exits: true,
         forgets: false,
         transfers: false,
+        between_nodes: false,
         listener: NonZeroU8::new(holders).map(|holders| Held {
             id,
             holders,

@@ -10,7 +10,7 @@ use crate::{
 };
 use baton_api::{MigrationMode, Policy, Protocol};
 use baton_engine::{Counter, Lost, Migrate, Settings};
-use baton_packet::{AdoptionKey, Destination, Flags, ListenerReport, MessageKind, Reason};
+use baton_packet::{AdoptionKey, Destination, Flags, ListenerReport, MessageKind, Reason, Which};
 
 const ACK: Flags = Flags::ACK;
 
@@ -77,7 +77,7 @@ fn heir(w: &World, c: &Conn, question: &Sent) -> Conn {
     heir.pod = w
         .namespaces
         .iter()
-        .position(|n| *n == to.namespace)
+        .position(|n| Which::Namespace(*n) == to.which)
         .expect("a pod's number");
     heir.leg.set_port(to.peer_port);
     heir
@@ -132,7 +132,8 @@ fn the_question_names_the_other_pod_and_a_free_pair() {
     let other = 1 - c.pod;
     let to = destination(&question);
     let at = pod(false, other);
-    assert_eq!((to.namespace, to.port), (w.namespaces[other], at.port()));
+    let number = Which::Namespace(w.namespaces[other]);
+    assert_eq!((to.which, to.port), (number, at.port()));
     let std::net::IpAddr::V4(address) = at.ip() else {
         panic!("IPv4 pods")
     };
@@ -361,6 +362,77 @@ fn nobody_is_asked_who_does_not_cooperate_or_lives_elsewhere() {
         w.responds(&mut c, HEAD);
         drain(&mut w, c.pod);
         assert!(transfers(&w.run_ms(1_000)).is_empty(), "{what}");
+    }
+}
+
+/// Two nodes, each with keys of its own, whose host-shims reach each other.
+fn on_two_nodes(w: &mut World) {
+    for (n, node) in ["one", "two"].into_iter().enumerate() {
+        for pod in [n, n + 2] {
+            w.keys[pod] = AdoptionKey::from_bytes(baton_api::node_key(key().bytes(), node));
+        }
+    }
+    for told in &mut w.told {
+        told.between_nodes = true;
+    }
+    w.change(|s| {
+        for (n, backend) in s.policies[0].backends.iter_mut().enumerate() {
+            backend.node = Some(["one", "two"][n % 2].to_owned());
+        }
+    });
+    // The next probes tell of it.
+    let _ = w.run_ms(2_000);
+}
+
+#[test]
+fn a_pod_of_another_node_gets_it_where_both_host_shims_reach_others() {
+    let mut w = world();
+    on_two_nodes(&mut w);
+    let (c, question) = asked(&mut w);
+    let to = destination(&question);
+    assert_eq!(to.which, Which::Namespace(w.namespaces[1 - c.pod]));
+    let mut c = heir(&w, &c, &question);
+    let acked = c.server.wrapping_sub(HEAD.len() as u32);
+    speaks(&mut w, &mut c, acked, &[b'x'; 100]);
+    assert_eq!(w.count(Counter::TransfersDone), 1);
+}
+
+#[test]
+fn a_pod_of_another_node_is_named_by_its_address_where_that_is_ipv6() {
+    let mut w = world();
+    on_two_nodes(&mut w);
+    let mut c = w.idle_as(Conn::of(1, true));
+    w.stays(&mut c, GET);
+    w.responds(&mut c, HEAD);
+    let leaves = pod(true, c.pod).ip();
+    w.change(|s| {
+        for backend in &mut s.policies[0].backends {
+            backend.draining = backend.endpoint.address() == leaves;
+        }
+    });
+    let to = destination(&transfers(&w.run_ms(SOON_MS))[0]);
+    let std::net::IpAddr::V6(address) = pod(true, 1 - c.pod).ip() else {
+        panic!("IPv6 pods")
+    };
+    let all = u128::from(address);
+    assert_eq!(to.which, Which::Address((all >> 32) as u64));
+    assert_eq!(to.address_end, all as u32);
+}
+
+#[test]
+fn one_host_shim_that_reaches_no_other_node_is_enough_to_stay() {
+    for alone in [0, 1] {
+        let mut w = world();
+        on_two_nodes(&mut w);
+        for pod in [alone, alone + 2] {
+            w.told[pod].between_nodes = false;
+        }
+        let _ = w.run_ms(2_000);
+        let mut c = w.idle(1);
+        w.stays(&mut c, GET);
+        w.responds(&mut c, HEAD);
+        drain(&mut w, c.pod);
+        assert!(transfers(&w.run_ms(1_000)).is_empty());
     }
 }
 

@@ -311,6 +311,16 @@ fn cases() -> Vec<Case> {
         ("v4 transfer", false, counting, transfer(3), stamps),
         ("v6 transfer", true, mixed, transfer(12), stamps),
         (
+            "v6 transfer to another node",
+            true,
+            mixed,
+            Adoption {
+                wscale_ok: true,
+                ..transfer(12)
+            },
+            stamps,
+        ),
+        (
             "v4 answer moved",
             false,
             counting,

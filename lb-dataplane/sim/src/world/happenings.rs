@@ -150,6 +150,7 @@ impl World {
                 let mut backend = backend(self.scenario.v6, i)?;
                 backend.draining = self.draining[i];
                 backend.weight = self.weights[i];
+                backend.node = address::node_name(self.scenario.nodes[i]);
                 Some(backend)
             })
             .collect();
@@ -180,10 +181,11 @@ impl World {
 
     /// A pod has this epoch's key and one more.
     pub(super) fn set_pod_keys(&mut self, pod: usize, epoch: u8) {
+        let node = self.scenario.nodes[pod];
         let keys = &mut self.pods[pod].kernel.adopter.keys;
         keys.retain(|(e, _)| *e != epoch);
         keys.truncate(1);
-        keys.insert(0, (epoch, key(epoch)));
+        keys.insert(0, (epoch, address::key_on(node, epoch)));
     }
 
     fn attack(&mut self, seed: u64) {

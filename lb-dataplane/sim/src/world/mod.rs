@@ -227,6 +227,8 @@ impl World {
                 // Adopters that answer Forgets came later than marks.
                 pod.kernel.adopter.told.forgets = scenario.exit_marks[i];
                 pod.kernel.adopter.told.transfers = scenario.cooperates[i];
+                pod.kernel.adopter.told.between_nodes =
+                    scenario.cooperates[i] && scenario.between_nodes[i];
                 pod.kernel.adopter.namespace.0 = (i as u64 + 1) << 32 | 1;
                 pod.kernel.adopter.next_listener();
                 pod
@@ -307,7 +309,7 @@ impl World {
             neighbours: vec![true; count],
             unreachable: vec![false; count],
             captured: Vec::new(),
-            asked: Asked::default(),
+            asked: Asked::new(scenario.nodes.clone()),
             spoken: None,
             restarts: Vec::new(),
             untold: 0,

@@ -5,11 +5,12 @@
 
 use super::{Event, World};
 use crate::{
+    address,
     clock::{MS, Time},
     pod::adopter::Question,
 };
-use baton_packet::Reason;
-use std::net::SocketAddr;
+use baton_packet::{Reason, Which};
+use std::net::{IpAddr, SocketAddr};
 
 /// What host-shim was told of so long ago it does not do any more.
 const LEASE: Time = 200 * MS;
@@ -38,9 +39,22 @@ impl World {
 
     fn try_transfer(&mut self, from: usize, question: &Question) -> bool {
         let to = question.to;
-        let target = self.pods.iter().position(|pod| {
-            let adopter = &pod.kernel.adopter;
-            adopter.namespace.0 == to.namespace && adopter.told.transfers
+        let nodes = &self.scenario.nodes;
+        let target = (0..self.pods.len()).find(|pod| {
+            let adopter = &self.pods[*pod].kernel.adopter;
+            let is_it = match to.which {
+                Which::Namespace(number) => adopter.namespace.0 == number,
+                Which::Address(middle) => match address::pod(self.scenario.v6, *pod).ip() {
+                    IpAddr::V6(v6) => {
+                        let all = u128::from(v6);
+                        ((all >> 32) as u64, all as u32) == (middle, to.address_end)
+                    }
+                    IpAddr::V4(_) => false,
+                },
+            };
+            let told = [&self.pods[from].kernel.adopter.told, &adopter.told];
+            let reached = nodes[*pod] == nodes[from] || told.iter().all(|t| t.between_nodes);
+            is_it && adopter.told.transfers && reached
         });
         let Some(target) = target.filter(|target| *target != from) else {
             return false;

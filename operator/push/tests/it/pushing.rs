@@ -1,7 +1,7 @@
 //! A pusher against made-up dataplanes over real sockets.
 
 use crate::common::{Fake, Operator, policies, quick, targets, until};
-use baton_api::{NodeKeys, node_key};
+use baton_api::{NodeKeys, node_key, transfer_key};
 use baton_push::{
     Files,
     keys::{KeySet, Stored},
@@ -364,16 +364,20 @@ async fn each_shim_is_sent_the_keys_of_its_own_node() {
 
     op.keys.send_replace(Some(stored(&[7], 7)));
     let of = |keys: &NodeKeys| keys.checked().expect("keys");
+    let key = |epoch: u8, node: &str| {
+        let master = [epoch; 16];
+        (epoch, node_key(&master, node), transfer_key(&master))
+    };
     for (at, node) in nodes.into_iter().enumerate() {
         until("sent", || !sent(at).is_empty()).await;
         assert_eq!(sent(at)[0].node, node);
-        assert_eq!(of(&sent(at)[0]), [(7, node_key(&[7; 16], node))]);
+        assert_eq!(of(&sent(at)[0]), [key(7, node)]);
     }
     // A rotation: the one to sign with first, and the shim's own word of what it has.
     op.keys.send_replace(Some(stored(&[7, 8], 8)));
     let node = nodes[0];
     until("both", || sent(0).len() == 2).await;
-    let both = [(8, node_key(&[8; 16], node)), (7, node_key(&[7; 16], node))];
+    let both = [key(8, node), key(7, node)];
     assert_eq!(of(&sent(0)[1]), both);
     let epochs = op.report("its epochs", |report| match &report.result {
         Outcome::Shim(state) if state.key_epochs.len() == 2 => Some(state.key_epochs.clone()),
@@ -397,7 +401,7 @@ async fn each_shim_is_sent_the_keys_of_its_own_node() {
     files.insert("epoch-7", "ab".repeat(16));
     op.keys.send_replace(Some(of_files(&files, &[])));
     until("the other one", || sent(0).len() == 5).await;
-    assert_eq!(of(&sent(0)[4])[1], (7, node_key(&[0xab; 16], node)));
+    assert_eq!(of(&sent(0)[4])[1].1, node_key(&[0xab; 16], node));
     until("the other one", || sent(1).len() == 3).await;
     // A node that is excluded gets none, whatever becomes of the others', and all when it is let
     // in.

@@ -1,0 +1,246 @@
+//! One channel: its socket, and what is said over it. Owns the order of the greeting: nothing else
+//! is said before both pods are known to be of one namespace of Kubernetes. Never waits.
+
+use super::{
+    Cut, HANDSHAKE_FOR, IDLE_FOR, UNACKNOWLEDGED_MS,
+    session::{Broken, Key, Session},
+    wire::{Malformed, Message, VERSION},
+};
+use crate::transfers::decide::Ended;
+use rustix::{
+    io::{Errno, read, write},
+    net::{
+        AddressFamily, SocketFlags, SocketType, connect, socket_with,
+        sockopt::{set_tcp_nodelay, set_tcp_user_timeout},
+    },
+};
+use std::{
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Instant,
+};
+
+/// What is read of one channel before the others have their turn, each as long as a packet of an
+/// application.
+const READS_IN_TURN: usize = 16;
+
+/// A connection to another host-shim.
+#[derive(Debug)]
+pub struct Channel {
+    /// The pod of this node whose it is, by its namespace's cookie.
+    pub pod: u64,
+    /// Whom it was opened to; `None`: it came in.
+    pub peer: Option<SocketAddr>,
+    socket: OwnedFd,
+    session: Session,
+    /// In which namespace of Kubernetes this side's pod is; empty: unknown.
+    tenant: String,
+    greeted: bool,
+    /// Said before the greeting is over.
+    waiting: Vec<Message>,
+    pub since: Instant,
+    used: Instant,
+    /// Whether epoll waits for room as well.
+    pub waits_for_room: bool,
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A socket that connects, from the calling thread's network namespace.
+pub fn begin(to: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &to) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
+impl Channel {
+    fn new(pod: u64, tenant: &str, socket: OwnedFd, session: Session) -> Self {
+        // Without these it is slower, and a peer that is gone is noticed later.
+        let _ = set_tcp_nodelay(&socket, true);
+        let _ = set_tcp_user_timeout(&socket, UNACKNOWLEDGED_MS);
+        let now = Instant::now();
+        Self {
+            pod,
+            peer: None,
+            socket,
+            session,
+            tenant: tenant.to_owned(),
+            greeted: false,
+            waiting: Vec::new(),
+            since: now,
+            used: now,
+            waits_for_room: false,
+        }
+    }
+
+    /// `None` without randomness.
+    pub fn open(
+        pod: u64,
+        tenant: &str,
+        peer: SocketAddr,
+        socket: OwnedFd,
+        key: &Key,
+    ) -> Option<Self> {
+        let mut channel = Self::new(pod, tenant, socket, Session::initiate(key)?);
+        channel.peer = Some(peer);
+        Some(channel)
+    }
+
+    pub fn accepted(pod: u64, tenant: &str, socket: OwnedFd) -> Self {
+        Self::new(pod, tenant, socket, Session::respond())
+    }
+
+    pub fn is_authentic(&self) -> bool {
+        self.session.is_authentic()
+    }
+
+    pub fn epoch(&self) -> Option<u8> {
+        self.session.epoch()
+    }
+
+    pub fn keeps(&self) -> usize {
+        self.session.keeps()
+    }
+
+    /// When it ends, and why, if nothing happens.
+    pub fn ends(&self) -> (Instant, Cut) {
+        if self.greeted {
+            (self.used + IDLE_FOR, Cut::Idle)
+        } else {
+            (self.since + HANDSHAKE_FOR, Cut::Late)
+        }
+    }
+
+    /// Says something once the greeting is over.
+    pub fn say(&mut self, message: Message) -> Result<(), Cut> {
+        self.used = Instant::now();
+        if !self.greeted {
+            self.waiting.push(message);
+            return Ok(());
+        }
+        self.send(&message)
+    }
+
+    fn send(&mut self, message: &Message) -> Result<(), Cut> {
+        if !self.session.say(&message.encode()) {
+            return Err(Cut::Malformed);
+        }
+        self.flush()
+    }
+
+    fn greet(&mut self) -> Result<(), Cut> {
+        let tenant = self.tenant.clone();
+        self.send(&Message::Hello {
+            version: VERSION,
+            tenant,
+        })
+    }
+
+    /// Sends as much as there is room for.
+    pub fn flush(&mut self) -> Result<(), Cut> {
+        let mut sent = 0;
+        let result = loop {
+            match self.session.out.get(sent..) {
+                None | Some([]) => break Ok(()),
+                Some(rest) => match write(&self.socket, rest) {
+                    Ok(0) => break Err(Cut::Ended),
+                    Ok(n) => sent += n,
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) => break Ok(()),
+                    Err(_) => break Err(Cut::Ended),
+                },
+            }
+        };
+        self.session.out.drain(..sent);
+        if self.session.out.is_empty() {
+            // What a long message needed is not kept.
+            self.session.out = Vec::new();
+        }
+        result
+    }
+
+    pub fn has_more_to_send(&self) -> bool {
+        !self.session.out.is_empty()
+    }
+
+    /// Reads what has come; what was said, and how it ended, if it did.
+    pub fn hear(&mut self, keys: &[Key], space: &mut [u8]) -> (Vec<Message>, Result<(), Cut>) {
+        let mut heard = Vec::new();
+        for _ in 0..READS_IN_TURN {
+            let length = match read(&self.socket, &mut *space) {
+                Ok(0) => return (heard, Err(Cut::Ended)),
+                Ok(length) => length,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => break,
+                Err(_) => return (heard, Err(Cut::Ended)),
+            };
+            let taken = self.take(&space[..length], keys, &mut heard);
+            if taken.is_err() {
+                return (heard, taken);
+            }
+        }
+        let flushed = self.flush();
+        (heard, flushed)
+    }
+
+    fn take(&mut self, bytes: &[u8], keys: &[Key], heard: &mut Vec<Message>) -> Result<(), Cut> {
+        let broken = |broken| match broken {
+            Broken::Unknown => Cut::UnknownEpoch,
+            Broken::Unauthentic => Cut::Unauthentic,
+            Broken::TooLong => Cut::Malformed,
+        };
+        let was_open = self.session.is_open();
+        self.session.hear(bytes, keys).map_err(broken)?;
+        if self.peer.is_some() && !was_open && self.session.is_open() {
+            self.greet()?;
+        }
+        while let Some(bytes) = self.session.next().map_err(broken)? {
+            self.used = Instant::now();
+            let message = Message::decode(&bytes).map_err(|Malformed| Cut::Malformed)?;
+            match message {
+                Message::Hello { version, tenant } if !self.greeted => {
+                    self.meet(version, &tenant)?;
+                }
+                Message::Hello { .. } => return Err(Cut::Malformed),
+                Message::Bye {
+                    why: Ended::OtherTenant,
+                } => return Err(Cut::OtherNamespace),
+                Message::Bye { .. } => return Err(Cut::Ended),
+                _ if !self.greeted => return Err(Cut::Malformed),
+                message => heard.push(message),
+            }
+        }
+        Ok(())
+    }
+
+    fn meet(&mut self, version: u16, tenant: &str) -> Result<(), Cut> {
+        if version != VERSION {
+            return Err(Cut::UnknownEpoch);
+        }
+        let both_known = !tenant.is_empty() && !self.tenant.is_empty();
+        if both_known && tenant != self.tenant {
+            let why = Ended::OtherTenant;
+            self.send(&Message::Bye { why })?;
+            return Err(Cut::OtherNamespace);
+        }
+        if self.peer.is_none() {
+            self.greet()?;
+        }
+        self.greeted = true;
+        for message in std::mem::take(&mut self.waiting) {
+            self.send(&message)?;
+        }
+        Ok(())
+    }
+}
