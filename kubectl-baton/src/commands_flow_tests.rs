@@ -186,6 +186,23 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
 }
 
 #[tokio::test]
+async fn explain_says_whether_a_pinned_flow_can_be_handed_on() {
+    for transfers in [false, true] {
+        let fake = Fake::changed("state", move |_, state| {
+            for policy in state["policies"].as_array_mut().expect("policies") {
+                for backend in policy["backends"].as_array_mut().expect("backends") {
+                    backend["transfers"] = transfers.into();
+                }
+            }
+        });
+        let text = typed_in(&fake, "explain 192.0.2.7:40114").await.words();
+        assert!(text.contains("It is pinned: "), "{text}");
+        let says = "it hands the connection on";
+        assert_eq!(text.contains(says), transfers, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
     async fn with(change: impl Fn(&mut Value) + 'static) -> String {
         let fake = Fake::changed("state", move |which, state| {

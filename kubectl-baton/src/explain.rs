@@ -212,10 +212,13 @@ fn state_words(state: &str, pod: &str, quiet: &str) -> String {
 fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
     let (view, pod) = (&flow.flow, &flow.flow.backend);
     if let Some(pin) = &view.pinned {
-        return (
-            Verdict::Never,
-            vec![format!("It is pinned: {}.", pin_words(pin))],
-        );
+        let pinned = format!("It is pinned: {}.", pin_words(pin));
+        return if owner(flow, around).is_some_and(|owner| owner.transfers) {
+            let why = "Its application cooperates: if its Pod drains, or somebody asks (`migrate`), it hands the connection on.";
+            (Verdict::MayMove, vec![pinned, why.to_owned()])
+        } else {
+            (Verdict::Never, vec![pinned])
+        };
     }
     match view.state.as_str() {
         "Adopting" | "AdoptingIdle" | "Orphan" => {

@@ -193,6 +193,9 @@ pub struct BackendState {
     /// What its kernel says of its load. None where no adopter tells it, or of late none answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<BackendLoad>,
+    /// Its application hands connections on in the middle of what they do, and takes them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transfers: bool,
     /// How it stands among the others. None from a dataplane that does not tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<BackendPlacement>,

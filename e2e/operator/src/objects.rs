@@ -113,6 +113,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
             first_byte: baton_api::Micros::from_millis(1),
             wait: None,
             load: None,
+            transfers: false,
             placement: None,
             requests_total: load.flows,
             migrations_in_total: 0,

@@ -238,6 +238,7 @@ impl Engine {
             first_byte: Micros(b.estimate.average_us(now.0)),
             wait: Some(Micros(b.wait_us(now, policy.spec.load))),
             load: b.telemetry.shown(now),
+            transfers: b.liveness.transfers(),
             placement: Some(BackendPlacement {
                 standing: standing.label().to_owned(),
                 mean_wait: Micros(load.long_us as u64),

@@ -263,6 +263,7 @@ fn backend(backend: &baton_api::Backend, traffic: u64) -> BackendState {
         first_byte: Micros(250 + traffic),
         wait: Some(Micros(250 + traffic)),
         load: None,
+        transfers: false,
         placement: None,
         requests_total: traffic * 100,
         migrations_in_total: traffic,
