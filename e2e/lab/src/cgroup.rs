@@ -1,6 +1,6 @@
 //! CPU limits: one cgroup per pod, version 1 or 2, whichever has the cpu controller on this
-//! machine. Where that is version 1, processes are in a group of version 2 besides, without a limit:
-//! sockets and pressure are accounted to that one.
+//! machine. Where that is version 1, processes are in a group of version 2 besides, without a
+//! limit: sockets and pressure are accounted to that one.
 //!
 //! Owns the cgroups that a lab made; never writes to any other (but to enable the cpu controller
 //! for children of the root where version 2 has it off).

@@ -6,10 +6,7 @@
 //! where a peak average (`estimate`) keeps it for seconds. It never chooses a backend: `placement`
 //! compares these readings.
 
-use crate::{
-    backend::Pressed,
-    timing::{LONG_US, SHORT_US},
-};
+use crate::timing::{LONG_US, SHORT_US};
 /// The mean before counts as so many answers: the first answer after a pause is not all that is
 /// known.
 const KNOWN_ANSWERS: f64 = 1.0;
@@ -87,6 +84,15 @@ pub(crate) struct Load {
     progress_us: u64,
     outstanding: u32,
     seen: bool,
+}
+
+/// What a pod's kernel says of its load, as the choice of a backend counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pressed {
+    /// Connections before one more, whoever made them.
+    pub(crate) queue: u32,
+    /// How long one more request is expected to wait at least.
+    pub(crate) wait_us: u64,
 }
 
 /// What a [`Load`] says at one moment.

@@ -130,8 +130,8 @@ impl Engine {
         self.probes.by(adopter.due_ms);
     }
 
-    /// When a backend that is ready is probed next. Where policies go by what its kernel says of its
-    /// load, that is as often as their number allows, all at the same moments.
+    /// When a backend that is ready is probed next. Where policies go by what its kernel says of
+    /// its load, that is as often as their number allows, all at the same moments.
     pub(crate) fn ready_due_ms(&self, now: Instant, index: u16) -> u64 {
         if !self.backends[usize::from(index)].telemetry.is_wanted(now) {
             return now.ms() + PROBE_READY_MS;

@@ -15,7 +15,7 @@ use crate::{
     ids::Addr,
     keys::Keyring,
     ledger::MoveCost,
-    load::{Load, Reading},
+    load::{Load, Pressed, Reading},
     memberships::Memberships,
     ports::Ports,
     routes::HopId,
@@ -25,7 +25,7 @@ use baton_api::LoadSignal;
 use drains::{Budget, Drains};
 pub(crate) use liveness::{Belief, Down, Evidence, Liveness};
 use std::net::IpAddr;
-pub(crate) use telemetry::{Pressed, Telemetry};
+use telemetry::Telemetry;
 
 /// Memory of a slot that nobody uses, to be freed elsewhere.
 pub(crate) struct Tables {

@@ -19,6 +19,7 @@
 
 use crate::{
     clock::Instant,
+    load::Pressed,
     timing::{
         LOAD_HOLDS_MS, LOAD_WANTED_MS, QUEUE_FULL_WAIT_US, QUOTA_PERIOD_MS, STALL_MEMORY_US,
         STALL_WAIT_US,
@@ -63,15 +64,6 @@ pub(crate) struct Telemetry {
     drops_total: u64,
     /// A policy with flows goes by it until then.
     wanted_until_ms: u64,
-}
-
-/// The load as the choice of a backend counts it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pressed {
-    /// Connections before one more, whoever made them.
-    pub(crate) queue: u32,
-    /// How long one more request is expected to wait at least.
-    pub(crate) wait_us: u64,
 }
 
 impl Telemetry {
