@@ -26,6 +26,8 @@ const READY: u8 = 7;
 const GO: u8 = 8;
 const SPOKEN: u8 = 9;
 const LOST: u8 = 10;
+/// Of `between/mod.rs`.
+const CHANNELS_MAX: usize = 256;
 
 /// A channel from the first pod to the second one.
 struct Far {
@@ -37,6 +39,12 @@ struct Far {
 impl Far {
     /// Greeted.
     fn new(scene: &Scene) -> Self {
+        let far = Self::try_new(scene);
+        far.expect("it was closed")
+    }
+
+    /// `None` if it was closed.
+    fn try_new(scene: &Scene) -> Option<Self> {
         let at = format!("10.9.0.3:{FAR_PORT}");
         let stream = scene.pods[0].within(|| TcpStream::connect(at));
         let stream = stream.expect("enter the pod").expect("it listens");
@@ -50,25 +58,26 @@ impl Far {
         };
         far.flush();
         while !far.session.is_open() {
-            far.read();
+            far.read()?;
         }
         far.say(&[&[HELLO, 0, 1][..], b"shop"].concat());
-        assert_eq!(far.hear(), [&[HELLO, 0, 1][..], b"shop"].concat());
-        far
+        assert_eq!(far.try_hear()?, [&[HELLO, 0, 1][..], b"shop"].concat());
+        Some(far)
     }
 
     fn flush(&mut self) {
         let out = std::mem::take(&mut self.session.out);
-        self.stream.write_all(&out).expect("open");
+        // It may be closed, which reading shows.
+        let _ = self.stream.write_all(&out);
     }
 
-    fn read(&mut self) {
+    fn read(&mut self) -> Option<()> {
         let mut space = [0; 4096];
-        let length = self.stream.read(&mut space).expect("open");
-        assert_ne!(length, 0, "it was closed");
+        let length = self.stream.read(&mut space).ok().filter(|n| *n > 0)?;
         self.session
             .hear(&space[..length], &self.keys)
             .expect("authentic");
+        Some(())
     }
 
     fn say(&mut self, message: &[u8]) {
@@ -80,18 +89,18 @@ impl Far {
         self.say(&[&[code][..], &id.to_be_bytes(), more].concat());
     }
 
-    fn hear(&mut self) -> Vec<u8> {
+    fn try_hear(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(message) = self.session.next().expect("authentic") {
-                return message;
+                return Some(message);
             }
-            self.read();
+            self.read()?;
         }
     }
 
     /// Code and what is behind the id.
     fn answer(&mut self, id: u128) -> (u8, Vec<u8>) {
-        let message = self.hear();
+        let message = self.try_hear().expect("it was closed");
         assert_eq!(message[1..17], id.to_be_bytes());
         (message[0], message[17..].to_vec())
     }
@@ -196,6 +205,28 @@ fn an_application_that_leaves_what_is_ready_has_it_reset() {
     wait_for("it is counted", || r.scene.received(1, "reset") == 1);
     let ended = (&r.client).read(&mut [0]).expect_err("it was reset");
     assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn channels_are_bounded() {
+    let scene = Scene::between(NODES);
+    let (_app, _there) = (App::new(&scene, 1), listens(&scene));
+    wait_for("the door is open", || scene.probe(1).1.between_nodes);
+    let mut open: Vec<_> = (0..CHANNELS_MAX).map(|_| Far::new(&scene)).collect();
+    let end: SocketAddr = "10.9.0.3:80".parse().expect("an address");
+    let is_heard = || {
+        let far = Far::try_new(&scene);
+        far.is_some_and(|mut far| {
+            far.offers(ID, 0, (end, end));
+            far.try_hear().is_some()
+        })
+    };
+    assert!(!is_heard());
+    let line = "baton_shim_transfer_channels_ended_total{reason=\"too_many\"}";
+    assert_eq!(scene.figure_of(1, line), 1.0);
+    // One that ends makes room.
+    open.pop();
+    wait_for("there is room", is_heard);
 }
 
 #[test]
