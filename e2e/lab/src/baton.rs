@@ -134,6 +134,16 @@ pub struct ShimConfig {
     pub control_tls: Option<ControlTls>,
     /// Directory on a bpf file system, for what must outlive a restart.
     pub pin: PathBuf,
+    /// Where shims of other nodes reach pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfers: Option<ShimTransfers>,
+}
+
+/// How shims of several nodes meet.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShimTransfers {
+    /// In each pod.
+    pub port: u16,
 }
 
 /// One pod of the shim.
@@ -343,6 +353,7 @@ impl Lab {
             control: SHIM_CONTROL.into(),
             control_tls: None,
             pin: self.bpf_directory()?,
+            transfers: None,
         })
     }
 
@@ -358,18 +369,21 @@ impl Lab {
         Ok(path)
     }
 
-    /// Starts `host-shim` on the node and waits until it says that it is ready.
+    /// Starts `host-shim` on the node and waits until it says that it is ready. Several, with
+    /// control addresses and pins of their own, stand for several nodes.
     ///
     /// # Errors
     /// If it was not built, or ends or does not become ready, with what it said.
     pub fn shim(&self, config: &ShimConfig) -> Result<Shim> {
         let place = self.router();
-        let path = place.directory()?.join("host-shim.yaml");
+        let control: SocketAddr = config.control.parse().context("control address")?;
+        let file = format!("host-shim-{}.yaml", control.port());
+        let path = place.directory()?.join(file);
         write_config(&path, config)?;
         let mut shim = Shim {
             process: place.spawn(&run_spec(&program("host-shim")?, &path))?,
             config: path,
-            control: config.control.parse().context("control address")?,
+            control,
         };
         let (namespace, control) = (place.namespace().clone(), shim.control);
         shim.process.wait_until("ready", LISTEN_DEADLINE, || {

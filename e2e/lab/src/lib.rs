@@ -65,7 +65,7 @@ mod wrk;
 pub use arrivals::{Arrivals, zipf_shares};
 pub use baton::{
     ControlTls, DATAPLANE_CONTROL, Dataplane, DataplaneConfig, Key, Keys, Log, SHIM_CONTROL, Shim,
-    ShimConfig, ShimNetns, ShimPod, policy, program,
+    ShimConfig, ShimNetns, ShimPod, ShimTransfers, policy, program,
 };
 pub use blast::{Blasted, Overheard};
 pub use command::{run as run_command, with_input as run_command_with_input};

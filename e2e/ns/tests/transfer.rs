@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use baton_api::{Migration, MigrationMode, Protocol};
-use baton_lab::{Contents, Server, policy};
+use baton_lab::{Contents, Server, Shim, ShimConfig, ShimTransfers, policy};
 use baton_ns::{Scene, until};
 use std::{
     io::{BufRead, BufReader, Write},
@@ -15,6 +15,8 @@ use std::{
 };
 
 const PORT: u16 = 8_080;
+/// Where host-shims of two nodes meet.
+const FAR_PORT: u16 = 17_464;
 /// Index of the file servers' policy.
 const FILES: usize = 1;
 /// A connection that stands still for this long is lost.
@@ -31,12 +33,14 @@ fn moves() -> u64 {
 /// Two pods with a file server each, which share a directory.
 struct Files {
     scene: Scene,
+    /// The shim of the second pod's node, where that is another one.
+    _second: Option<Shim>,
     servers: Vec<Server>,
     directory: PathBuf,
 }
 
 impl Files {
-    fn start(name: &str, protocol: Protocol) -> Result<Self> {
+    fn start(name: &str, protocol: Protocol, nodes: usize) -> Result<Self> {
         let mut scene = Scene::with_pods(name, 2)?;
         let directory = scene.lab.directory().join("files");
         std::fs::create_dir(&directory)?;
@@ -49,9 +53,23 @@ impl Files {
             ..Migration::default()
         };
         scene.config.policies.push(files);
+        let mut second = None;
+        if nodes > 1 {
+            let config = &mut scene.shim_config;
+            config.transfers = Some(ShimTransfers { port: FAR_PORT });
+            let others = ShimConfig {
+                pods: config.pods.split_off(1),
+                control: "127.0.0.1:9902".into(),
+                pin: config.pin.join("second"),
+                ..config.clone()
+            };
+            config.pin.push("first");
+            second = Some(scene.lab.shim(&others)?);
+        }
         scene.start()?;
         Ok(Self {
             scene,
+            _second: second,
             servers,
             directory,
         })
@@ -144,8 +162,8 @@ fn download(stream: TcpStream, contents: Contents, enough: &AtomicBool) -> Resul
     unreachable!("it ends when it is enough")
 }
 
-fn downloads_move(name: &str, protocol: Protocol) -> Result<()> {
-    let files = Files::start(name, protocol)?;
+fn downloads_move(name: &str, protocol: Protocol, nodes: usize) -> Result<()> {
+    let files = Files::start(name, protocol, nodes)?;
     let contents = Contents {
         seed: 1,
         bytes: 256 * MIB,
@@ -179,18 +197,24 @@ fn downloads_move(name: &str, protocol: Protocol) -> Result<()> {
 
 #[test]
 fn a_download_moves_at_any_byte() -> Result<()> {
-    downloads_move("movedown", Protocol::Http1)
+    downloads_move("movedown", Protocol::Http1, 1)
+}
+
+/// Each pod has a host-shim of its own, which knows nothing of the other one.
+#[test]
+fn a_download_moves_between_nodes() -> Result<()> {
+    downloads_move("movenode", Protocol::Http1, 2)
 }
 
 /// Nobody but the applications knows what it is.
 #[test]
 fn it_moves_without_a_protocol_too() -> Result<()> {
-    downloads_move("moveraw", Protocol::None)
+    downloads_move("moveraw", Protocol::None, 1)
 }
 
 #[test]
 fn an_upload_moves_at_any_byte() -> Result<()> {
-    let files = Files::start("moveup", Protocol::Http1)?;
+    let files = Files::start("moveup", Protocol::Http1, 1)?;
     let contents = Contents {
         seed: 2,
         bytes: 8 << 30,

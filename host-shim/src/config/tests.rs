@@ -53,7 +53,8 @@ fn a_whole_configuration() {
             "keys:\n  - {epoch: 1, file: DIR/good}\n  - {epoch: 2, file: DIR/other}\npods:\n  \
              - {name: ns/pod-a, netns: {name: bt-pod-a}, interface: eth0}\n  \
              - {name: b, netns: {path: /run/x}, interface: eth0}\n  - {name: c, netns: {pid: 7}, interface: eth0}\n\
-             control: 127.0.0.1:9901\nlog: {format: json, level: debug}\npin: /run/pins\n",
+             control: 127.0.0.1:9901\nlog: {format: json, level: debug}\npin: /run/pins\n\
+             transfers: {port: 17464}\n",
         )
         .expect("a good configuration");
     let found = configured(&config);
@@ -71,6 +72,7 @@ fn a_whole_configuration() {
     assert_eq!(config.log.format, LogFormat::Json);
     assert_eq!(config.log.level, LogLevel::Debug);
     assert_eq!(config.pin, Path::new("/run/pins"));
+    assert_eq!(config.transfers_port, 17_464);
 }
 
 #[test]
@@ -183,6 +185,11 @@ fn refusals_name_line_field_and_what_was_expected() {
             "expected one of text, json",
         ),
         (with("pin: here\n"), "shim.yaml:2:1: pin: ", "absolute path"),
+        (
+            with("transfers: {port: 70000}\n"),
+            "shim.yaml:2:19: transfers.port: ",
+            "or 0: connections move within the node only",
+        ),
         (
             with("pod: []\n"),
             "shim.yaml:2:1: pod: unknown field `pod`",

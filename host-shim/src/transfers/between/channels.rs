@@ -24,7 +24,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     time::Instant,
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use super::wire::Message;
 
@@ -322,10 +322,6 @@ impl Serving<'_> {
         for id in of_it.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.cut(id, Cut::Left);
         }
-        info!(
-            netns = cookie,
-            "it is not reached from other nodes any more"
-        );
     }
 }
 

@@ -75,7 +75,7 @@ fn kept(scene: &Scene, client: &TcpStream, seq: u32, why: &str, meanwhile: impl 
 }
 
 /// A listener in the second pod, without which a probe is told nothing of its application.
-fn listens(scene: &Scene) -> TcpListener {
+pub fn listens(scene: &Scene) -> TcpListener {
     let at = format!("0.0.0.0:{PORT}");
     let listener = scene.pods[1].within(|| TcpListener::bind(at));
     listener.expect("enter the pod").expect("the port is free")

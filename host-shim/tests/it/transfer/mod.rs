@@ -2,8 +2,12 @@
 
 mod app;
 mod between;
+mod far;
 mod refusals;
 mod scene;
+#[path = "../../../src/transfers/between/session.rs"]
+#[allow(dead_code, reason = "a test uses a part of it")]
+mod session;
 
 use crate::daemon::common::wait_for;
 use baton_packet::Reason;
