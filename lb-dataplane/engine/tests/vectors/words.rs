@@ -7,8 +7,8 @@ use crate::common::{
     Conn, Listener, World, conn::*, endpoint, pod, pod_mac, pod_name, policy, router, settings,
 };
 use baton_api::{
-    Affinity, BackendFailure, ClientIp, LoadSignal, Micros, MigrationMode, OnDeadline, OnStall,
-    Policy, Protocol,
+    Affinity, BackendFailure, ClientIp, Micros, MigrationMode, OnDeadline, OnStall, Policy,
+    Protocol,
 };
 use baton_engine::{DropReason, Route, Settings, Verdict, Via};
 use baton_packet::{AdoptionKey, Flags, Reason};
@@ -111,13 +111,6 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
             p.on_stall = match name {
                 "Release" => OnStall::Release,
                 "Wait" => OnStall::Wait,
-                _ => return Err(wrong(words)),
-            }
-        }
-        ["load", name] => {
-            p.load = match name {
-                "Latency" => LoadSignal::Latency,
-                "LatencyAndPressure" => LoadSignal::LatencyAndPressure,
                 _ => return Err(wrong(words)),
             }
         }
