@@ -11,7 +11,6 @@ mod cli;
 mod faults_limits;
 mod faults_process;
 mod faults_process_control;
-mod faults_process_links;
 mod faults_process_shim;
 mod flood;
 mod forged;

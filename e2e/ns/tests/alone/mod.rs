@@ -4,6 +4,7 @@
 mod drain;
 mod faults_limits_flood;
 mod faults_path;
+mod faults_process_links;
 mod large;
 mod silence;
 mod stale;
