@@ -66,7 +66,8 @@ impl Pod {
         self.serve(spec, port)
     }
 
-    /// Starts what `node:http` does by itself: two bytes as its page, and `/echo/…` as nginx has it.
+    /// Starts what `node:http` does by itself: two bytes as its page, and `/echo/…` as nginx has
+    /// it.
     ///
     /// # Errors
     /// If it is not installed, or ends or stays silent, with what it said.
