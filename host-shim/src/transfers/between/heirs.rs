@@ -9,8 +9,9 @@ use super::{
 };
 use crate::transfers::{
     decide::{Ended, Event as SourceEvent, FAR, Step as SourceStep},
+    handing::{TRANSFERS_MAX, TRANSFERS_OF_POD_MAX},
     moving::{Arriving, Target},
-    serve::{Serving, TRANSFERS_MAX, TRANSFERS_OF_POD_MAX},
+    serve::Serving,
 };
 use baton_sdk::wire::{Message as ToApplication, reason};
 use std::{
