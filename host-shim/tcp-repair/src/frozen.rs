@@ -290,7 +290,8 @@ impl Frozen {
             congestion: name((libc::IPPROTO_TCP, libc::TCP_CONGESTION))?,
             congestion_window: (sending.window, sending.threshold),
         };
-        if self.position()? != at {
+        // A segment that had passed the filter before it was attached opens the window again.
+        if self.position()? != at || sys::window(fd)?.snd_wnd != 0 {
             return Err(ExportError::Changed);
         }
         self.exported = true;

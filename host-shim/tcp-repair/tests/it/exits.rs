@@ -1,6 +1,6 @@
 //! The exits of a freeze: a connection ends in silence, or goes on, and nobody has it twice.
 
-use crate::scene::{Scene, arrived, set_pacing, until};
+use crate::scene::{Scene, arrived, open_window, set_pacing, until};
 use baton_tcp_repair::{Cold, ExportError, FreezeError, Frozen, TcpState, bare_drops};
 use socket2::SockRef;
 use std::{
@@ -116,6 +116,19 @@ fn what_is_paced_waits_until_the_socket_is_thawed() {
     let mut got = vec![0; sent.len()];
     client.read_exact(&mut got).expect("all of it");
     assert!(got == sent);
+    goes_on(&client, &server, b"");
+}
+
+/// What it had not sent may be under way then.
+#[test]
+fn a_window_that_opens_meanwhile_is_noticed() {
+    let scene = Scene::new();
+    let (_listener, client, server) = scene.connect(false);
+    let mut frozen = Frozen::new(duplicate(&server)).expect("it is open");
+    open_window(&server);
+    let refused = frozen.export();
+    assert!(matches!(refused, Err(ExportError::Changed)), "{refused:?}");
+    frozen.abort().expect("it goes on");
     goes_on(&client, &server, b"");
 }
 

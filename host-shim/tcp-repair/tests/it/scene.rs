@@ -2,7 +2,7 @@
 //! reaches. The namespaces have no names and go with their last descriptor.
 #![expect(
     unsafe_code,
-    reason = "unshare(2) of a thread, SIOCOUTQ, SO_SNDBUFFORCE and TCP_INFO have no safe binding"
+    reason = "unshare(2) of a thread, SIOCOUTQ, SO_SNDBUFFORCE, TCP_INFO and TCP_REPAIR_WINDOW have no safe binding"
 )]
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -110,6 +110,21 @@ pub fn segment_bytes(socket: &TcpStream) -> u32 {
     };
     assert_eq!((done, len), (0, 20));
     info[4]
+}
+
+/// Opens the peer's window of a frozen socket, as a segment of the peer's does.
+pub fn open_window(socket: &TcpStream) {
+    const TCP_REPAIR_WINDOW: i32 = 29;
+    let mut window = [0_u32; 5];
+    let mut len = size_of_val(&window) as libc::socklen_t;
+    let (fd, tcp) = (socket.as_raw_fd(), libc::IPPROTO_TCP);
+    let at = window.as_mut_ptr().cast();
+    // SAFETY: the pointer and the length are those of `window`.
+    let got = unsafe { libc::getsockopt(fd, tcp, TCP_REPAIR_WINDOW, at, &raw mut len) };
+    window[1] = 1_000;
+    // SAFETY: likewise.
+    let set = unsafe { libc::setsockopt(fd, tcp, TCP_REPAIR_WINDOW, window.as_ptr().cast(), len) };
+    assert_eq!((got, set), (0, 0));
 }
 
 /// So many bytes in a second are sent, by a timer.
