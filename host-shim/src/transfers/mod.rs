@@ -33,7 +33,7 @@ use std::{
     },
     thread::JoinHandle,
 };
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
 
 /// How often, and for how long connections stood still.
 #[derive(Debug)]
@@ -159,10 +159,12 @@ impl Warmth {
 }
 
 impl baton_tcp_repair::Warm for Warmth {
-    fn set(&self, socket: BorrowedFd<'_>, window: u32, threshold: u32) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|warm| warm.set(socket, window, threshold).is_ok())
+    fn set(&self, socket: BorrowedFd<'_>, window: u32, threshold: u32) {
+        if let Some(warm) = &self.0
+            && let Err(problem) = warm.set(socket, window, threshold)
+        {
+            debug!(%problem, "a connection begins with the initial congestion window");
+        }
     }
 }
 

@@ -62,9 +62,9 @@ impl<T, E: Into<io::Error>> Says<T> for Result<T, E> {
 
 /// What can give a socket a congestion window: no system call does.
 pub trait Warm {
-    /// Whether the socket has this window and this slow start threshold now, in segments. Its
+    /// Gives a socket this window and this slow start threshold, in segments, if it can. Its
     /// congestion control may be anything behind that.
-    fn set(&self, socket: BorrowedFd<'_>, window: u32, threshold: u32) -> bool;
+    fn set(&self, socket: BorrowedFd<'_>, window: u32, threshold: u32);
 }
 
 /// Each socket begins with the kernel's own window.
@@ -72,9 +72,7 @@ pub trait Warm {
 pub struct Cold;
 
 impl Warm for Cold {
-    fn set(&self, _: BorrowedFd<'_>, _: u32, _: u32) -> bool {
-        false
-    }
+    fn set(&self, _: BorrowedFd<'_>, _: u32, _: u32) {}
 }
 
 /// A connection in a new socket that says nothing yet.

@@ -118,9 +118,8 @@ fn segments_are_as_long_as_before() {
 struct Asked(Cell<Option<(u32, u32)>>);
 
 impl Warm for Asked {
-    fn set(&self, _: BorrowedFd<'_>, window: u32, threshold: u32) -> bool {
+    fn set(&self, _: BorrowedFd<'_>, window: u32, threshold: u32) {
         self.0.set(Some((window, threshold)));
-        false
     }
 }
 
@@ -137,13 +136,21 @@ fn the_congestion_window_comes_along() {
     let connection = frozen.export().expect("all of it");
     let window = connection.congestion_window;
     assert!(window.0 > 10, "it has grown: {window:?}");
-    let asked = scene.pods[1].run(|| {
-        let asked = Asked(Cell::new(None));
-        let restoring = Restoring::new(&connection, &asked);
-        restoring.expect("the address is there").abort();
-        asked.0.get()
-    });
-    assert_eq!(asked, Some(window));
+    let asked = |connection: &Connection| {
+        scene.pods[1].run(|| {
+            let asked = Asked(Cell::new(None));
+            let restoring = Restoring::new(connection, &asked);
+            restoring.expect("the address is there").abort();
+            asked.0.get()
+        })
+    };
+    assert_eq!(asked(&connection), Some(window));
+    // More than could ever be under way.
+    let endless = Connection {
+        congestion_window: (u32::MAX, 0),
+        ..connection
+    };
+    assert_eq!(asked(&endless), Some((QUEUE_BYTES_MAX / 536, 1)));
     frozen.abort().expect("it goes on");
 }
 
