@@ -142,6 +142,9 @@ pub enum Malformed {
     Descriptors,
 }
 
+pub use put::address as put_address;
+pub use take::address as take_address;
+
 mod put {
     use super::{IpAddr, SocketAddr};
 
@@ -159,7 +162,8 @@ mod put {
         }
     }
 
-    pub(super) fn address(out: &mut Vec<u8>, address: &SocketAddr) {
+    /// A byte that says the family, the address, the port.
+    pub fn address(out: &mut Vec<u8>, address: &SocketAddr) {
         match address.ip() {
             IpAddr::V4(v4) => {
                 out.push(4);
@@ -213,7 +217,11 @@ mod take {
         Ok(ports)
     }
 
-    pub(super) fn address(rest: &mut &[u8]) -> Result<SocketAddr, Malformed> {
+    /// What [`put_address`](super::put_address) wrote, off the begin of `rest`.
+    ///
+    /// # Errors
+    /// It ends too soon, or the family is none.
+    pub fn address(rest: &mut &[u8]) -> Result<SocketAddr, Malformed> {
         let [family] = bytes(rest)?;
         let ip = match family {
             4 => bytes::<4>(rest)?.into(),

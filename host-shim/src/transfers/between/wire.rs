@@ -4,7 +4,8 @@
 //! `decide`'s.
 
 use super::super::decide::Ended;
-use std::net::{IpAddr, SocketAddr};
+use baton_sdk::wire::{put_address, take_address};
+use std::net::SocketAddr;
 
 /// What is spoken. Another one is refused.
 pub const VERSION: u16 = 1;
@@ -73,20 +74,6 @@ pub enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-fn put_address(out: &mut Vec<u8>, address: SocketAddr) {
-    match address.ip() {
-        IpAddr::V4(v4) => {
-            out.push(4);
-            out.extend(v4.octets());
-        }
-        IpAddr::V6(v6) => {
-            out.push(6);
-            out.extend(v6.octets());
-        }
-    }
-    out.extend(address.port().to_be_bytes());
-}
-
 /// What is left of a message.
 struct Rest<'a>(&'a [u8]);
 
@@ -102,12 +89,7 @@ impl Rest<'_> {
     }
 
     fn address(&mut self) -> Result<SocketAddr, Malformed> {
-        let ip: IpAddr = match self.bytes()? {
-            [4] => self.bytes::<4>()?.into(),
-            [6] => self.bytes::<16>()?.into(),
-            _ => return Err(Malformed),
-        };
-        Ok(SocketAddr::new(ip, u16::from_be_bytes(self.bytes()?)))
+        take_address(&mut self.0).map_err(|_| Malformed)
     }
 
     fn text(&mut self, most: usize) -> Result<String, Malformed> {
@@ -156,8 +138,8 @@ impl Message {
                 ..
             } => {
                 out.extend(number.to_be_bytes());
-                put_address(&mut out, *local);
-                put_address(&mut out, *remote);
+                put_address(&mut out, local);
+                put_address(&mut out, remote);
                 out.extend(state);
             }
             Self::Record { bytes, .. } => out.extend(bytes),
