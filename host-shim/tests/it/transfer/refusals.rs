@@ -225,14 +225,16 @@ fn the_old_pod_says_nothing_of_what_has_moved() {
     client.write_all(b"late").expect("open");
     let resets = "baton_shim_adoption_segments_total{outcome=\"moved_reset\"}";
     wait_for("a reset is dropped", || scene.metric(resets) > 0);
-    // A SYN there is refused as ever.
+    // A SYN there is refused as ever, once no program that another test starts has the listener.
     drop(listener);
-    let refused = scene
-        .client
-        .within(|| TcpStream::connect(("10.9.0.2", PORT)));
-    let refused = refused
-        .expect("enter the client")
-        .expect_err("nobody listens");
+    let mut refused = None;
+    wait_for("nobody listens", || {
+        let connect = || TcpStream::connect(("10.9.0.2", PORT));
+        let connected = scene.client.within(connect).expect("enter the client");
+        refused = connected.err();
+        refused.is_some()
+    });
+    let refused = refused.expect("it is set");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     scene.route_to(1);
     let mut server = TcpStream::from(moved);
