@@ -27,6 +27,13 @@ pub struct Migration {
     /// backend that drains or died. `Never`: those of a draining backend stay too, and those of a
     /// dead one go on as `onBackendFailure` says.
     pub mode: MigrationMode,
+    /// How another pod takes a connection over. `Adoption`: the pod's kernel makes a socket with
+    /// the connection's sequence numbers; it needs Linux 6.9 or newer and host-shim on the pod's
+    /// node, and a listener that is plain TCP. `Translation`: the dataplane opens a connection to
+    /// the pod and shifts sequence numbers from then on; that works with every pod, and a move
+    /// takes one round trip to the pod longer. `Auto`: by adoption where the pod adopts, by
+    /// translation elsewhere.
+    pub method: MoveMethod,
     /// With `WhenBetter`, in calm: move only if the mean wait here is at least this many per cent
     /// of that at the other backend.
     #[schemars(range(min = 100, max = 10_000))]
@@ -64,10 +71,23 @@ pub enum MigrationMode {
     Never,
 }
 
+/// How another pod takes a connection over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MoveMethod {
+    /// By adoption where the pod adopts, by translation elsewhere.
+    #[default]
+    Auto,
+    /// By adoption only; pods that do not adopt take no connection that is open already.
+    Adoption,
+    /// By translation only.
+    Translation,
+}
+
 impl Default for Migration {
     fn default() -> Self {
         Self {
             mode: MigrationMode::WhenBetter,
+            method: MoveMethod::Auto,
             ratio_percent: 150,
             gain: "300us".into(),
             cooldown: "5ms".into(),

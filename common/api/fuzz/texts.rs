@@ -11,7 +11,7 @@ pub const STARTS: [&str; 4] = [
 "backends":[{"name":"a","endpoint":"10.0.1.20:8080"},{"name":"b","endpoint":"10.0.1.21:8080","weight":2,"draining":true},
 {"name":"c","endpoint":"[fd00::14]:8080","weight":0}],
 "algorithm":"LeastOutstanding","load":"LatencyAndPressure","protocol":"HTTP1",
-"migration":{"mode":"Always","ratioPercent":150,"gain":"300us","cooldown":"5ms","perSecond":100},
+"migration":{"mode":"Always","method":"Translation","ratioPercent":150,"gain":"300us","cooldown":"5ms","perSecond":100},
 "onBackendFailure":"ReplayIdempotent","onStall":"Wait","responseTimeout":"2s",
 "drain":{"quiet":"100ms","deadline":"25s","onDeadline":"Wait"},
 "health":{"active":{"path":"/healthz","host":"a.example","expect":["200-299","404"],"port":8081,"interval":"5s",

@@ -202,6 +202,8 @@ pub enum Protocol {
 pub struct Migration {
     /// Whether and when.
     pub mode: MigrationMode,
+    /// How a flow's new leg comes to be.
+    pub method: MoveMethod,
     /// In calm, move only if the mean wait here is at least this many hundredths of that at the
     /// other one. At least 100. A backend that is also the busier one is left at 70 % of what is
     /// above 100.
@@ -243,10 +245,25 @@ pub enum MigrationMode {
     Prequal,
 }
 
+/// How a flow's new leg comes to be: for moves, rescues and drains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MoveMethod {
+    /// By adoption at backends whose probe says that they adopt, by translation at all others.
+    #[default]
+    Auto,
+    /// By adoption only: the backend's kernel makes a socket with the numbers that the flow has. A
+    /// backend that does not adopt takes no flow that is open already.
+    Adoption,
+    /// By translation only: the dataplane opens a connection to the backend, one round trip more,
+    /// and shifts the numbers of its segments from then on.
+    Translation,
+}
+
 impl Default for Migration {
     fn default() -> Self {
         Self {
             mode: MigrationMode::WhenBetter,
+            method: MoveMethod::Auto,
             ratio_percent: 150,
             gain: Micros(300),
             cooldown: Micros::from_millis(5),

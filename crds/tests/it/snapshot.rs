@@ -114,6 +114,7 @@ fn the_words_are_the_dataplanes_own() {
         ("load", 2),
         ("protocol", 5),
         ("migration.mode", 4),
+        ("migration.method", 3),
         ("drain.onDeadline", 2),
         ("onBackendFailure", 4),
         ("onStall", 2),
@@ -231,6 +232,10 @@ fn field() -> impl Strategy<Value = Value> {
         at(
             "migration.mode",
             word(&["Always", "WhenBetter", "DrainOnly", "Never"]).boxed(),
+        ),
+        at(
+            "migration.method",
+            word(&["Auto", "Adoption", "Translation", "Warm"]).boxed(),
         ),
         at("drain.onDeadline", word(&["Close", "Wait"]).boxed()),
         at("onStall", word(&["Release", "Wait"]).boxed()),

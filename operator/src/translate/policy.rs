@@ -234,6 +234,11 @@ fn migration(migration: &crd::Migration) -> Result<api::Migration, Refusal> {
             crd::MigrationMode::DrainOnly => api::MigrationMode::DrainOnly,
             crd::MigrationMode::Never => api::MigrationMode::Never,
         },
+        method: match migration.method {
+            crd::MoveMethod::Auto => api::MoveMethod::Auto,
+            crd::MoveMethod::Adoption => api::MoveMethod::Adoption,
+            crd::MoveMethod::Translation => api::MoveMethod::Translation,
+        },
         ratio_percent: number("spec.migration.ratioPercent", migration.ratio_percent)?,
         gain: span("spec.migration.gain", &migration.gain)?,
         cooldown: span("spec.migration.cooldown", &migration.cooldown)?,

@@ -163,6 +163,14 @@ fn words_are_converted() {
         let got = template("migration", json!({"mode": word}));
         assert_eq!(got.migration.mode, mode);
     }
+    for (word, method) in [
+        ("Auto", api::MoveMethod::Auto),
+        ("Adoption", api::MoveMethod::Adoption),
+        ("Translation", api::MoveMethod::Translation),
+    ] {
+        let got = template("migration", json!({"method": word}));
+        assert_eq!(got.migration.method, method);
+    }
     for (word, on_deadline) in [
         ("Wait", api::OnDeadline::Wait),
         ("Close", api::OnDeadline::Close),
@@ -181,6 +189,7 @@ fn numbers_and_spans_of_migration_are_converted() {
     );
     let expected = api::Migration {
         mode: api::MigrationMode::WhenBetter,
+        method: api::MoveMethod::Auto,
         ratio_percent: 300,
         gain: api::Micros::from_millis(2),
         cooldown: api::Micros::from_millis(7),

@@ -13,7 +13,7 @@ pub use pods::{End, Listener};
 
 use baton_api::{
     Algorithm, Backend, BackendFailure, Endpoint, FlowView, Limits, LoadSignal, Micros, Migration,
-    MigrationMode, OnStall, Policy, Protocol, Snapshot, Timeouts,
+    MigrationMode, MoveMethod, OnStall, Policy, Protocol, Snapshot, Timeouts,
 };
 use baton_engine::{
     Counter, DropReason, Engine, Instant, Output, PinReason, Route, Settings, Verdict, Via,
@@ -108,6 +108,8 @@ pub fn policy(pods: usize) -> Policy {
         migration: Migration {
             mode: MigrationMode::Always,
             cooldown: Micros(0),
+            // Those that are about translation ask for it.
+            method: MoveMethod::Adoption,
             ..Migration::default()
         },
         on_backend_failure: BackendFailure::ReplayIdempotent,
