@@ -196,7 +196,8 @@ impl Engine {
     /// session.
     pub(crate) fn request_waits(&self, id: FlowId) -> bool {
         let flow = &self.flows[id];
-        flow.bits.has(Bits::PRELUDE) || (flow.state.is_moving() && flow.progress.is_opening())
+        let opening = flow.state.is_moving() && flow.progress.is_opening();
+        flow.bits.has(Bits::PRELUDE) || (opening && !self.mutated(Mutant::OverrunOpening))
     }
 
     /// A frame that would overtake that waits among the kept ones.

@@ -28,6 +28,7 @@ use crate::{
     flow::{Bits, Flow},
     handover::{Input, Mark, Opening},
     ids::{FlowId, Leg},
+    mutants::Mutant,
     policy::Policy,
     ports::Purpose,
 };
@@ -218,6 +219,7 @@ impl Engine {
     fn opened(&mut self, now: Instant, frame: &[u8], segment: &Segment, id: FlowId) -> Opening {
         let offer = parse_syn_options(segment.options(frame));
         let (_, next) = self.adoption_start(id);
+        let echoes_all = self.mutated(Mutant::EchoStrangers);
         let flow = &mut self.flows[id];
         let stamped = flow.bits.has(Bits::TIMESTAMPS);
         if stamped && offer.timestamps.is_none() {
@@ -229,7 +231,11 @@ impl Engine {
         let shift = Shift {
             seq: next.0.wrapping_sub(segment.seq.add(1).0),
             stamps: here.wrapping_sub(value),
-            stamps_from: here,
+            stamps_from: if echoes_all {
+                here.wrapping_sub(i32::MAX as u32)
+            } else {
+                here
+            },
             pod_scale: offer.window_scale.unwrap_or(0),
             client_scale: flow.scales >> 4,
         };
