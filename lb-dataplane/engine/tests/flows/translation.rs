@@ -580,19 +580,24 @@ fn a_flow_that_is_not_adoptable_for_its_mss_is_translated() {
     assert_eq!(w.pins(), 0);
 }
 
+/// A request that moves, its answer, and the client's acknowledgement.
+fn moves_once(w: &mut World, c: &mut Conn) {
+    let mut p = moved(w, c, GET);
+    pod_says(w, (c, &mut p), PSH_ACK, OK);
+    client_says(w, (c, &mut p), Flags::ACK, b"");
+}
+
 #[test]
 fn no_more_legs_are_translated_than_there_is_room_for() {
     let mut s = crate::common::settings();
-    (s.limits.flows, s.limits.closing_legs) = (2, 1);
+    (s.limits.flows, s.limits.closing_legs) = (16, 16);
     let mut p = crate::common::policy(2);
     p.migration.method = MoveMethod::Translation;
     let mut w = World::with(s, p);
-    let mut flows: Vec<Conn> = (0..2).map(|n| w.idle(n)).collect();
+    let mut flows: Vec<Conn> = (0..16).map(|n| w.idle(n)).collect();
     for c in &mut flows {
-        let mut p = moved(&mut w, c, GET);
-        pod_says(&mut w, (c, &mut p), PSH_ACK, OK);
-        client_says(&mut w, (c, &mut p), Flags::ACK, b"");
-        // The old leg, closed by both.
+        moves_once(&mut w, c);
+        // The first leg, which is not translated, is closed by both.
         let fin = one(w.run_ms(10));
         let Dest::Pod(pod) = fin.to else { panic!() };
         let old = Conn {
@@ -604,31 +609,23 @@ fn no_more_legs_are_translated_than_there_is_room_for() {
         };
         w.inject(&w.pod_wire(&old, FIN_ACK, &[]).build());
     }
-    assert_eq!(w.table("translated_legs"), (2, 3));
-    // Both move again, and only one of the pods' answers has a place.
-    let mut ends = Vec::new();
-    for c in &mut flows {
-        ends.push(opens(&mut w, c, GET));
+    assert_eq!(w.table("translated_legs"), (16, 32));
+    // The next ones are, and close.
+    for c in &mut flows[..15] {
+        moves_once(&mut w, c);
     }
-    assert_eq!(agrees(&mut w, &mut ends[0]).len(), 2);
-    let sent = agrees(&mut w, &mut ends[1]);
+    assert_eq!(w.table("translated_legs"), (31, 32));
+    // Two more, and only one of the pods' answers has a place.
+    let mut last = opens(&mut w, &mut flows[15], GET);
+    let mut first = opens(&mut w, &mut flows[0], GET);
+    assert_eq!(agrees(&mut w, &mut last).len(), 2);
+    let sent = agrees(&mut w, &mut first);
     assert!(sent.iter().any(|s| s.is(RST_ACK)), "{sent:?}");
     assert!(sent.iter().any(|s| s.data() == GET), "{sent:?}");
     assert_eq!(w.count(Counter::ShiftsFull), 1);
-    w.assert_state(&flows[1], "Request");
-    let view = w.flow(flows[1].client, |_| true).expect("a flow");
-    assert_eq!(w.table("translated_legs"), (3, 3));
+    w.assert_state(&flows[0], "Request");
+    assert_eq!(w.table("translated_legs"), (32, 32));
     // Nor is another one asked for.
-    let back = Conn {
-        pod: usize::from(view.backend == "pod-1"),
-        leg: (crate::common::ours(false), view.port).into(),
-        server: ISN.wrapping_add(1 + OK.len() as u32),
-        ..flows[1].clone()
-    };
-    let reply = one(w.inject(&w.pod_wire(&back, PSH_ACK, OK).build()));
-    flows[1].server = reply.segment.seq.0.wrapping_add(OK.len() as u32);
-    w.inject(&w.client_wire(&flows[1], Flags::ACK, b"").build());
-    w.run_ms(60);
     let sent = w.data(&mut flows[1], GET);
     assert_eq!(one(sent).data(), GET);
     assert_eq!(w.count(Counter::StayedShiftsFull), 1);
