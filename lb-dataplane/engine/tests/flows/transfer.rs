@@ -166,7 +166,9 @@ fn the_other_pods_first_segment_makes_it_the_owner() {
         w.exchange(&mut c);
         let (flows, _) = w.engine.flows(w.now, 0, 8);
         let last = flows[0].last_move.as_ref().expect("it moved");
-        assert!(last.by_transfer && last.cause.as_deref() == Some("drain"));
+        assert!(
+            last.by == Some(baton_api::MoveBy::Transfer) && last.cause.as_deref() == Some("drain")
+        );
         let state = w.engine.state(w.now);
         let drain = state.policies[0].backends[before].drain.as_ref();
         assert_eq!(drain.map(|d| d.moved), Some(1));

@@ -2,7 +2,7 @@
 //! and flows that move by both methods.
 
 use crate::common::{Conn, Dest, End, Sent, World, answer, conn::*};
-use baton_api::{MigrationMode, MoveMethod, Protocol};
+use baton_api::{MigrationMode, MoveBy, MoveMethod, Protocol};
 use baton_engine::{Counter, Lost};
 use baton_packet::{Flags, Reason};
 
@@ -147,6 +147,9 @@ fn a_request_moves_to_a_pod_that_is_sent_a_syn() {
         assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
         client_says(&mut w, (&mut c, &mut p), Flags::ACK, b"");
         w.assert_state(&c, "Idle");
+        let view = w.flow(c.client, |_| true).expect("a flow");
+        let last = view.last_move.expect("it moved");
+        assert_eq!(last.by, Some(MoveBy::Translation));
         // The old leg is closed with its own numbers.
         let fin = one(w.run_ms(10));
         assert_eq!((fin.to, fin.segment.seq.0), (Dest::Pod(old.pod), old.seq));
