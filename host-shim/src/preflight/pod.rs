@@ -88,7 +88,7 @@ fn packet_rules(open: &OpenNetns) -> Finding {
         Ok(None) => Finding::good("none that redirect or translate connections"),
         Ok(Some(refusal)) => Finding::missing(
             refusal,
-            "have no sidecar or mesh take this pod's connections (for Istio: `sidecar.istio.io/inject: \"false\"`); the pod is served as it is",
+            "have no sidecar or mesh take this pod's connections (for Istio: `sidecar.istio.io/inject: \"false\"`); connections move to the pod as it is by translation",
         ),
         Err(error) => Finding::missing(error.to_string(), "give host-shim CAP_SYS_ADMIN"),
     }
