@@ -20,15 +20,15 @@ use crate::{
     states::{Frame, State},
 };
 use baton_packet::{
-    Adoption, Decoded, Flags, MessageKind, Segment, SeqNumber, build_adoption, build_segment,
-    parse_adoption, timestamps,
+    Adoption, Decoded, Flags, MessageKind, Segment, SeqNumber, build_adoption, parse_adoption,
+    timestamps,
 };
 
 impl Engine {
     /// Decides whether the flow moves with this request, of which a copy is kept, and makes
     /// everything ready for it: target and port. `false` leaves all as it was.
     pub(crate) fn prepare_move(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
-        if self.keys.is_empty() || self.transfer_is_open(id) {
+        if self.transfer_is_open(id) || !self.hands_over(self.flows[id].policy) {
             return false;
         }
         let ties = self.ties(now, id);
@@ -90,31 +90,23 @@ impl Engine {
             self.counters.add(limit);
             return false;
         }
-        let purpose = match ties {
-            _ if chosen.cause == Cause::Manual => Purpose::Rescue,
-            MoveConstraint::OwnerDown
-            | MoveConstraint::OwnerLeaves
-            | MoveConstraint::OwnerEjected => Purpose::Rescue,
-            MoveConstraint::None | MoveConstraint::Cooldown | MoveConstraint::Affinity => {
-                Purpose::Move
-            }
-        };
-        if purpose == Purpose::Move && self.tracked.0 >= self.settings.limits.tracked_pairs {
+        let must = chosen.cause == Cause::Manual
+            || match ties {
+                MoveConstraint::OwnerDown
+                | MoveConstraint::OwnerLeaves
+                | MoveConstraint::OwnerEjected => true,
+                MoveConstraint::None | MoveConstraint::Cooldown | MoveConstraint::Affinity => false,
+            };
+        if !must && self.tracked.0 >= self.settings.limits.tracked_pairs {
             self.counters.add(Counter::StayedTracked);
             return false;
         }
-        let Some(port) = backend.ports.take(&mut self.rests, now.ms(), purpose) else {
-            let reserved = backend.ports.has_ready(&mut self.rests, now.ms());
-            self.counters.add(if reserved {
-                Counter::StayedPortReserve
-            } else {
-                Counter::StayedNoPort
-            });
-            return false;
-        };
-        let leg = Leg {
-            backend: target,
-            port,
+        let leg = match self.leg_to_heir(now, id, target, must) {
+            Ok(leg) => leg,
+            Err(why) => {
+                self.counters.add(why);
+                return false;
+            }
         };
         self.client_goes(id, target);
         self.hand_over(id, leg, chosen.cause);
@@ -196,12 +188,21 @@ impl Engine {
         self.legs.assign(old, Use::Standby(id));
         self.leaves(id, old.backend);
         self.own_leg(id, leg);
+        self.begins_opening(id);
         self.flows[id].standby = old;
     }
 
-    /// A frame that would overtake what restores the session waits among the kept ones.
-    pub(crate) fn unless_prelude(&self, id: FlowId, treat: Frame) -> Frame {
-        if self.flows[id].bits.has(Bits::PRELUDE) {
+    /// Whether the request follows only once the pod has answered our SYN, or what restores the
+    /// session.
+    pub(crate) fn request_waits(&self, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        let opening = flow.state.is_moving() && flow.progress.is_opening();
+        flow.bits.has(Bits::PRELUDE) || (opening && !self.mutated(Mutant::OverrunOpening))
+    }
+
+    /// A frame that would overtake that waits among the kept ones.
+    pub(crate) fn unless_request_waits(&self, id: FlowId, treat: Frame) -> Frame {
+        if self.request_waits(id) {
             Frame::Absorb
         } else {
             treat
@@ -283,10 +284,10 @@ impl Engine {
     /// byte that it has already (RFC 1122 section 4.2.3.6; Linux `tcp_data_queue` acknowledges it
     /// without a rate limit).
     pub(crate) fn send_keepalive(&mut self, id: FlowId, out: &mut impl Output) {
-        let flow = &self.flows[id];
-        if flow.bits.has(Bits::PRELUDE) {
+        if self.request_waits(id) {
             return;
         }
+        let flow = &self.flows[id];
         let Some(mut spec) = self.to_leg(flow.owner) else {
             return;
         };
@@ -295,7 +296,7 @@ impl Engine {
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
         spec.payload = &[0];
-        self.emit(out, |buffer| build_segment(buffer, &spec));
+        self.emit_to(flow.owner, spec, out);
     }
 
     /// A keepalive with an ACK number that no segment of the client's has at this time: a kernel
@@ -311,7 +312,7 @@ impl Engine {
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
         spec.payload = &[0];
-        self.emit(out, |buffer| build_segment(buffer, &spec));
+        self.emit_to(flow.owner, spec, out);
     }
 
     /// Acknowledges to the owner what the client never sees.
@@ -324,7 +325,7 @@ impl Engine {
         spec.ack = flow.server_next;
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
-        self.emit(out, |buffer| build_segment(buffer, &spec));
+        self.emit_to(flow.owner, spec, out);
     }
 
     /// A segment from the old owner while the new one is unconfirmed: fenced.
@@ -383,17 +384,20 @@ impl Engine {
     /// has looked.
     pub(crate) fn renew_port(&mut self, now: Instant, id: FlowId) {
         let leg = self.flows[id].owner;
-        let purpose = if self.flows[id].state == State::SynSent {
-            Purpose::Handshake
-        } else {
-            Purpose::Rescue
+        let opens = self.flows[id].progress.is(Mark::Opening);
+        let purpose = match self.flows[id].state {
+            State::SynSent => Purpose::Handshake,
+            _ if opens => Purpose::Opening,
+            _ => Purpose::Rescue,
         };
         let Some(leg) = self.take_port(now, leg.backend, purpose) else {
             return;
         };
         self.drop_owner(now, id, Rest::Stale);
         self.own_leg(id, leg);
-        self.flows[id].progress.leg_is_new();
+        let progress = &mut self.flows[id].progress;
+        progress.set(Mark::Opening, opens);
+        progress.leg_is_new();
     }
 
     /// The old owner's leg starts closing; figures of a completed move.

@@ -74,8 +74,8 @@ impl Engine {
         let held = self.held(flow.policy, flow.client);
         let policy = &self.policies[usize::from(flow.policy)];
         let v6 = flow.is_v6();
-        held.filter(|b| Some(*b) != except && policy.adopts(v6, *b, &self.backends, now))
-            .or_else(|| policy.adopts_client(v6, number, &self.backends, now, except))
+        held.filter(|b| Some(*b) != except && policy.takes_over(v6, *b, &self.backends, now))
+            .or_else(|| policy.takes_client_over(v6, number, &self.backends, now, except))
     }
 
     /// A flow of the client was opened towards `backend`.

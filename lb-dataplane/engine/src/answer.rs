@@ -8,15 +8,14 @@ use crate::{
     counters::Counter,
     events::What,
     flow::Bits,
-    handover::{Input, Reply, Then},
+    handover::{Input, Mark, Reply, Then},
     ids::FlowId,
     keys::Message,
     mutants::Mutant,
-    ports::Purpose,
     states::State,
     timing::CLOCKS_US,
 };
-use baton_packet::{Reason, Segment, SeqNumber};
+use baton_packet::{Flags, Reason, Segment, SeqNumber};
 
 /// What a segment from an unconfirmed owner comes to.
 pub(crate) enum Judged {
@@ -36,7 +35,11 @@ impl Engine {
         id: FlowId,
         out: &mut impl Output,
     ) -> Judged {
-        let owner = self.flows[id].owner;
+        let flow = &self.flows[id];
+        let owner = flow.owner;
+        if flow.progress.is(Mark::Translated) && segment.flags.has(Flags::SYN) {
+            return Judged::Done(self.opened_again(id, out));
+        }
         match self.message(frame, segment, owner.backend) {
             Message::None => {
                 let input = Input::Reply(Reply::of(segment));
@@ -123,9 +126,9 @@ impl Engine {
         let (v6, owner, policy) = (flow.is_v6(), flow.owner.backend, usize::from(flow.policy));
         let held = self.held_elsewhere(now, id, Some(owner));
         let target = held.or_else(|| {
-            self.policies[policy].choose_adoptable(v6, owner, &self.backends, now, &mut self.rng)
+            self.policies[policy].choose_heir(v6, owner, &self.backends, now, &mut self.rng)
         });
-        let leg = target.and_then(|to| self.take_port(now, to, Purpose::Rescue));
+        let leg = target.and_then(|to| self.leg_to_heir(now, id, to, true).ok());
         let Some(leg) = leg else { return false };
         self.client_goes(id, leg.backend);
         self.pending = leg;

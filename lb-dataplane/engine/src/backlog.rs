@@ -360,6 +360,7 @@ impl Engine {
                 spec.window = flow.client_window;
                 spec.timestamps = Self::client_stamps(flow);
                 spec.payload = segment.data(copy);
+                self.numbers_of_leg(flow.owner, &mut spec);
                 let built = match out.frame() {
                     Some(buffer) => build_segment(buffer, &spec),
                     None => {

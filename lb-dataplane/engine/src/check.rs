@@ -74,11 +74,15 @@ impl Engine {
         self.check_hops();
         self.check_affinities();
         self.check_members();
-        let mut closing = 0;
+        let (mut closing, mut translated) = (0, 0);
         for index in 0..self.backends.len() {
-            closing += self.check_backend(index as u16);
+            let (closes, shifts) = self.check_backend(index as u16);
+            closing += closes;
+            translated += shifts;
         }
         assert_eq!(closing, self.closing.used(), "closing legs");
+        assert_eq!(translated, self.shifts.used(), "translated legs");
+        assert!(!self.pending_opens, "a leg to be opened, and not used");
         assert!(!self.pending.is_some(), "a leg was taken and not used");
         let sweeping = self.backends.iter().filter(|b| b.sweep.is_some()).count();
         assert!(self.sweeps.len() >= sweeping, "a sweep without a turn");
@@ -118,6 +122,8 @@ impl Engine {
             let legless = flow.state.may_lack_leg();
             assert!(legless, "no owner leg in {:?}", flow.state);
         }
+        let translated = self.shifts.of(flow.owner).is_some();
+        assert_eq!(flow.progress.is(Mark::Translated), translated);
         let place = self.transfers.of(id);
         assert_eq!(flow.progress.is(Mark::Transfer), place.is_some());
         assert!(place.is_none() || flow.state.is_open(), "a transfer");
@@ -181,10 +187,10 @@ impl Engine {
         }
     }
 
-    /// Returns how many legs of the backend are closing.
-    fn check_backend(&self, index: u16) -> u32 {
+    /// Returns how many legs of the backend are closing, and how many translated.
+    fn check_backend(&self, index: u16) -> (u32, u32) {
         let backend = &self.backends[usize::from(index)];
-        let (mut used, mut owned, mut closing) = (0, 0, 0);
+        let (mut used, mut owned, mut closing, mut translated) = (0, 0, 0, 0);
         let mut from = 0;
         while let Some((port, next)) = backend.ports.next_busy(from) {
             from = next;
@@ -196,6 +202,7 @@ impl Engine {
                 continue;
             };
             used += 1;
+            translated += u32::from(self.shifts.of(leg).is_some());
             match user {
                 Use::Owner(id) => {
                     owned += 1;
@@ -262,7 +269,7 @@ impl Engine {
             "outstanding requests of {}",
             backend.name
         );
-        closing
+        (closing, translated)
     }
 }
 

@@ -26,8 +26,7 @@ use crate::{
 };
 use baton_api::Protocol;
 use baton_packet::{
-    Flags, STRIPPED_FROM_CLIENTS, Segment, build_segment, clear_accurate_ecn, strip_options,
-    timestamps,
+    Flags, STRIPPED_FROM_CLIENTS, Segment, clear_accurate_ecn, strip_options, timestamps,
 };
 
 impl Engine {
@@ -124,12 +123,13 @@ impl Engine {
     ) -> bool {
         let flow = &self.flows[id];
         let open = flow.state.is_open() || flow.state == State::ClientFin;
-        let Some(mut spec) = self.to_leg(flow.owner).filter(|_| open) else {
+        let owner = flow.owner;
+        let Some(mut spec) = self.to_leg(owner).filter(|_| open) else {
             return false;
         };
         self.flows[id].bits.set(Bits::CLIENT_RESET, true);
         (spec.seq, spec.ack, spec.flags) = (segment.seq, segment.ack, segment.flags);
-        let sent = self.emit(out, |buffer| build_segment(buffer, &spec));
+        let sent = self.emit_to(owner, spec, out);
         if sent {
             self.counters.add(Counter::ClientResetsDoubted);
             self.challenge_owner(id, out);
@@ -246,7 +246,7 @@ impl Engine {
             // acknowledgements only.
             State::OwnerFinPending | State::Orphan if segment.payload_len() == 0 && acks_more => {}
             State::OwnerFinPending | State::Orphan => treat = Frame::Absorb,
-            State::Adopting | State::AdoptingIdle => treat = self.unless_prelude(id, treat),
+            State::Adopting | State::AdoptingIdle => treat = self.unless_request_waits(id, treat),
             _ => {}
         }
         let verdict = match treat {

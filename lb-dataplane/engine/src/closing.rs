@@ -35,7 +35,7 @@ use crate::{
         CLOSING_FIN_WAIT_MS, CLOSING_HELD_UP_MAX,
     },
 };
-use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, build_segment, parse_adoption};
+use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, parse_adoption};
 
 /// Nor that a worker that was late makes up for. One that waits for its CPU has turns of
 /// milliseconds, and must still close as many legs as move.
@@ -132,7 +132,8 @@ impl Engine {
             flags: Flags::FIN | Flags::ACK,
             ..spec
         });
-        let left = spec.is_some_and(|spec| self.emit(out, |buffer| build_segment(buffer, &spec)));
+        let leg = self.closing.legs[id as usize].leg;
+        let left = spec.is_some_and(|spec| self.emit_to(leg, spec, out));
         let entry = &mut self.closing.legs[id as usize];
         // One that had no frame or no next hop is no try, for a while.
         let wait = if left || entry.held_up >= CLOSING_HELD_UP_MAX {
@@ -164,14 +165,14 @@ impl Engine {
             let entry = &self.closing.legs[id as usize];
             // Only the exact number resets (RFC 5961 section 3.2). Whether the FIN arrived is not
             // known before it is acknowledged.
-            let fin = entry.fin;
+            let (leg, fin) = (entry.leg, entry.fin);
             let numbers = [fin, fin.add(1)];
             spec.flags = Flags::RST | Flags::ACK;
             spec.window = 0;
             self.counters.add(Counter::ResetsToBackends);
             for seq in &numbers[usize::from(entry.fin_acked)..] {
                 spec.seq = *seq;
-                self.emit(out, |buffer| build_segment(buffer, &spec));
+                self.emit_to(leg, spec, out);
             }
         }
         self.end_close(now, id, Counter::LegsReset);
@@ -239,7 +240,7 @@ impl Engine {
         {
             let entry = &self.closing.legs[id as usize];
             spec.seq = entry.fin.add(u32::from(entry.tries > 0));
-            self.emit(out, |buffer| build_segment(buffer, &spec));
+            self.emit_to(entry.leg, spec, out);
         }
         if finished {
             let entry = &self.closing.legs[id as usize];

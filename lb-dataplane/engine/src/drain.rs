@@ -160,7 +160,7 @@ impl Engine {
         let (owner, v6) = (flow.owner.backend, flow.is_v6());
         let Some(leg) = self.rescue_leg(now, id, Some(owner), out) else {
             let policy = &self.policies[usize::from(self.flows[id].policy)];
-            return if policy.someone_adopts(v6, Some(owner), &self.backends, now) {
+            return if policy.someone_takes_over(v6, Some(owner), &self.backends, now) {
                 Swept::NoRoom
             } else {
                 Swept::Stays

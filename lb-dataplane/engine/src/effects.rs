@@ -27,8 +27,11 @@ impl Engine {
     pub(crate) fn handover_view(&mut self, now: Instant, id: FlowId) -> View {
         let owner = self.flows[id].owner.backend;
         let owner = self.backends.get_mut(usize::from(owner));
-        let another_port =
-            owner.is_some_and(|owner| owner.ports.has_ready(&mut self.rests, now.ms()));
+        let opens = self.flows[id].progress.is(Mark::Opening);
+        let another_port = owner.is_some_and(|owner| match opens {
+            true => owner.ports.has_one(&self.rests, now.ms()),
+            false => owner.ports.has_ready(&mut self.rests, now.ms()),
+        });
         let flow = &self.flows[id];
         let tracker = self.tracker(id);
         let is = |what: fn(&Tracker) -> bool| tracker.is_some_and(what);
@@ -149,6 +152,16 @@ impl Engine {
             }
             Effect::AdopterSilent => {
                 self.adopter_is(now, owner.backend, Finding::Silent);
+            }
+            Effect::OpeningRefused => {
+                self.counters.add(Counter::OpeningsRefused);
+                if !self.backends[usize::from(owner.backend)].liveness.is_down() {
+                    self.learn(now, owner.backend, Evidence::Refused, out);
+                }
+            }
+            Effect::OpeningUnlike => {
+                self.counters.add(Counter::OpeningsUnlike);
+                self.backends[usize::from(owner.backend)].adopter.unlike = true;
             }
             Effect::ResetStale(expects) => self.reset_stale(owner, expects, out),
             Effect::AwaitAnswer => self.wheel.arm(id, now.ms() + RST_PAUSE_MS),

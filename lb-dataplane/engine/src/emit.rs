@@ -15,8 +15,8 @@ use crate::{
     states::State,
 };
 use baton_packet::{
-    Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, SynOptions, build_segment,
-    build_syn, ether_dst, ether_src, rewrite_tcp,
+    Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, build_segment, ether_dst,
+    ether_src, rewrite_tcp,
 };
 
 impl Engine {
@@ -107,6 +107,9 @@ impl Engine {
             src_mac: self.settings.mac,
             dst_mac,
         };
+        if let Some(shift) = self.shifts.of(leg) {
+            let _ = shift.to_pod(frame, segment);
+        }
         finish(rewrite_tcp(frame, segment, &to), segment)
     }
 
@@ -138,14 +141,14 @@ impl Engine {
     /// owed: the client has heard that they arrived, and sends them no more.
     pub(crate) fn replay_kept(&mut self, id: FlowId, out: &mut impl Output) {
         self.flows[id].progress.set(Mark::CopiesOwed, false);
-        let flow = &self.flows[id];
-        if flow.bits.has(Bits::PRELUDE) {
-            // They follow once the session is restored.
+        if self.request_waits(id) {
             return;
         }
+        let flow = &self.flows[id];
         let Some(spec) = self.to_leg(flow.owner) else {
             return;
         };
+        let shift = self.shifts.of(flow.owner);
         let to = Rewrite {
             src: spec.src,
             dst: spec.dst,
@@ -167,36 +170,20 @@ impl Engine {
             let Ok(baton_packet::Decoded::Tcp(segment)) = baton_packet::decode(room) else {
                 continue;
             };
+            if let Some(shift) = shift {
+                let _ = shift.to_pod(room, &segment);
+            }
             if rewrite_tcp(room, &segment, &to).is_ok() {
                 out.send(usize::from(segment.end));
             }
         }
     }
 
-    /// The client's SYN to the owner leg, as what was noted of it says: nothing else of it counts.
+    /// The client's SYN to the owner leg: nothing else of it counts than what was noted.
     pub(crate) fn send_syn(&mut self, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
-        let Some(mut spec) = self.to_leg(flow.owner) else {
-            return;
-        };
-        spec.seq = flow.client_next.add(u32::MAX);
-        spec.window = flow.client_window;
-        spec.flags = if flow.bits.has(Bits::ECN) {
-            Flags::SYN | Flags::ECE | Flags::CWR
-        } else {
-            Flags::SYN
-        };
-        let offer = SynOptions {
-            mss: Some(flow.mss),
-            window_scale: flow.bits.has(Bits::WSCALE).then_some(flow.scales & 15),
-            sack_permitted: flow.bits.has(Bits::SACK),
-            timestamps: flow
-                .bits
-                .has(Bits::TIMESTAMPS)
-                .then_some((flow.client_ts, 0)),
-            ..SynOptions::default()
-        };
-        self.emit(out, |buffer| build_syn(buffer, &spec, &offer));
+        let numbers = (flow.client_next.sub(1), flow.client_ts);
+        self.emit_syn(id, numbers, out);
     }
 
     /// Timestamps of a segment in the client's name.
@@ -228,7 +215,7 @@ impl Engine {
         let one = !unconfirmed || numbers[0] == numbers[1];
         for seq in &numbers[usize::from(one)..] {
             spec.seq = *seq;
-            self.emit(out, |buffer| build_segment(buffer, &spec));
+            self.emit_to(leg, spec, out);
         }
         self.counters.add(Counter::ResetsToBackends);
     }

@@ -30,6 +30,7 @@ use crate::{
     tables::Early,
     tables::Forgets,
     tables::Guards,
+    tables::Shifts,
     tables::Transfers,
     timing::LINK_SETTLE_MS,
     wheel::Wheel,
@@ -132,6 +133,8 @@ pub struct Engine {
     pub(crate) legs: Legs,
     pub(crate) rests: Rests,
     pub(crate) closing: Closing,
+    /// Of legs that are translated.
+    pub(crate) shifts: Shifts,
     pub(crate) forgets: Forgets,
     pub(crate) transfers: Transfers,
     /// Pairs that trackers on the way may remember, as of the last look over the backends, and as
@@ -188,6 +191,8 @@ pub struct Engine {
     pub(crate) resolve_again_ms: u64,
     /// The leg that the current event redirects its flow to.
     pub(crate) pending: Leg,
+    /// And whether that is opened by a handshake.
+    pub(crate) pending_opens: bool,
     /// The dataplane's own interface is down: silence says nothing about anybody.
     pub(crate) link_down: Option<Instant>,
     /// Time that it was down in all, in us: so much the engine's own clock is behind.
@@ -257,6 +262,7 @@ impl Engine {
             legs: Legs::new(legs, keys),
             rests: Rests::new(legs),
             closing: Closing::new(limits.closing_legs),
+            shifts: Shifts::new(limits.flows + limits.closing_legs, keys),
             forgets: Forgets::new(),
             transfers: Transfers::new(),
             tracked: (0, 0),
@@ -292,6 +298,7 @@ impl Engine {
             new_pending_moves: false,
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
+            pending_opens: false,
             link_down: None,
             stood_still_us: 0,
             link_settled_ms: 0,

@@ -30,6 +30,10 @@ pub(crate) enum What {
     Adopting,
     /// A further one.
     AdoptingAgain,
+    /// A leg to the new owner is being opened.
+    Opening,
+    /// The SYN was sent again.
+    OpeningAgain,
     /// An adoption was refused.
     Refused(Reason),
     /// The new owner confirmed.
@@ -57,6 +61,8 @@ impl What {
             What::MoveDropped => "move_dropped",
             What::Adopting => "adopting",
             What::AdoptingAgain => "adopting_again",
+            What::Opening => "opening",
+            What::OpeningAgain => "opening_again",
             What::Refused(_) => "refused",
             What::Moved => "moved",
             What::RolledBack => "rolled_back",

@@ -26,8 +26,8 @@ impl Bits {
     pub(crate) const SACK: u16 = 1 << 1;
     pub(crate) const TIMESTAMPS: u16 = 1 << 2;
     pub(crate) const ECN: u16 = 1 << 3;
-    /// Segments of it are set aside (`early`) or wait (`backlog`), or its client's next bytes must
-    /// wait (`release`): each comes with all that this takes. Here, since these are not in the
+    /// Segments of it are set aside (`early`) or wait (`backlog`), its client's next bytes must wait
+    /// (`release`), or its leg is translated (`opening`): each comes with all that this takes. Here, since these are not in the
     /// first cache line.
     pub(crate) const ASIDE: u16 = 1 << 4;
     /// An adoption carries a session's restoring bytes, and their replies are still to come.
@@ -216,10 +216,11 @@ impl Flow {
         self.bits.set(Bits::ASIDE, self.has_aside());
     }
 
-    /// Whether anything is, or may be needed again (`release`).
+    /// Whether anything is, or may be needed again (`release`), or its leg is translated.
     pub(crate) fn has_aside(&self) -> bool {
-        let asked = self.progress.is(Mark::ReleaseAsked);
-        asked
+        let marked = |mark| self.progress.is(mark);
+        marked(Mark::ReleaseAsked)
+            || marked(Mark::Translated)
             || self.backlog.is_some()
             || !self.early_client.is_empty()
             || !self.early_server.is_empty()

@@ -73,6 +73,7 @@ impl Engine {
     /// Frees a leg's port, whose last use ended so.
     pub(crate) fn free_leg(&mut self, now: Instant, leg: Leg, rest: Rest) {
         let used = self.legs.clear(leg);
+        self.shifts.remove(leg);
         let backend = &mut self.backends[usize::from(leg.backend)];
         if used {
             (backend.ports).give_back(&mut self.rests, leg.port, now.ms(), rest);

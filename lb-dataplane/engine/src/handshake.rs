@@ -51,11 +51,6 @@ const HALF_OPEN_MIN: usize = 16;
 /// MSS where the SYN names none (RFC 9293 section 3.7.1).
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1_220;
-/// Smallest MSS that `bpf_sk_assign_tcp_reqsk` takes (net/core/filter.c; seen on Linux 6.18 for
-/// IPv4). Such a flow is pinned: a refusal would count against the backend, and a client must not
-/// be able to cause that.
-const MSS_ADOPTABLE_V4: u16 = 536;
-const MSS_ADOPTABLE_V6: u16 = 1_220;
 
 /// Whether a SYN-ACK agrees to classic ECN (RFC 3168 section 6.1.1). With both flags it only
 /// repeats what it was offered.
@@ -174,12 +169,7 @@ impl Engine {
         if let Some((value, _)) = options.timestamps {
             flow.client_ts = value;
         }
-        let adoptable_mss = flow.mss
-            >= if v6 {
-                MSS_ADOPTABLE_V6
-            } else {
-                MSS_ADOPTABLE_V4
-            };
+        let moves = flow.is_adoptable() || self.policies[usize::from(policy)].translates();
         let Some(id) = self.flows.insert(flow) else {
             self.backends[usize::from(backend)].ports.give_back(
                 &mut self.rests,
@@ -193,7 +183,7 @@ impl Engine {
         self.hops.hold(hop);
         let leg = Leg { backend, port };
         self.own_leg(id, leg);
-        if !adoptable_mss {
+        if !moves {
             self.pin(id, PinReason::SmallMss);
         }
         self.client_opens(policy, client, backend);
@@ -347,6 +337,7 @@ impl Engine {
         let leg = std::mem::replace(&mut self.pending, Leg::NONE);
         self.drop_owner(now, id, Rest::Quiet);
         self.own_leg(id, leg);
+        self.begins_opening(id);
         self.flows[id].progress.leg_is_new();
     }
 }

@@ -61,6 +61,7 @@ mod memberships;
 mod migrate;
 mod mutants;
 mod noting;
+mod opening;
 mod order;
 mod owner;
 mod pace;

@@ -97,7 +97,7 @@ pub enum MigrateError {
     },
     /// No other backend can take it.
     #[error(
-        "no other backend of policy `{0}` can take it now: none is up, adopts and does not drain"
+        "no other backend of policy `{0}` can take it now: none is up, takes connections over and does not drain"
     )]
     Nobody(String),
 }
@@ -209,7 +209,7 @@ impl Engine {
             State::Adopting | State::AdoptingIdle => return Err(MigrateError::Moving),
             state => return Err(MigrateError::State(state.name())),
         }
-        if self.keys.is_empty() {
+        if !self.hands_over(flow.policy) {
             return Err(MigrateError::NoKey);
         }
         if policy.spec.protocol == Protocol::None {
@@ -225,7 +225,7 @@ impl Engine {
             return Err(MigrateError::MovedEnough(policy.spec.migration.per_flow));
         }
         let Some(name) = to else {
-            return if policy.someone_adopts(v6, Some(owner), &self.backends, now) {
+            return if policy.someone_takes_over(v6, Some(owner), &self.backends, now) {
                 Ok(None)
             } else {
                 Err(MigrateError::Nobody(policy.spec.name.clone()))
@@ -245,7 +245,7 @@ impl Engine {
         if member.backend == owner {
             return Err(MigrateError::There(name.to_owned()));
         }
-        if policy.adopts(v6, member.backend, &self.backends, now) {
+        if policy.takes_over(v6, member.backend, &self.backends, now) {
             return Ok(Some(member.backend));
         }
         let backend = &self.backends[usize::from(member.backend)];
@@ -290,7 +290,7 @@ impl Engine {
             Some(to) => {
                 let room = self.backends[usize::from(to)].budget.has_room(now);
                 (room && out.frame().is_some())
-                    .then(|| self.take_leg(now, id, to))
+                    .then(|| self.idle_leg_to(now, id, to))
                     .flatten()
             }
         }
@@ -335,9 +335,9 @@ impl Engine {
             return None;
         }
         if any {
-            return policy.choose_adoptable(v6, owner, &self.backends, now, &mut self.rng);
+            return policy.choose_heir(v6, owner, &self.backends, now, &mut self.rng);
         }
-        policy.adopts(v6, to, &self.backends, now).then_some(to)
+        policy.takes_over(v6, to, &self.backends, now).then_some(to)
     }
 
     /// The flow's wish, if it has one, is not granted any more.

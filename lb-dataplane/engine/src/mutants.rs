@@ -29,6 +29,10 @@ mutants! {
     RollBackTaken,
     /// A new owner's timestamps do not go on from the old one's.
     StampsAnew,
+    /// The first segments to a pod that was sent our SYN echo another pod's timestamps.
+    EchoStrangers,
+    /// A request follows our SYN at once.
+    OverrunOpening,
     /// A port is used again as soon as it is free.
     ReusePort,
     /// The first bytes of a response do not count: its request is kept, and may be given to another

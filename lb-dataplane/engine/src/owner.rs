@@ -29,8 +29,12 @@ impl Engine {
         backend.pinned += u32::from(self.flows[id].pin.is_some());
         backend.drains.comes(self.flows[id].policy);
         let renewed = backend.adopter.renewed;
+        let translated = self.shifts.of(leg).is_some();
         let flow = &mut self.flows[id];
         (flow.owner, flow.renewed) = (leg, renewed);
+        flow.progress.set(Mark::Opening, translated);
+        flow.progress.set(Mark::Translated, translated);
+        flow.note_aside();
     }
 
     /// The flow is not the backend's any more.
@@ -39,6 +43,8 @@ impl Engine {
         backend.flows -= 1;
         backend.pinned -= u32::from(self.flows[id].pin.is_some());
         backend.drains.goes(self.flows[id].policy);
+        self.flows[id].progress.set(Mark::Translated, false);
+        self.flows[id].note_aside();
     }
 
     /// The handshake with the owner is complete, or over.

@@ -89,8 +89,8 @@ pub(crate) struct Seat {
     pub(crate) weight: u64,
     /// It takes flows.
     pub(crate) usable: bool,
-    /// And can adopt.
-    pub(crate) adopts: bool,
+    /// And takes over those of others.
+    pub(crate) takes_over: bool,
 }
 
 impl Seat {
@@ -284,7 +284,7 @@ impl Placement {
                 age_us,
                 hot: seat.load.known.then_some(hot),
                 usual,
-                can: seat.usable && seat.adopts,
+                can: seat.usable && seat.takes_over,
                 flows: seat.flows,
                 fair,
                 room: distressed < most && known > 1,
@@ -293,7 +293,7 @@ impl Placement {
             distressed += usize::from(became);
             self.distressed_total += u64::from(became);
             let allowed = standing.allowed(now_us, fair);
-            if seat.usable && seat.adopts && f64::from(seat.flows) + 0.5 < allowed {
+            if seat.usable && seat.takes_over && f64::from(seat.flows) + 0.5 < allowed {
                 self.receiver = Some(at);
             }
         }
@@ -323,7 +323,7 @@ impl Placement {
             let seat = seat(at);
             at != owner
                 && seat.usable
-                && seat.adopts
+                && seat.takes_over
                 && self.standings[at].is_settled()
                 && seat.load.stalled_us < STALLED_US / 2
         };

@@ -27,7 +27,7 @@ use crate::{
     timing::ALIKE_US,
     wrr::Wrr,
 };
-use baton_api::{Algorithm, BackendFailure, LoadSignal, MigrationMode};
+use baton_api::{Algorithm, BackendFailure, LoadSignal, MigrationMode, MoveMethod};
 use std::sync::Arc;
 
 /// What holds a flow where it is.
@@ -72,6 +72,8 @@ pub(crate) struct Pool {
     pub(crate) placement: Placement,
     /// What the members' loads are judged by.
     by: LoadSignal,
+    /// How they may take flows over.
+    method: MoveMethod,
 }
 
 /// Where a flow goes at a boundary, and why.
@@ -141,6 +143,7 @@ impl Pool {
             rotor: 0,
             panic: false,
             by: LoadSignal::Latency,
+            method: MoveMethod::default(),
         }
     }
 
@@ -183,11 +186,11 @@ impl Pool {
             && (self.panic || self.works(at, backends, now))
     }
 
-    /// Whether the member takes flows and can adopt.
+    /// Whether the member takes flows, and can take over those of others.
     #[inline]
-    fn adopts(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
+    fn takes_over(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
         let backend = &backends[usize::from(self.members[at].backend)];
-        self.usable(at, backends, now) && backend.adopter.adoptable(now)
+        self.usable(at, backends, now) && backend.adopter.takes_over(now, self.method)
     }
 
     /// Whether traffic and checks find nothing wrong with the member.
@@ -226,7 +229,7 @@ impl Pool {
             flows: backend.flows,
             weight: u64::from(member.weight) * self.slow_share(at, backends, now),
             usable,
-            adopts: usable && backend.adopter.adoptable(now),
+            takes_over: usable && backend.adopter.takes_over(now, self.method),
         }
     }
 
@@ -329,7 +332,7 @@ impl Pool {
 impl Policy {
     pub(crate) fn new(spec: &Arc<baton_api::Policy>, mut pools: [Pool; 2], share: Share) -> Self {
         for pool in &mut pools {
-            pool.by = spec.load;
+            (pool.by, pool.method) = (spec.load, spec.migration.method);
         }
         Self {
             share,
@@ -423,9 +426,9 @@ impl Policy {
         Some(pool.members[at].backend)
     }
 
-    /// The backend that adopts a flow of the client with this number, however many flows it was
+    /// The backend that takes over a flow of the client with this number, however many flows it was
     /// given already.
-    pub(crate) fn adopts_client(
+    pub(crate) fn takes_client_over(
         &self,
         v6: bool,
         number: u64,
@@ -435,7 +438,7 @@ impl Policy {
     ) -> Option<u16> {
         let pool = &self.pools[usize::from(v6)];
         let at = pool.of_client(number, |at| {
-            Some(pool.members[at].backend) != except && pool.adopts(at, backends, now)
+            Some(pool.members[at].backend) != except && pool.takes_over(at, backends, now)
         })?;
         Some(pool.members[at].backend)
     }
@@ -467,7 +470,7 @@ impl Policy {
         let pool = &mut self.pools[usize::from(v6)];
         let mode = self.spec.migration.mode;
         let good =
-            |p: &Pool, at: usize| p.members[at].backend != owner && p.adopts(at, backends, now);
+            |p: &Pool, at: usize| p.members[at].backend != owner && p.takes_over(at, backends, now);
         let at_place = |p: &Pool, at: usize, cause| Target {
             backend: p.members[at].backend,
             cause,
@@ -536,8 +539,8 @@ impl Policy {
         })
     }
 
-    /// Any adoptable backend but `except`, the better of two.
-    pub(crate) fn choose_adoptable(
+    /// Any backend but `except` that takes flows over, the better of two.
+    pub(crate) fn choose_heir(
         &self,
         v6: bool,
         except: u16,
@@ -545,12 +548,14 @@ impl Policy {
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Option<u16> {
+        let method = self.spec.migration.method;
         self.choose_usable(v6, backends, now, rng, |index| {
-            index != except && backends[usize::from(index)].adopter.adoptable(now)
+            let adopter = &backends[usize::from(index)].adopter;
+            index != except && adopter.takes_over(now, method)
         })
     }
 
-    /// Any adoptable backend that may be given one more flow this millisecond, the better of two.
+    /// Any backend that takes flows over and may be given one more flow this millisecond, the better of two.
     pub(crate) fn choose_rescue(
         &self,
         v6: bool,
@@ -559,9 +564,12 @@ impl Policy {
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Option<u16> {
+        let method = self.spec.migration.method;
         self.choose_usable(v6, backends, now, rng, |index| {
             let backend = &backends[usize::from(index)];
-            Some(index) != except && backend.adopter.adoptable(now) && backend.budget.has_room(now)
+            Some(index) != except
+                && backend.adopter.takes_over(now, method)
+                && backend.budget.has_room(now)
         })
     }
 
@@ -581,8 +589,8 @@ impl Policy {
         Some(pool.members[at].backend)
     }
 
-    /// Whether any backend but `except` adopts, however many flows it was given already.
-    pub(crate) fn someone_adopts(
+    /// Whether any backend but `except` takes flows over, however many it was given already.
+    pub(crate) fn someone_takes_over(
         &self,
         v6: bool,
         except: Option<u16>,
@@ -590,17 +598,17 @@ impl Policy {
         now: Instant,
     ) -> bool {
         let pool = &self.pools[usize::from(v6)];
-        (0..pool.members.len())
-            .any(|at| Some(pool.members[at].backend) != except && pool.adopts(at, backends, now))
+        (0..pool.members.len()).any(|at| {
+            Some(pool.members[at].backend) != except && pool.takes_over(at, backends, now)
+        })
     }
 
-    /// Whether any of its backends could ever adopt: where nobody can, a close need not be held
-    /// back.
-    pub(crate) fn ever_adoptable(&self, v6: bool, backends: &[Backend]) -> bool {
+    /// Whether any of its backends could ever take a flow over: where nobody can, a close need not
+    /// be held back.
+    pub(crate) fn ever_takes_over(&self, v6: bool, backends: &[Backend]) -> bool {
         let members = &self.pools[usize::from(v6)].members;
-        members
-            .iter()
-            .any(|m| backends[usize::from(m.backend)].adopter.ever_ready)
+        let adopts = |m: &Member| backends[usize::from(m.backend)].adopter.ever_ready;
+        self.translates() || members.iter().any(adopts)
     }
 
     /// Whether a backend takes new flows.
@@ -610,8 +618,8 @@ impl Policy {
         at.is_some_and(|at| pool.usable(at, backends, now))
     }
 
-    /// Whether a backend adopts, however many flows it was given already.
-    pub(crate) fn adopts(
+    /// Whether a backend takes flows over, however many it was given already.
+    pub(crate) fn takes_over(
         &self,
         v6: bool,
         backend: u16,
@@ -620,7 +628,7 @@ impl Policy {
     ) -> bool {
         let pool = &self.pools[usize::from(v6)];
         let at = pool.place_of(backend);
-        at.is_some_and(|at| pool.adopts(at, backends, now))
+        at.is_some_and(|at| pool.takes_over(at, backends, now))
     }
 
     /// Whether a flow that moved so often stays where it is from now on.

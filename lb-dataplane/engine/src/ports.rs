@@ -75,8 +75,10 @@ pub(crate) enum Purpose {
     Move,
     /// The same, of one that must: a rescue, a drain, a person's wish. May take the reserve.
     Rescue,
-    /// A client's SYN.
+    /// A SYN: a client's, or ours for a move that need not be now.
     Handshake,
+    /// Ours, for one that must. May take the reserve.
+    Opening,
 }
 
 /// The ports of one backend.
@@ -204,7 +206,7 @@ impl Ports {
             Purpose::Move if spare => self.take_ready(rests),
             Purpose::Rescue => self.take_ready(rests),
             Purpose::Move => None,
-            Purpose::Handshake => {
+            Purpose::Handshake | Purpose::Opening => {
                 let unforgotten = Rest::Unforgotten as usize;
                 let rested = if self.has_rested(rests, unforgotten, now_ms) {
                     Some(unforgotten)
@@ -218,7 +220,7 @@ impl Ports {
                         let offset = rests.pop(&mut self.resting[kind])?;
                         Some(self.first.wrapping_add(offset))
                     }
-                    None if spare => self.take_ready(rests),
+                    None if spare || purpose == Purpose::Opening => self.take_ready(rests),
                     None => None,
                 }
             }
@@ -249,10 +251,9 @@ impl Ports {
         self.ready() > 0 && rests.spare() > 0
     }
 
-    /// Whether [`Ports::take`] would find one for a handshake.
-    #[cfg(test)]
+    /// Whether [`Ports::take`] would find one for our SYN.
     pub(crate) fn has_one(&self, rests: &Rests, now_ms: u64) -> bool {
-        self.ready() > self.reserve()
+        (self.ready() > 0 && rests.spare() > 0)
             || (0..self.resting.len()).any(|kind| self.has_rested(rests, kind, now_ms))
     }
 

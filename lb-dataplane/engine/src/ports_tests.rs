@@ -332,12 +332,14 @@ proptest! {
                         // Those that are kept back are ready ones.
                         Purpose::Handshake if rested > ports.0.reserve() => prop_assert!(taken.is_some()),
                         Purpose::Handshake => prop_assert!(rested > 0 || taken.is_none()),
+                        Purpose::Opening => prop_assert_eq!(taken.is_some(), rested > 0),
                     }
                     if let Some(port) = taken {
                         prop_assert!(!out.contains(&port), "{port} is out already");
                         let at = free.iter().position(|f| f.0 == port).unwrap();
                         let (_, rested_ms, ready_ms) = free.swap_remove(at);
-                        let from_ms = if purpose == Purpose::Handshake { rested_ms } else { ready_ms };
+                        let syn = matches!(purpose, Purpose::Handshake | Purpose::Opening);
+                        let from_ms = if syn { rested_ms } else { ready_ms };
                         prop_assert!(from_ms <= now_ms, "before its time");
                         out.push(port);
                     }
@@ -345,8 +347,7 @@ proptest! {
             }
             prop_assert_eq!(ports.free(), 16 - out.len());
             let rested = free.iter().filter(|f| f.1 <= now_ms).count();
-            prop_assert!(ports.has_one(now_ms) || rested <= ports.0.reserve());
-            prop_assert!(!ports.has_one(now_ms) || rested > 0);
+            prop_assert_eq!(ports.has_one(now_ms), rested > 0);
             let half_open = half.first().map(|(oldest, _)| (*oldest, half.len()));
             prop_assert_eq!(ports.0.half_open(&ports.1), half_open);
             let resting = ports.0.remembered();

@@ -267,7 +267,7 @@ impl Engine {
         let numbers = adopter.numbers;
         if self.emit_probe(leg, numbers, out) {
             self.counters.add(Counter::ProbesSent);
-            self.backends[usize::from(index)].adopter.is_probed();
+            self.backends[usize::from(index)].adopter.is_probed(now);
         }
     }
 

@@ -105,9 +105,9 @@ impl Engine {
         let policy = &self.policies[usize::from(flow.policy)];
         let owner = &self.backends[usize::from(flow.owner.backend)];
         self.policy_rescues(id)
-            && !self.keys.is_empty()
+            && self.hands_over(flow.policy)
             && policy.listed
-            && (policy.ever_adoptable(flow.is_v6(), &self.backends) || owner.adopter.ever_ready)
+            && (policy.ever_takes_over(flow.is_v6(), &self.backends) || owner.adopter.ever_ready)
     }
 
     /// Whether policy allows to execute the outstanding request once more.
@@ -198,10 +198,10 @@ impl Engine {
         except: Option<u16>,
         out: &mut impl Output,
     ) -> Option<Leg> {
-        if self.keys.is_empty() || out.frame().is_none() {
+        let flow = &self.flows[id];
+        if !self.hands_over(flow.policy) || out.frame().is_none() {
             return None;
         }
-        let flow = &self.flows[id];
         let policy: &Policy = &self.policies[usize::from(flow.policy)];
         let v6 = flow.is_v6();
         let chosen = match self.held_elsewhere(now, id, except) {
@@ -211,22 +211,36 @@ impl Engine {
             None => policy.choose_rescue(v6, except, &self.backends, now, &mut self.rng),
         };
         let Some(target) = chosen else {
-            if policy.someone_adopts(v6, except, &self.backends, now) {
+            if policy.someone_takes_over(v6, except, &self.backends, now) {
                 self.counters.add(Counter::AdoptionsDelayed);
             }
             return None;
         };
-        self.take_leg(now, id, target)
+        self.idle_leg_to(now, id, target)
     }
 
-    /// A port towards `target` for a flow without a request of its own.
+    /// A leg to `target` for a flow that moves without a request of its own.
+    pub(crate) fn idle_leg_to(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
+        let hop = self.backends[usize::from(target)].hop?;
+        self.hops.mac(hop)?;
+        let leg = self.leg_to_heir(now, id, target, true).ok()?;
+        self.given_without_request(now, id, leg);
+        Some(leg)
+    }
+
+    /// A leg to `target` on which the flow goes on as it is, wherever it stands.
     pub(crate) fn take_leg(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
         let hop = self.backends[usize::from(target)].hop?;
         self.hops.mac(hop)?;
         let leg = self.take_port(now, target, Purpose::Rescue)?;
+        self.given_without_request(now, id, leg);
+        Some(leg)
+    }
+
+    fn given_without_request(&mut self, now: Instant, id: FlowId, leg: Leg) {
+        let target = leg.backend;
         self.backends[usize::from(target)].budget.spend(now);
         self.client_goes(id, target);
-        Some(leg)
     }
 
     pub(crate) fn count_lost(&mut self, id: FlowId, why: Lost) {

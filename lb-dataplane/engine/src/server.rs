@@ -49,9 +49,19 @@ impl Engine {
             port: number,
         };
         match self.legs.used_by(leg) {
+            Some(Use::Owner(id)) if self.flows[id].bits.has(Bits::ASIDE) => {
+                let segment = &self.as_client_sees(leg, frame, segment);
+                self.on_owner(now, frame, segment, id, out)
+            }
             Some(Use::Owner(id)) => self.on_owner(now, frame, segment, id, out),
-            Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id, out),
-            Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),
+            Some(Use::Standby(id)) => {
+                let segment = &self.as_client_sees(leg, frame, segment);
+                self.on_standby(now, frame, segment, id, out)
+            }
+            Some(Use::Closing(id)) => {
+                let segment = &self.as_client_sees(leg, frame, segment);
+                self.on_closing(now, frame, segment, id, out)
+            }
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
             Some(Use::LivenessProbe) => {
                 self.answer_to_liveness_probe(now, frame, segment, leg, out)
@@ -68,6 +78,14 @@ impl Engine {
         }
     }
 
+    /// What came from a leg, with the client's numbers if the leg is translated.
+    fn as_client_sees(&self, leg: Leg, frame: &mut [u8], segment: &Segment) -> Segment {
+        match self.shifts.of(leg) {
+            Some(shift) => shift.to_client(frame, segment),
+            None => *segment,
+        }
+    }
+
     #[inline]
     pub(crate) fn on_owner(
         &mut self,
@@ -81,6 +99,9 @@ impl Engine {
         match self.flows[id].state {
             State::SynSent => return self.answer_to_syn(now, frame, segment, id, out),
             State::Adopting | State::AdoptingIdle => {
+                if self.flows[id].progress.is_opening() {
+                    return self.answer_to_opening(now, frame, segment, id, out);
+                }
                 if let Judged::Done(verdict) = self.answer_to_adoption(now, frame, segment, id, out)
                 {
                     return verdict;
@@ -93,6 +114,9 @@ impl Engine {
         }
         if segment.flags.has(Flags::RST) {
             return self.owner_resets(now, frame, segment, id, out);
+        }
+        if segment.flags.has(Flags::SYN) && self.flows[id].progress.is(Mark::Translated) {
+            return self.opened_again(id, out);
         }
         let flow = &mut self.flows[id];
         if !flow.server_may_send(segment.seq) {

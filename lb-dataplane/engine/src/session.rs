@@ -16,7 +16,7 @@ use crate::{
     Engine, Output, counters::Counter, flow::Bits, handover::Restored, ids::FlowId, pins::PinReason,
 };
 use baton_guard::{PRELUDE_MAX, Prelude, prelude_reply_matches};
-use baton_packet::{Flags, Segment, SeqNumber, build_segment};
+use baton_packet::{Flags, Segment, SeqNumber};
 
 impl Engine {
     fn prelude(&self, id: FlowId, bytes: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
@@ -65,8 +65,9 @@ impl Engine {
         spec.timestamps =
             Self::client_stamps(flow).map(|(_, echo)| (self.first_client_ts(id), echo));
         spec.payload = &bytes[..usize::from(prelude.len)];
+        let owner = flow.owner;
         self.counters.add(Counter::SessionsRestored);
-        self.emit(out, |buffer| build_segment(buffer, &spec));
+        self.emit_to(owner, spec, out);
     }
 
     /// Judges a segment of a new owner whose session is being restored.

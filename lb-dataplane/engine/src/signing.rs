@@ -29,6 +29,10 @@ impl Engine {
             if backend.keyring.renew(&self.keys) {
                 // `Ready` was said to another key: who does not know this one would drop adoptions.
                 backend.adopter.forget(0);
+                if self.keys.is_empty() {
+                    // Nobody is asked.
+                    backend.adopter.stop();
+                }
                 self.probes.by(0);
             }
         }

@@ -67,7 +67,11 @@ impl Engine {
             Action::SendSyn => self.send_syn(id, out),
             Action::SendAdoption => {
                 self.adoption_leaves(now, id);
-                self.send_adoption(now, id, out);
+                if self.flows[id].progress.is(Mark::Opening) {
+                    self.send_opening(id, out);
+                } else {
+                    self.send_adoption(now, id, out);
+                }
             }
             Action::SendKeepalive => self.send_keepalive(id, out),
             Action::SendFin => self.send_fin_to_client(id, out),

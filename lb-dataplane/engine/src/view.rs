@@ -135,6 +135,11 @@ impl Engine {
                 u64::from(self.closing.limit()),
             ),
             (
+                "translated_legs",
+                u64::from(self.shifts.used()),
+                u64::from(self.shifts.limit()),
+            ),
+            (
                 "open_forgets",
                 u64::from(self.forgets.used()),
                 u64::from(self.forgets.limit()),

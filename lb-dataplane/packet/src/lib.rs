@@ -46,6 +46,7 @@ mod piece;
 mod plain;
 mod rewrite;
 mod seq;
+mod shift;
 mod types;
 mod view;
 
@@ -70,6 +71,7 @@ pub use piece::part_of_segment;
 pub use plain::{Ends, Plain, is_stamped, plain, plain_ends, readdress};
 pub use rewrite::{Rewrite, RewriteError, clear_fin, rewrite_tcp};
 pub use seq::SeqNumber;
+pub use shift::Shift;
 pub use types::{Flags, Mac, ether_dst, ether_src};
 pub use view::{Decoded, IcmpError, IcmpKind, Segment, UdpDatagram};
 

@@ -6,9 +6,10 @@
 
 use crate::{
     Segment,
-    bytes::{array, array_mut},
-    checksum::{TCP_CHECK, sum, update},
+    bytes::array_mut,
+    checksum::{TCP_CHECK, finish, sum, sum_inverted, sum_words},
     decode::TCP_BYTES,
+    rewrite::patch,
 };
 
 const END: u8 = 0;
@@ -16,7 +17,9 @@ pub(crate) const NOP: u8 = 1;
 pub(crate) const MSS: u8 = 2;
 pub(crate) const WINDOW_SCALE: u8 = 3;
 pub(crate) const SACK_PERMITTED: u8 = 4;
-const TIMESTAMPS: u8 = 8;
+/// Selective acknowledgements (RFC 2018).
+pub(crate) const SACK: u8 = 5;
+pub(crate) const TIMESTAMPS: u8 = 8;
 const MPTCP: u8 = 30;
 const FAST_OPEN: u8 = 34;
 /// Accurate ECN, with its counters in one order and in the other (RFC 9768 section 3.2.3).
@@ -178,46 +181,62 @@ pub fn strip_options(frame: &mut [u8], seg: &Segment, strip: &[u8]) -> bool {
     !plain && strip_walk(frame, seg, strip)
 }
 
-fn unwanted(item: &Item<'_>, strip: &[u8]) -> bool {
-    strip.contains(&item.kind)
-        || (matches!(item.kind, EXPERIMENT_1 | EXPERIMENT_2)
-            && experiment(item.value) == Some(EXPERIMENT_FAST_OPEN)
+fn unwanted(kind: u8, value: &[u8], strip: &[u8]) -> bool {
+    strip.contains(&kind)
+        || (matches!(kind, EXPERIMENT_1 | EXPERIMENT_2)
+            && experiment(value) == Some(EXPERIMENT_FAST_OPEN)
             && strip.contains(&FAST_OPEN))
 }
 
 fn strip_walk(frame: &mut [u8], seg: &Segment, strip: &[u8]) -> bool {
-    let start = usize::from(seg.l4) + TCP_BYTES;
-    let Some(options) = frame.get_mut(start..usize::from(seg.payload)) else {
-        return false;
-    };
-    // The options start at an even offset of the checksummed bytes and fill whole words, so their
-    // sum before and after is what the checksum needs.
-    let before = sum(options);
     let mut changed = false;
-    let mut at = 0;
-    while let Some(item) = (Walk { options, at }).next() {
-        let (from, to) = (item.at, item.at + 2 + item.value.len());
-        if unwanted(&item, strip) {
+    let delta = change_options(frame, seg, |kind, option| {
+        if unwanted(kind, option.get(2..).unwrap_or_default(), strip) {
             changed = true;
-            if let Some(bytes) = options.get_mut(from..to) {
-                bytes.fill(NOP);
-            }
+            option.fill(NOP);
         }
-        at = to;
-    }
-    if changed {
-        let delta = complement(before) + sum(options);
-        let field_at = usize::from(seg.l4) + TCP_CHECK;
-        if let Some(old) = array::<2>(frame, field_at).copied()
-            && let Some(field) = array_mut::<2>(frame, field_at)
-        {
-            *field = update(u16::from_ne_bytes(old), delta).to_ne_bytes();
-        }
+    });
+    if changed && let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) {
+        patch(tcp, TCP_CHECK, delta);
     }
     changed
 }
 
+/// Lets `change` write to each option, of which it gets the kind and all bytes, and says what that
+/// adds to the sum of a checksum.
+#[inline]
+pub(crate) fn change_options(
+    frame: &mut [u8],
+    seg: &Segment,
+    mut change: impl FnMut(u8, &mut [u8]),
+) -> u64 {
+    let start = usize::from(seg.l4) + TCP_BYTES;
+    let Some(options) = frame.get_mut(start..usize::from(seg.payload)) else {
+        return 0;
+    };
+    if options.len() == 12
+        && let Some(all) = options.first_chunk_mut::<12>()
+        && all.starts_with(&NOP_NOP_TIMESTAMPS)
+    {
+        let before = *all;
+        change(TIMESTAMPS, &mut all[2..]);
+        return sum_inverted(&before) + sum_words(all);
+    }
+    // The options start at an even offset of the checksummed bytes and fill whole words, so their
+    // sum before and after is what the checksum needs.
+    let before = sum(options);
+    let mut at = 0;
+    while let Some(item) = (Walk { options, at }).next() {
+        let (kind, from, to) = (item.kind, item.at, item.at + 2 + item.value.len());
+        if let Some(option) = options.get_mut(from..to) {
+            change(kind, option);
+        }
+        at = to;
+    }
+    complement(before) + sum(options)
+}
+
 /// What takes a sum away again.
 fn complement(sum: u64) -> u64 {
-    u64::from(crate::checksum::finish(sum))
+    u64::from(finish(sum))
 }

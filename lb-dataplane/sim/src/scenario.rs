@@ -56,6 +56,8 @@ pub struct Scenario {
     pub stale: Vec<(usize, u16, u32)>,
     /// Pods whose adopters mark the last segments of a process that exits.
     pub exit_marks: Vec<bool>,
+    /// Pods that have an adopter.
+    pub adopts: Vec<bool>,
     /// Pods whose applications hand connections on and take them.
     pub cooperates: Vec<bool>,
     /// On which node each pod is.

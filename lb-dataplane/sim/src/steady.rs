@@ -161,6 +161,7 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
         smol: vec![None; clients],
         stale: Vec::new(),
         exit_marks: vec![true; pods],
+        adopts: vec![true; pods],
         cooperates: vec![false; pods],
         nodes: vec![0; pods],
         between_nodes: vec![false; pods],

@@ -17,7 +17,7 @@ use crate::{
 };
 use baton_api::{
     Affinity, Algorithm, BackendFailure, ClientIp, Drain, Health, Limits, Micros, Migration,
-    MigrationMode, OnDeadline, OnStall, Policy, Protocol, Timeouts,
+    MigrationMode, MoveMethod, OnDeadline, OnStall, Policy, Protocol, Timeouts,
 };
 use std::net::SocketAddr;
 
@@ -78,6 +78,7 @@ impl Scenario {
             smol: smol(seed, &mut client_specs),
             stale: stale(seed, pods, ports),
             exit_marks: exit_marks(seed, pods),
+            adopts: adopts(seed, pods),
             cooperates: cooperates(seed, pods),
             nodes: nodes(seed, pods),
             between_nodes: between_nodes(seed, pods),
@@ -141,6 +142,13 @@ fn stale(seed: u64, pods: usize, ports: u16) -> Vec<(usize, u16, u32)> {
 fn exit_marks(seed: u64, pods: usize) -> Vec<bool> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0xe817_3a4c);
     let share = [0, 50, 100][rng.usize(..3)];
+    (0..pods).map(|_| rng.u32(..100) < share).collect()
+}
+
+/// All pods, none, or some have an adopter. A draw of its own.
+fn adopts(seed: u64, pods: usize) -> Vec<bool> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xad09_7e40);
+    let share = [0, 50, 100, 100, 100][rng.usize(..5)];
     (0..pods).map(|_| rng.u32(..100) < share).collect()
 }
 
@@ -288,6 +296,11 @@ fn vary_later(policy: &mut Policy, rng: &fastrand::Rng) {
     if policy.algorithm != Algorithm::Maglev && rng.u32(..4) == 0 {
         policy.algorithm = Algorithm::Random;
     }
+    policy.migration.method = match rng.u32(..4) {
+        0 => MoveMethod::Adoption,
+        1 => MoveMethod::Translation,
+        _ => MoveMethod::Auto,
+    };
 }
 
 fn limits(d: &mut Draw) -> Limits {

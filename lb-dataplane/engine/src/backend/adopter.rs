@@ -15,7 +15,7 @@ use crate::{
     clock::Instant,
     timing::{PROBE_OTHER_MS, READY_HOLDS_MS, UNANSWERED_MAX},
 };
-use baton_api::Adoptability;
+use baton_api::{Adoptability, MoveMethod};
 use baton_packet::{Reason, SeqNumber};
 
 /// What is known of a backend's adopter.
@@ -55,6 +55,10 @@ pub(crate) struct Adopter {
     pub(crate) due_ms: u64,
     /// Probes since anything was known, none of them answered.
     unanswered: u8,
+    /// One was sent, ever.
+    asked: bool,
+    /// Its pod answered a SYN with less than clients were promised: no timestamps.
+    pub(crate) unlike: bool,
     /// It said Ready once.
     pub(crate) ever_ready: bool,
     /// The number of the pod's network namespace, which its adopter wants to see in what it acts
@@ -71,6 +75,34 @@ impl Adopter {
         matches!(self.finding, Finding::Ready { until_ms } if now.ms() < until_ms)
     }
 
+    /// Whether the pod can take a connection over now, by one of the policy's methods.
+    #[inline]
+    pub(crate) fn takes_over(&self, now: Instant, method: MoveMethod) -> bool {
+        match method {
+            MoveMethod::Adoption => self.adoptable(now),
+            MoveMethod::Translation => self.may_open(),
+            MoveMethod::Auto => self.adoptable(now) || (self.may_open() && self.cannot_adopt(now)),
+        }
+    }
+
+    /// Nothing is known against a handshake with the pod.
+    fn may_open(&self) -> bool {
+        let nobody = [Reason::NoListener, Reason::AcceptQueueFull].map(Finding::Refused);
+        !self.unlike && !nobody.contains(&self.finding)
+    }
+
+    /// Nobody can be expected to say soon that it can: it said why not, has not answered for long,
+    /// or is not asked at all.
+    fn cannot_adopt(&self, now: Instant) -> bool {
+        match self.finding {
+            Finding::Refused(_) | Finding::NoAdopter | Finding::Silent => true,
+            Finding::Unknown => !self.asked || self.unanswered >= UNANSWERED_MAX,
+            Finding::Ready { until_ms } => {
+                now.ms() >= until_ms && self.unanswered >= UNANSWERED_MAX
+            }
+        }
+    }
+
     /// Whether it ever answered: silence now means something.
     pub(crate) fn ever_answered(&self) -> bool {
         self.ever_ready || !matches!(self.finding, Finding::Unknown | Finding::Silent)
@@ -85,8 +117,10 @@ impl Adopter {
     }
 
     /// A probe left.
-    pub(crate) fn is_probed(&mut self) {
-        if self.finding == Finding::Unknown {
+    pub(crate) fn is_probed(&mut self, now: Instant) {
+        self.asked = true;
+        let lapsed = matches!(self.finding, Finding::Ready { until_ms } if now.ms() >= until_ms);
+        if lapsed || self.finding == Finding::Unknown {
             self.unanswered = self.unanswered.saturating_add(1);
         }
     }
@@ -94,6 +128,7 @@ impl Adopter {
     /// What a probe or an adoption found. Who is ready is asked again at that time, others soon.
     pub(crate) fn found(&mut self, now: Instant, finding: Finding, ready_due_ms: u64) {
         self.finding = finding;
+        self.unanswered = 0;
         let ready = matches!(finding, Finding::Ready { .. });
         self.ever_ready |= ready;
         self.due_ms = if ready {
@@ -120,6 +155,7 @@ impl Adopter {
     /// it.
     pub(crate) fn stop(&mut self) {
         self.finding = Finding::Unknown;
+        (self.asked, self.unlike) = (false, false);
         self.numbers = Default::default();
         self.due_ms = 0;
     }

@@ -33,7 +33,10 @@ impl Deciding<'_> {
         let (boundary, next) = (numbers.adoption_expects, numbers.adoption_sends);
         let Reply { seq, ack, data, .. } = reply;
         if reply.rst && ack.is_none() {
-            return self.bare_reset(seq);
+            return match self.view.progress.is(Mark::Opening) {
+                true => self.opened_is_gone(seq),
+                false => self.bare_reset(seq),
+            };
         }
         // One byte before the expected one are zero-window and keepalive probes.
         let expected = (-1..=WINDOW_MAX).contains(&seq.since(next)) && !reply.syn;
@@ -129,6 +132,13 @@ impl Deciding<'_> {
         }
     }
 
+    /// A kernel without the socket that we opened: what became of the request is unknown.
+    fn opened_is_gone(&mut self, seq: SeqNumber) {
+        if seq == self.view.numbers.adoption_sends {
+            self.fate_unknown(Lost::FateUnknown);
+        }
+    }
+
     pub(super) fn refused(&mut self, reason: Reason, expects: SeqNumber, replaced_before: bool) {
         let distrusted =
             reason == Reason::AlreadyAdopted && !self.safe.already_adopted_is_no_refusal;
@@ -158,7 +168,7 @@ impl Deciding<'_> {
 
     /// Another socket is on the new leg's tuple. `refused`: the adopter says so, and created
     /// nothing.
-    fn stale_in_the_way(&mut self, refused: bool) {
+    pub(super) fn stale_in_the_way(&mut self, refused: bool) {
         if self.one_more_try() && self.view.another_port {
             self.step(Event::TupleTaken);
         } else if refused {
@@ -218,7 +228,7 @@ impl Deciding<'_> {
         self.step(event);
     }
 
-    fn one_more_try(&mut self) -> bool {
+    pub(super) fn one_more_try(&mut self) -> bool {
         let most = self.view.tries_max;
         let progress = self.progress();
         progress.tries += 1;
@@ -227,16 +237,23 @@ impl Deciding<'_> {
 
     /// Silence, or what says no more.
     pub(super) fn silence(&mut self) {
-        if self.progress().refusals > 0 || (self.view.overdue && self.may_replay_again()) {
+        let opens = self.view.progress.is(Mark::Opening);
+        if self.view.is_opening() {
+            self.opening_silent();
+        } else if self.progress().refusals > 0 || (self.view.overdue && self.may_replay_again()) {
             // Some adoptions were refused, another one met silence; or policy does not want to wait
             // any longer.
             self.fate_unknown(Lost::FateUnknown);
         } else if self.one_more_try() {
             self.with(Effect::ProbeLiveness);
-            self.with(Effect::ForgetInFront);
+            if !opens {
+                self.with(Effect::ForgetInFront);
+            }
             self.step(Event::Doubt);
         } else {
-            self.with(Effect::AdopterSilent);
+            if !opens {
+                self.with(Effect::AdopterSilent);
+            }
             self.fate_unknown(Lost::FateUnknown);
         }
     }

@@ -25,6 +25,7 @@
 mod answer;
 mod client;
 mod ending;
+mod opening;
 mod orphan;
 mod release;
 mod transfer;
@@ -35,8 +36,8 @@ pub use ending::{Reset, challenge, judge_reset};
 pub use release::{answers_release, may_be_released};
 pub use transfer::{is_left_over, may_be_transferred, shows_heir};
 pub use types::{
-    Decision, Effect, End, Input, Mark, Numbers, Progress, Reply, Restored, Safeguards, Talk, Then,
-    View,
+    Decision, Effect, End, Input, Mark, Numbers, Opening, Progress, Reply, Restored, Safeguards,
+    Talk, Then, View,
 };
 
 use crate::{
@@ -56,6 +57,7 @@ pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
     };
     match input {
         Input::Reply(reply) => it.reply(reply),
+        Input::Opening(answer) => it.opening(answer),
         Input::Restored(restored) => it.restored(restored),
         Input::Refused {
             reason,

@@ -8,13 +8,15 @@ use crate::states::State;
 use baton_packet::SeqNumber;
 
 /// Whether a flow's request may be asked back: all of it is there and kept, nothing is answered,
-/// and nobody has said that it stays.
+/// and nobody has said that it stays. On a translated leg nobody is asked: what the adopter signs
+/// has the pod's numbers.
 #[must_use]
 pub fn may_be_released(view: &View) -> bool {
     view.state == State::Request
         && view.outstanding
         && view.kept_whole
         && !view.pinned
+        && !view.progress.is(Mark::Translated)
         && !view.progress.is(Mark::ReleaseSettled)
 }
 

@@ -57,6 +57,11 @@ pub enum Mark {
     CopiesOwed = 1 << 9,
     /// The last move was a transfer. Nothing depends on it: it is told.
     HandedOn = 1 << 10,
+    /// The present owner's leg was opened, or is being opened, by a handshake of ours instead of an
+    /// adoption.
+    Opening = 1 << 11,
+    /// And the pod has answered: its numbers are shifted on that leg.
+    Translated = 1 << 12,
 }
 
 impl Progress {
@@ -79,6 +84,12 @@ impl Progress {
         let was = self.is(mark);
         self.set(mark, false);
         was
+    }
+
+    /// The owner's leg is being opened by a handshake that the pod has not answered.
+    #[must_use]
+    pub const fn is_opening(&self) -> bool {
+        self.is(Mark::Opening) && !self.is(Mark::Translated)
     }
 
     /// What was sent to a leg before, and came from it, is not about this one.
@@ -136,6 +147,19 @@ pub struct Talk {
     pub complete: bool,
 }
 
+/// What comes of a handshake with a pod that shall take a flow over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// The pod agreed, and its numbers are known.
+    Opened,
+    /// It agreed to less than the client was promised, or there is no room for its numbers.
+    Unlike,
+    /// Its kernel refused.
+    Refused,
+    /// Another socket is on the pair, and expects this number.
+    Stale(SeqNumber),
+}
+
 /// What a decision looks at.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
@@ -179,6 +203,13 @@ impl View {
     #[must_use]
     pub fn may_replay(&self) -> bool {
         self.replay_allowed && self.kept_whole
+    }
+
+    /// The owner's leg is being opened, and the pod has not answered: it was sent a SYN, and
+    /// nothing of any request.
+    #[must_use]
+    pub fn is_opening(&self) -> bool {
+        self.progress.is_opening()
     }
 
     /// Whether an adopter's answer is to the open adoption: it has its numbers, swapped.
@@ -317,6 +348,8 @@ pub enum Restored {
 pub enum Input {
     /// A segment from an unconfirmed owner, not from its adopter.
     Reply(Reply),
+    /// An answer to our SYN from an owner whose leg is being opened.
+    Opening(Opening),
     /// The replies to what restores a session were judged, as [`Then::JudgeSession`] asked.
     Restored(Restored),
     /// The adopter refused, authenticated and with the adoption's numbers.
@@ -417,6 +450,10 @@ pub enum Effect {
     AdopterRefused(Reason),
     /// Its adopter is silent.
     AdopterSilent,
+    /// The owner's pod refused a handshake.
+    OpeningRefused,
+    /// It agrees to less than clients were promised.
+    OpeningUnlike,
     /// Reset the socket in the way, which expects this number.
     ResetStale(SeqNumber),
     /// Wait a little for the answer to the second adoption.

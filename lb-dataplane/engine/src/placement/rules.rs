@@ -21,7 +21,7 @@ pub(crate) fn choose(
 ) -> Option<Choice> {
     let mut in_flight = [0; LIMIT_BACKENDS_PER_POLICY];
     let mut known = 0;
-    for seat in (0..count).map(&seat).filter(|s| s.usable && s.adopts) {
+    for seat in (0..count).map(&seat).filter(|s| s.usable && s.takes_over) {
         in_flight[known] = seat.load.outstanding;
         known += 1;
     }
@@ -41,7 +41,7 @@ pub(crate) fn choose(
     for at in std::iter::once(owner).chain((start..count).chain(0..start)) {
         let this = seat(at);
         let lower = best.is_none_or(|(_, best)| cost(&this) < cost(&best));
-        if this.usable && this.adopts && lower {
+        if this.usable && this.takes_over && lower {
             best = Some((at, this));
         }
     }

@@ -119,7 +119,7 @@ impl Run<'_> {
             flows: self.flows[at],
             weight: 256,
             usable: at < self.pods,
-            adopts: at < self.pods,
+            takes_over: at < self.pods,
         }
     }
 

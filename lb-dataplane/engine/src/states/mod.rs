@@ -110,6 +110,8 @@ names! {
         RefusedAll,
         /// Another socket is on the new leg's tuple.
         TupleTaken,
+        /// The new owner has answered our SYN.
+        Opened,
         /// Silence or a bare RST, and tries are left: ask again.
         Doubt,
         /// The request may have been executed; policy allows to execute it again, and the old owner
@@ -166,7 +168,8 @@ names! {
         ReplayKept,
         /// Send the client's SYN to the owner leg.
         SendSyn,
-        /// Send the adoption segment to the owner leg, and what restores the session.
+        /// Send the adoption segment to the owner leg, and what restores the session. To one that
+        /// is opened by a handshake: our SYN, or what ends the handshake.
         SendAdoption,
         /// Send a keepalive to the owner leg: its answer confirms an adoption without a request.
         SendKeepalive,

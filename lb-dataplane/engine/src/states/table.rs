@@ -86,6 +86,7 @@ table! {
     Adopting + RefusedNext => Adopting [RequestForgotten, Redirect, RequestBegins, SendAdoption, ReplayKept, ArmAdoption] Absorb;
     Adopting + RefusedAll => Orphan [RequestForgotten, DropStandby, ArmRescue] Absorb;
     Adopting + TupleTaken => Adopting [RenewPort, SendAdoption, ReplayKept, ArmAdoption] Absorb;
+    Adopting + Opened => Adopting [SendAdoption, ReplayKept, ArmAdoption] Absorb;
     Adopting + Doubt => Adopting [SendAdoption, ReplayKept, ArmAdoption] Absorb;
     Adopting + FateUnknownReplay => Request [RequestForgotten, ResetOwner, ResumeStandby, RequestBegins, ReplayKept, ArmIdle] Absorb;
     Adopting + FateUnknownNext => Orphan [RequestForgotten, DropStandby, ArmRescue] Absorb;
@@ -98,6 +99,7 @@ table! {
     AdoptingIdle + RefusedAll => Orphan [DropStandby, ArmRescue] Absorb;
     AdoptingIdle + FateUnknownReset => Gone [DropKept, ResetClient, ResetOwner, ResetStandby, Release] Absorb;
     AdoptingIdle + TupleTaken => AdoptingIdle [RenewPort, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
+    AdoptingIdle + Opened => AdoptingIdle [SendAdoption, SendKeepalive, ArmAdoption] Absorb;
     AdoptingIdle + Doubt => AdoptingIdle [SendAdoption, SendKeepalive, ArmAdoption] Absorb;
     AdoptingIdle + ClientData => Adopting [RequestBegins] Forward;
     AdoptingIdle + ClientFin => Adopting [] Forward;

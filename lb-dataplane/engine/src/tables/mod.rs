@@ -1,6 +1,6 @@
 //! The engine's tables that are slabs with an order of their own: who has affinity, what waits for
-//! a window, legs that close, segments that came early, open Forgets and transfers,
-//! guards' trackers.
+//! a window, legs that close, segments that came early, open Forgets and transfers, guards'
+//! trackers, what is added to the numbers of translated legs.
 //!
 //! Owns their memory, all of it reserved at start, and who is next in each. It knows no engine and
 //! no packet: what an entry means is for the module of the same matter.
@@ -11,6 +11,7 @@ mod closings;
 mod earlies;
 mod forgets;
 mod guards;
+mod shifts;
 mod transfers;
 
 pub(crate) use affinities::{Affinities, NOBODY, NOWHERE};
@@ -21,4 +22,5 @@ pub(crate) use closings::{Closing, ClosingLeg};
 pub(crate) use earlies::Early;
 pub(crate) use forgets::{FORGETS_MAX, Forgets, Open};
 pub(crate) use guards::{From, Guards, guard_of};
+pub(crate) use shifts::Shifts;
 pub(crate) use transfers::{Stage, Transfer, Transfers};

@@ -44,3 +44,4 @@ mod session;
 mod sift;
 mod sources;
 mod transfer;
+mod translation;

@@ -10,5 +10,6 @@ mod decode;
 mod icmp;
 mod options;
 mod rewrite;
+mod shift;
 mod support;
 mod vectors;

@@ -12,6 +12,8 @@ use baton_packet::{Flags, SeqNumber};
 
 /// Linux `tcp_invalid_ratelimit`: answers to segments out of the window, one in this time.
 const OUT_OF_WINDOW_PAUSE: Time = 500 * MS;
+/// By then a kernel has given a handshake up (Linux `tcp_synack_retries`: 5).
+const SYN_ACK_AGE_MAX_MS: u32 = 63_000;
 /// Duplicate acknowledgements that mean a loss (RFC 5681 section 3.2).
 const DUP_ACKS: u8 = 3;
 
@@ -74,7 +76,7 @@ impl Socket {
             self.rto_at = Some(now);
             return Effect::None;
         }
-        let stale = self.paws_rejects(seg);
+        let stale = self.paws_rejects(seg) || self.echoes_another(now, seg);
         if stale || !self.in_window(seg) {
             if !seg.flags.has(Flags::RST) {
                 self.ack_now = true;
@@ -104,6 +106,13 @@ impl Socket {
         self.snd_wl1 = seg.seq;
         self.in_connected(now, seg, out);
         Effect::Opened
+    }
+
+    /// A timestamp that no SYN-ACK of ours had (Linux from 6.15: `tsecr_reject`).
+    fn echoes_another(&self, now: Time, seg: &Seg<'_>) -> bool {
+        let since = |echo: u32| self.stamp(now).wrapping_sub(echo);
+        let echo = seg.stamps.filter(|_| self.stamps).map(|(_, echo)| echo);
+        echo.is_some_and(|echo| echo != 0 && since(echo) > SYN_ACK_AGE_MAX_MS)
     }
 
     /// Linux `tcp_timewait_state_process`.

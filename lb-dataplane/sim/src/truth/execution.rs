@@ -11,6 +11,9 @@ use baton_packet::SeqNumber;
 /// How often one request may be executed where policy allows more than once: `REPLAYS_MAX` more
 /// (`engine/src/rescue.rs`).
 const EXECUTIONS_MAX: usize = 3;
+/// What restores a session (`SELECT` with a number of one digit), and `+OK`.
+const PRELUDE_BYTES: u32 = 23;
+const PRELUDE_REPLY_BYTES: u32 = 5;
 
 impl Truth {
     /// An adoption leaves.
@@ -47,6 +50,52 @@ impl Truth {
             ));
         }
         Ok(())
+    }
+
+    /// A SYN leaves on a leg: a client's own, or the engine's for a pod that shall take its
+    /// connection over.
+    ///
+    /// # Errors
+    /// It does not begin at a request.
+    pub fn syn_leaves(&mut self, leg: (usize, u16), id: u32, seq: SeqNumber, own: bool) -> Checked {
+        let Some(conn) = self.conns.get(&id) else {
+            return Ok(());
+        };
+        let first = seq.add(1);
+        self.shifts.remove(&leg);
+        self.opening.remove(&leg);
+        let Some(next) = conn.server_next().filter(|_| own) else {
+            return Ok(());
+        };
+        // What restores a session goes in front of the request, and its reply in front of the
+        // response.
+        let restores = first.add(PRELUDE_BYTES);
+        let reply = if conn.is_boundary(first) {
+            0
+        } else if conn.is_boundary(restores) {
+            PRELUDE_REPLY_BYTES
+        } else {
+            return Err(format!(
+                "opening: connection {id} moves in the middle of a request"
+            ));
+        };
+        self.starts.insert(leg, first);
+        self.opening.insert(leg, (first, next.sub(reply)));
+        Ok(())
+    }
+
+    /// A pod answers a SYN.
+    pub fn opened(&mut self, leg: (usize, u16), seq: SeqNumber, ack: SeqNumber) {
+        if let Some((_, next)) = self.opening.get(&leg).filter(|(first, _)| *first == ack) {
+            let shift = next.0.wrapping_sub(seq.add(1).0);
+            self.shifts.entry(leg).or_insert(shift);
+        }
+    }
+
+    /// A number of a pod's as the client is to see it.
+    #[must_use]
+    pub fn as_client_sees(&self, leg: (usize, u16), seq: SeqNumber) -> SeqNumber {
+        seq.add(self.shifts.get(&leg).copied().unwrap_or(0))
     }
 
     /// A pod made a socket.

@@ -13,7 +13,7 @@ use crate::{
     pod::Cause,
     talk::{Language, Request, ResponseReader, Tag},
 };
-use baton_api::{BackendFailure, Protocol};
+use baton_api::{BackendFailure, Policy, Protocol};
 use baton_packet::SeqNumber;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -159,6 +159,8 @@ struct Rule {
     from: Time,
     failure: BackendFailure,
     protocol: Protocol,
+    /// Some pod could take a connection over.
+    someone: bool,
 }
 
 /// An execution.
@@ -181,6 +183,10 @@ pub struct Truth {
     had: BTreeSet<(usize, u32)>,
     /// The first byte that a leg's socket takes.
     starts: BTreeMap<(usize, u16), SeqNumber>,
+    /// Legs that the engine opened: the client's next byte for the pod, and where the client is to
+    /// see the pod's first one; and once the pod has answered, what lies between the two.
+    opening: BTreeMap<(usize, u16), (SeqNumber, SeqNumber)>,
+    shifts: BTreeMap<(usize, u16), u32>,
     executions: BTreeMap<Tag, Vec<Execution>>,
     rules: Vec<Rule>,
     adoptions: BTreeSet<(usize, u16, u32, u32)>,
@@ -205,6 +211,8 @@ impl Truth {
             legs: BTreeMap::new(),
             had: BTreeSet::new(),
             starts: BTreeMap::new(),
+            opening: BTreeMap::new(),
+            shifts: BTreeMap::new(),
             executions: BTreeMap::new(),
             rules: Vec::new(),
             adoptions: BTreeSet::new(),
@@ -215,11 +223,12 @@ impl Truth {
     }
 
     /// A snapshot is in force.
-    pub fn rule(&mut self, from: Time, failure: BackendFailure, protocol: Protocol) {
+    pub fn rule(&mut self, from: Time, policy: &Policy, someone: bool) {
         self.rules.push(Rule {
             from,
-            failure,
-            protocol,
+            failure: policy.on_backend_failure,
+            protocol: policy.protocol,
+            someone,
         });
     }
 
@@ -235,7 +244,9 @@ impl Truth {
     /// Whether a policy of the last moments passes every end of a backend on.
     #[must_use]
     pub fn ends_pass(&self, now: Time) -> bool {
-        let passes = |r: &Rule| r.failure == BackendFailure::Reset || r.protocol == Protocol::None;
+        let passes = |r: &Rule| {
+            r.failure == BackendFailure::Reset || r.protocol == Protocol::None || !r.someone
+        };
         self.any_rule(now.saturating_sub(SECOND), now, passes)
     }
 
@@ -330,6 +341,8 @@ impl Truth {
         self.had.insert((pod, conn));
         if self.legs.insert((pod, port), conn) != Some(conn) {
             self.starts.remove(&(pod, port));
+            self.shifts.remove(&(pod, port));
+            self.opening.remove(&(pod, port));
         }
     }
 

@@ -147,7 +147,7 @@ impl World {
 
     /// Whether another process listened before the end of the old one's connection could be judged.
     pub(super) fn restarted_soon(&self, end: &OwnerEnd) -> bool {
-        if self.scenario.exit_marks[end.pod] {
+        if self.scenario.exit_marks[end.pod] && self.scenario.adopts[end.pod] {
             // Its end is marked, and the next one's listener is another.
             return false;
         }
@@ -158,6 +158,7 @@ impl World {
 
     /// A FIN or RST of a pod comes in: whose owner's it is.
     pub(super) fn owner_ends(&mut self, pod: usize, port: u16, seq: SeqNumber) {
+        let seq = self.truth.as_client_sees((pod, port), seq);
         let Some((id, view)) = self.flow_on(pod, port, None, Some(seq)) else {
             return;
         };

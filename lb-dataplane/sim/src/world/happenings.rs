@@ -12,6 +12,7 @@ use crate::{
     tcp::wire::{Ends, Out as Segment, Seg, build, receive},
     trace::Party,
 };
+use baton_api::MoveMethod;
 use baton_engine::{Counter, Instant, Migrate};
 use baton_packet::{Adoption, Flags, MessageKind, Reason, SegmentSpec, SeqNumber, build_adoption};
 use std::net::SocketAddr;
@@ -39,7 +40,9 @@ impl World {
                 self.pods[i].kernel.adopter.stalled_since = Some(now);
             }
             Happening::Listen(i, on) => self.listen(i, on),
-            Happening::Adopter(i, on) => self.pods[i].kernel.adopter.attached = on,
+            Happening::Adopter(i, on) => {
+                self.pods[i].kernel.adopter.attached = on && self.scenario.adopts[i];
+            }
             Happening::Syncookies(i, on) => self.pods[i].kernel.adopter.syncookies = on,
             Happening::Listed(i, on) => {
                 self.listed[i] = on;
@@ -154,8 +157,10 @@ impl World {
                 Some(backend)
             })
             .collect();
-        self.truth
-            .rule(self.now, policy.on_backend_failure, policy.protocol);
+        let adopts = |i: usize| self.listed[i] && self.scenario.adopts[i];
+        let someone =
+            policy.migration.method != MoveMethod::Adoption || (0..self.pods.len()).any(adopts);
+        self.truth.rule(self.now, &policy, someone);
         self.snapshot.policies = vec![policy];
         self.snapshot.generation += 1;
         if let Err(error) = self.engine.apply(Instant(self.now), &self.snapshot) {

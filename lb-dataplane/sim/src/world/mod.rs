@@ -223,6 +223,7 @@ impl World {
                 let macs = (address::pod_mac(i), address::OUR_MAC);
                 let at = address::pod(v6, i);
                 let mut pod = Pod::new(i as u32, at, macs, spec.clone(), language, rng.u64(..));
+                pod.kernel.adopter.attached = scenario.adopts[i];
                 pod.kernel.adopter.told.marks_exits = scenario.exit_marks[i];
                 // Adopters that answer Forgets came later than marks.
                 pod.kernel.adopter.told.forgets = scenario.exit_marks[i];

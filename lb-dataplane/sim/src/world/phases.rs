@@ -46,7 +46,7 @@ impl World {
             self.restart(i, false);
             self.listen(i, true);
             self.pods[i].process.calm();
-            self.pods[i].kernel.adopter.attached = true;
+            self.pods[i].kernel.adopter.attached = self.scenario.adopts[i];
             self.pods[i].kernel.adopter.syncookies = true;
             self.set_pod_keys(i, epoch);
             (self.listed[i], self.draining[i], self.weights[i]) = (true, false, 1);

@@ -241,6 +241,9 @@ impl World {
                 let leg = seg.dst.port();
                 // An adopter's refusal looks like a reset, and is none.
                 let message = seg.options.starts_with(&[253, 28]);
+                if seg.flags.has(Flags::SYN | Flags::ACK) {
+                    self.truth.opened((pod, leg), seg.seq, seg.ack);
+                }
                 if seg.flags.any(Flags::FIN | Flags::RST) && !message {
                     self.owner_ends(pod, leg, seg.seq);
                 }
@@ -360,6 +363,10 @@ impl World {
                 Some(_) => Some((seg.seq.0, seg.ack.0)),
                 None => seg.flags.has(Flags::SYN).then_some((seg.seq.0, 0)),
             };
+            if message.is_none() && seg.flags.has(Flags::SYN) {
+                let checked = self.truth.syn_leaves((pod, port), conn, seg.seq, own);
+                self.expect(checked);
+            }
             let reset = seg.flags.has(Flags::RST);
             let checked = self.legs.sent(self.now, (pod, port), conn, start, reset);
             self.expect(checked);

@@ -1,0 +1,133 @@
+//! What is added to the numbers of translated legs, found by leg: most legs have no such thing, and
+//! need no memory for it.
+//!
+//! Owns the table, reserved at start. What a shift does to a segment is `baton_packet`'s; when a
+//! leg gets one is `opening`'s.
+
+use crate::{
+    ids::Leg,
+    index::{Hash, Index},
+    keyed::Keyed,
+};
+use baton_packet::Shift;
+
+/// How full the index may be, in percent: as that of all legs.
+const PERCENT: usize = 80;
+
+/// All shifts.
+pub(crate) struct Shifts {
+    index: Index,
+    keys: Keyed,
+    slots: Box<[Shift]>,
+    free: Vec<u32>,
+}
+
+impl Shifts {
+    /// For so many legs.
+    pub(crate) fn new(legs: u32, secret: (u64, u64)) -> Self {
+        Self {
+            index: Index::new(legs as usize, PERCENT),
+            keys: Keyed::new(secret, u64::MAX - 1),
+            slots: vec![Shift::default(); legs as usize].into_boxed_slice(),
+            free: (0..legs).rev().collect(),
+        }
+    }
+
+    /// A leg is its own mark, as in `legs`.
+    fn hash(keys: Keyed, mark: u32) -> Hash {
+        Hash {
+            place: keys.hash_number(mark),
+            mark,
+        }
+    }
+
+    fn hash_of(&self, leg: Leg) -> Hash {
+        Self::hash(
+            self.keys,
+            u32::from(leg.backend) << 16 | u32::from(leg.port),
+        )
+    }
+
+    fn slot(&self, leg: Leg) -> Option<u32> {
+        if self.used() == 0 {
+            return None;
+        }
+        self.index.find(self.hash_of(leg), |_| true)
+    }
+
+    /// That of a leg, if it is translated.
+    #[inline]
+    pub(crate) fn of(&self, leg: Leg) -> Option<Shift> {
+        Some(self.slots[self.slot(leg)? as usize])
+    }
+
+    /// A leg is translated from now on. False if there are too many.
+    #[must_use]
+    pub(crate) fn put(&mut self, leg: Leg, shift: Shift) -> bool {
+        debug_assert!(self.of(leg).is_none(), "constant for the leg's life");
+        let (hash, keys) = (self.hash_of(leg), self.keys);
+        let Some(slot) = self.free.pop() else {
+            return false;
+        };
+        let of = |_, mark| Some(Self::hash(keys, mark));
+        if !self.index.insert(hash, slot, of) {
+            self.free.push(slot);
+            return false;
+        }
+        self.slots[slot as usize] = shift;
+        true
+    }
+
+    /// It is no leg any more.
+    pub(crate) fn remove(&mut self, leg: Leg) {
+        if let Some(slot) = self.slot(leg)
+            && self.index.remove(self.hash_of(leg), slot)
+        {
+            self.free.push(slot);
+        }
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        (self.slots.len() - self.free.len()) as u32
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn as_many_as_it_is_made_for_are_found() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let (mut shifts, mut oracle) = (Shifts::new(500, (1, 2)), HashMap::new());
+        for turn in 0..20_000 {
+            let (backend, port) = (rng.u16(..64), 10_000 + rng.u16(..20));
+            let leg = Leg { backend, port };
+            assert_eq!(shifts.of(leg), oracle.get(&(backend, port)).copied());
+            if oracle.remove(&(backend, port)).is_some() {
+                shifts.remove(leg);
+            } else {
+                let shift = Shift {
+                    seq: turn,
+                    ..Shift::default()
+                };
+                assert_eq!(shifts.put(leg, shift), oracle.len() < 500);
+                if oracle.len() < 500 {
+                    oracle.insert((backend, port), shift);
+                }
+            }
+            assert_eq!(shifts.used() as usize, oracle.len());
+            assert_eq!(shifts.is_full(), oracle.len() == 500);
+        }
+        assert!(oracle.len() > 400, "{}", oracle.len());
+    }
+}

@@ -1,0 +1,598 @@
+//! Legs that are opened by a handshake: what the pod and the client each see, refusals and silence,
+//! and flows that move by both methods.
+
+use crate::common::{Conn, Dest, End, Sent, World, answer, conn::*};
+use baton_api::{MigrationMode, MoveMethod, Protocol};
+use baton_engine::{Counter, Lost};
+use baton_packet::{Flags, Reason};
+
+/// The first number of a pod that was sent our SYN, and how far its timestamps are ahead.
+const ISN: u32 = 0xffff_fff8;
+const CLOCK: u32 = 0x8000_0000;
+
+fn world(pods: usize) -> World {
+    World::of(pods, |p| p.migration.method = MoveMethod::Translation)
+}
+
+/// A SYN of ours for the connection, whose owner the pod is to be: its end, with its own numbers.
+fn opened(w: &World, c: &mut Conn, syn: &Sent) -> Conn {
+    assert!(syn.is(Flags::SYN), "{syn:?}");
+    take_leg(c, syn);
+    let mut p = c.clone();
+    (p.server, p.server_clock) = (ISN, CLOCK);
+    p.options.server_wscale = Some(5);
+    p.seq = syn.segment.seq.0;
+    let state = w.state(c).expect("a flow");
+    assert!(state.starts_with("Adopting"), "{state}");
+    p
+}
+
+/// A request with which the flow moves: our SYN leaves alone. The pod's end.
+fn opens(w: &mut World, c: &mut Conn, request: &[u8]) -> Conn {
+    let boundary = c.seq;
+    let sent = w.data(c, request);
+    let syn = one(sent);
+    let p = opened(w, c, &syn);
+    assert_eq!(syn.segment.seq.0, boundary.wrapping_sub(1));
+    p
+}
+
+/// Our SYN for a flow that moves without a request.
+fn until_syn(w: &mut World) -> Sent {
+    let sent = (0..150).map(|_| w.run_ms(1)).find(|sent| !sent.is_empty());
+    one(sent.expect("a SYN"))
+}
+
+/// The pod agrees; what leaves then.
+fn agrees(w: &mut World, p: &mut Conn) -> Vec<Sent> {
+    let sent = w.inject(&w.synack_wire(p).build());
+    p.seq = p.seq.wrapping_add(1);
+    p.server = p.server.wrapping_add(1);
+    sent
+}
+
+/// What ends the handshake, with the pod's numbers.
+fn ends_handshake(w: &World, p: &Conn, ack: &Sent) {
+    assert!(ack.is(Flags::ACK) && ack.data().is_empty(), "{ack:?}");
+    assert_eq!(
+        (ack.to, ack.segment.src_port),
+        (Dest::Pod(p.pod), p.leg.port())
+    );
+    assert_eq!((ack.segment.seq.0, ack.segment.ack.0), (p.seq, p.server));
+    if p.options.timestamps {
+        let (_, echo) = ack.stamps().expect("timestamps");
+        assert_eq!(echo, CLOCK + w.now.ms() as u32, "what it said");
+    }
+}
+
+/// A whole move: the pod's end, behind the request.
+fn moved(w: &mut World, c: &mut Conn, request: &[u8]) -> Conn {
+    let mut p = opens(w, c, request);
+    let sent = agrees(w, &mut p);
+    let [ack, again] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    ends_handshake(w, &p, ack);
+    assert_eq!((again.data(), again.segment.seq.0), (request, p.seq));
+    assert_eq!(again.segment.ack.0, p.server);
+    p.seq = p.seq.wrapping_add(request.len() as u32);
+    p
+}
+
+/// The pod sends; what the client gets of it.
+fn pod_says(w: &mut World, (c, p): (&mut Conn, &mut Conn), flags: Flags, data: &[u8]) -> Sent {
+    let wire = w.pod_wire(p, flags, data);
+    let sent = one(w.inject(&wire.build()));
+    assert_eq!((sent.to, sent.data()), (Dest::Client, data));
+    assert_eq!((sent.segment.seq.0, sent.segment.ack.0), (c.server, c.seq));
+    p.server_sent(flags, data);
+    c.server_sent(flags, data);
+    if let Some((value, _)) = sent.stamps() {
+        assert!(value.wrapping_sub(c.seen_ts) as i32 >= 0, "time runs back");
+        c.seen_ts = value;
+    }
+    sent
+}
+
+/// The client sends; what the pod gets of it.
+fn client_says(w: &mut World, (c, p): (&mut Conn, &mut Conn), flags: Flags, data: &[u8]) -> Sent {
+    let sent = one(w.client_sends(c, flags, data));
+    assert_eq!((sent.to, sent.data()), (Dest::Pod(p.pod), data));
+    assert_eq!((sent.segment.seq.0, sent.segment.ack.0), (p.seq, p.server));
+    p.client_sent(flags, data);
+    sent
+}
+
+#[test]
+fn a_request_moves_to_a_pod_that_is_sent_a_syn() {
+    for v6 in [false, true] {
+        let mut w = world(2);
+        let mut c = w.idle_as(Conn::of(1, v6));
+        let old = c.clone();
+        w.run_ms(40);
+        let boundary = c.seq;
+        let syn = one(w.data(&mut c, GET));
+        let mut p = opened(&w, &mut c, &syn);
+        assert_ne!(p.pod, old.pod);
+        let offer = baton_packet::parse_syn_options(syn.segment.options(&syn.frame));
+        assert_eq!((offer.mss, offer.window_scale), (Some(1_460), Some(7)));
+        assert!(offer.sack_permitted);
+        let stamps = offer.timestamps;
+        assert_eq!(
+            stamps,
+            Some((CLIENT_CLOCK + w.now.ms() as u32, 0)),
+            "the request's"
+        );
+        assert_eq!(u32::from(syn.segment.window), 501 << 7, "not scaled");
+        w.assert_state(&c, "Adopting");
+        assert_eq!(w.count(Counter::OpeningsSent), 1);
+
+        let sent = agrees(&mut w, &mut p);
+        ends_handshake(&w, &p, &sent[0]);
+        assert_eq!((sent[1].data(), sent[1].segment.seq.0), (GET, boundary));
+        assert_eq!(
+            sent[1].stamps().expect("timestamps").1,
+            CLOCK + w.now.ms() as u32
+        );
+        assert_eq!(sent.len(), 2);
+        w.assert_state(&c, "Adopting");
+        assert_eq!(w.table("translated_legs").0, 1);
+        p.seq = p.seq.wrapping_add(GET.len() as u32);
+
+        // The client sees one server, whose clock went on.
+        let reply = pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+        assert_eq!(reply.segment.window, 509 << 5 >> 9, "scaled as it was told");
+        assert_eq!(reply.stamps().expect("timestamps").0, old.seen_ts + 40);
+        w.assert_state(&c, "Response");
+        assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
+        client_says(&mut w, (&mut c, &mut p), Flags::ACK, b"");
+        w.assert_state(&c, "Idle");
+        // The old leg is closed with its own numbers.
+        let fin = one(w.run_ms(10));
+        assert_eq!((fin.to, fin.segment.seq.0), (Dest::Pod(old.pod), old.seq));
+        assert_eq!(fin.segment.ack.0, old.server);
+    }
+}
+
+#[test]
+fn moves_and_their_closes_go_on_over_translated_legs() {
+    let mut w = world(3);
+    let mut c = w.idle(1);
+    for turn in 0..20_u32 {
+        let mut p = moved(&mut w, &mut c, GET);
+        pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+        client_says(&mut w, (&mut c, &mut p), Flags::ACK, b"");
+        // The leg from before is closed, and its pod closes, too.
+        let fin = one(w.run_ms(10));
+        assert!(fin.is(FIN_ACK), "{fin:?}");
+        let mut pod = Conn {
+            leg: (fin.segment.src, fin.segment.src_port).into(),
+            seq: fin.segment.seq.0.wrapping_add(1),
+            server: fin.segment.ack.0,
+            ..c.clone()
+        };
+        let Dest::Pod(index) = fin.to else { panic!() };
+        pod.pod = index;
+        if turn > 0 {
+            // The pod's own numbers: it began at ISN and has sent one answer.
+            assert_eq!(fin.segment.ack.0, ISN.wrapping_add(1 + OK.len() as u32));
+        }
+        let last = one(w.inject(&w.pod_wire(&pod, FIN_ACK, &[]).build()));
+        assert_eq!(last.segment.ack.0, pod.server.wrapping_add(1));
+        assert_eq!((last.to, last.segment.seq.0), (fin.to, pod.seq));
+    }
+    assert_eq!(w.count(Counter::LegsClosed), 20);
+    assert_eq!(w.table("translated_legs").0, 1, "the present one");
+}
+
+#[test]
+fn selective_acknowledgements_mean_the_same_bytes_on_both_sides() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let mut p = moved(&mut w, &mut c, GET);
+    pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+    let edges = |from: u32| {
+        let mut bytes = vec![1, 1, 5, 10];
+        bytes.extend(from.wrapping_add(100).to_be_bytes());
+        bytes.extend(from.wrapping_add(200).to_be_bytes());
+        bytes
+    };
+    let mut wire = w.client_wire(&c, Flags::ACK, b"");
+    wire.options.extend(edges(c.server));
+    let sent = one(w.inject(&wire.build()));
+    let options = sent.segment.options(&sent.frame);
+    assert_eq!(options[12..], edges(p.server));
+    // The pod's are about the client's bytes.
+    let mut wire = w.pod_wire(&p, Flags::ACK, b"");
+    wire.options.extend(edges(c.seq));
+    let sent = one(w.inject(&wire.build()));
+    assert_eq!(sent.segment.options(&sent.frame)[12..], edges(c.seq));
+}
+
+#[test]
+fn a_pod_that_refuses_never_had_the_request() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    let p = opens(&mut w, &mut c, GET);
+    w.listeners[p.pod] = crate::common::Listener::Refuses;
+    let mut rst = w.pod_wire(&p, RST_ACK, &[]);
+    (rst.seq, rst.ack) = (0, p.seq.wrapping_add(1));
+    rst.options.clear();
+    // One for another number says nothing.
+    let mut late = rst.clone();
+    late.ack = late.ack.wrapping_sub(1);
+    assert!(w.inject(&late.build()).is_empty());
+    w.assert_state(&c, "Adopting");
+    let request = one(w.inject(&rst.build()));
+    assert_eq!((request.to, request.data()), (Dest::Pod(old.pod), GET));
+    assert_eq!(request.segment.ack.0, old.server);
+    w.assert_state(&c, "Request");
+    let counts = [Counter::OpeningsRefused, Counter::Rollbacks].map(|c| w.count(c));
+    assert_eq!(counts, [1, 1]);
+    (c.pod, c.leg) = (old.pod, old.leg);
+    w.responds(&mut c, OK);
+}
+
+#[test]
+fn a_pod_that_says_nothing_is_asked_again_and_never_had_the_request() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    let p = opens(&mut w, &mut c, POST);
+    w.vanishes(p.pod);
+    let sent = w.run_ms(4_000);
+    let syns = sent.iter().filter(|s| s.is(Flags::SYN) && !s.is_question());
+    assert_eq!(syns.count(), 5, "{sent:?}");
+    let requests: Vec<_> = sent.iter().filter(|s| s.data() == POST).collect();
+    assert_eq!(requests.len(), 1, "{sent:?}");
+    assert_eq!(requests[0].to, Dest::Pod(old.pod));
+    assert_eq!(w.count(Counter::OpeningsUnanswered), 1);
+    assert_eq!(w.count(Counter::FateReset), 0);
+    (c.pod, c.leg) = (old.pod, old.leg);
+    w.responds(&mut c, OK);
+}
+
+#[test]
+fn a_repeated_answer_is_answered_again_with_the_request() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let mut p = moved(&mut w, &mut c, GET);
+    let request = p.seq;
+    let again = |w: &mut World, p: &Conn| {
+        let mut p = p.clone();
+        p.seq = request.wrapping_sub(GET.len() as u32).wrapping_sub(1);
+        p.server = ISN;
+        w.inject(&w.synack_wire(&p).build())
+    };
+    let sent = again(&mut w, &p);
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert_eq!((sent[1].data(), sent[1].segment.ack.0), (GET, p.server));
+    // Once it has the request, that alone is acknowledged.
+    pod_says(&mut w, (&mut c, &mut p), Flags::ACK, b"");
+    w.assert_state(&c, "Request");
+    let sent = again(&mut w, &p);
+    assert!(sent.iter().all(|s| s.to == Dest::Pod(p.pod)), "{sent:?}");
+    assert_eq!(sent[0].segment.ack.0, p.server);
+    pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+}
+
+#[test]
+fn a_pod_without_timestamps_is_left_alone() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    let mut p = opens(&mut w, &mut c, GET);
+    p.options.timestamps = false;
+    let sent = agrees(&mut w, &mut p);
+    let of = |pod| sent.iter().filter(move |s| s.to == Dest::Pod(pod));
+    assert!(
+        of(p.pod).all(|s| s.segment.flags.has(Flags::RST)),
+        "{sent:?}"
+    );
+    assert!(of(p.pod).count() > 0);
+    assert_eq!(one(of(old.pod).cloned().collect()).data(), GET);
+    assert_eq!(w.count(Counter::OpeningsUnlike), 1);
+    (c.pod, c.leg) = (old.pod, old.leg);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.run_ms(1_000);
+    w.exchange(&mut c);
+    // A client without them is welcome there, but nobody knows: it is not asked again.
+    assert_eq!(w.count(Counter::OpeningsSent), 1);
+}
+
+#[test]
+fn clients_without_options_move_too() {
+    for (timestamps, wscale) in [(false, Some(7)), (true, None), (false, None)] {
+        let mut w = world(2);
+        let mut c = Conn::new(1);
+        c.options.timestamps = timestamps;
+        (c.options.client_wscale, c.options.sack) = (wscale, false);
+        c.options.server_wscale = wscale.map(|_| 9);
+        let mut c = w.idle_as(c);
+        let mut p = opens(&mut w, &mut c, GET);
+        p.options.server_wscale = wscale.map(|_| 5);
+        let sent = agrees(&mut w, &mut p);
+        ends_handshake(&w, &p, &sent[0]);
+        p.seq = p.seq.wrapping_add(GET.len() as u32);
+        let reply = pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+        let window = if wscale.is_some() { 509 << 5 >> 9 } else { 509 };
+        assert_eq!(reply.segment.window, window);
+        assert_eq!(reply.stamps().is_some(), timestamps);
+        client_says(&mut w, (&mut c, &mut p), Flags::ACK, b"");
+        w.assert_state(&c, "Idle");
+    }
+}
+
+#[test]
+fn a_stale_socket_is_stepped_around() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let p = opens(&mut w, &mut c, GET);
+    // A challenge ACK of a connection that is long gone for us.
+    let mut stale = w.pod_wire(&p, Flags::ACK, &[]);
+    (stale.seq, stale.ack) = (77, 99);
+    let sent = w.inject(&stale.build());
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert!(sent[0].is(Flags::RST) && sent[0].segment.seq.0 == 99);
+    let mut q = opened(&w, &mut c, &sent[1]);
+    assert_ne!(q.leg, p.leg);
+    assert_eq!(q.pod, p.pod);
+    let sent = agrees(&mut w, &mut q);
+    ends_handshake(&w, &q, &sent[0]);
+    q.seq = q.seq.wrapping_add(GET.len() as u32);
+    pod_says(&mut w, (&mut c, &mut q), PSH_ACK, OK);
+}
+
+#[test]
+fn a_pod_that_ends_before_it_has_the_request_did_not_have_it() {
+    for how in End::BOTH {
+        let mut w = world(2);
+        let mut c = w.idle(1);
+        let old = c.clone();
+        let mut p = opens(&mut w, &mut c, POST);
+        agrees(&mut w, &mut p);
+        let sent = w.inject(&w.pod_wire(&p, how.flags(), &[]).build());
+        let request = sent.iter().find(|s| s.data() == POST).expect("the request");
+        assert_eq!(request.to, Dest::Pod(old.pod));
+        (c.pod, c.leg) = (old.pod, old.leg);
+        w.responds(&mut c, OK);
+        // And one that had it may have executed it.
+        w.ack(&mut c);
+        let p = moved(&mut w, &mut c, POST);
+        let end = w.pod_wire(&p, how.flags(), &[]);
+        let sent = w.inject(&end.build());
+        assert!(sent.iter().all(|s| s.data() != POST), "{sent:?}");
+        assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 1);
+    }
+}
+
+#[test]
+fn a_bare_reset_of_a_leg_that_was_opened_leaves_the_requests_fate_unknown() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let p = moved(&mut w, &mut c, GET);
+    let mut rst = w.pod_wire(&p, Flags::RST, &[]);
+    rst.options.clear();
+    // Only the number that the pod's kernel would say.
+    let mut wrong = rst.clone();
+    wrong.seq = wrong.seq.wrapping_add(1);
+    assert!(w.inject(&wrong.build()).is_empty());
+    w.assert_state(&c, "Adopting");
+    let sent = w.inject(&rst.build());
+    // A GET may be executed again: by the old owner.
+    assert!(sent.iter().any(|s| s.data() == GET), "{sent:?}");
+    assert_eq!(w.count(Counter::FateReplayed), 1);
+}
+
+#[test]
+fn a_flow_at_rest_leaves_a_pod_that_drains() {
+    let mut w = World::of(2, |p| {
+        p.migration.mode = MigrationMode::DrainOnly;
+        p.migration.method = MoveMethod::Translation;
+    });
+    let mut c = w.idle(1);
+    let old = c.clone();
+    crate::drain::drain(&mut w, c.pod);
+    let syn = until_syn(&mut w);
+    let mut p = opened(&w, &mut c, &syn);
+    w.assert_state(&c, "AdoptingIdle");
+    let sent = agrees(&mut w, &mut p);
+    let [ack, keepalive] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    ends_handshake(&w, &p, ack);
+    assert_eq!(keepalive.segment.seq.0, c.seq.wrapping_sub(1));
+    assert_eq!(keepalive.segment.ack.0, p.server);
+    let confirmed = w.inject(&w.pod_wire(&p, Flags::ACK, &[]).build());
+    assert!(confirmed.is_empty(), "{confirmed:?}");
+    w.assert_state(&c, "Idle");
+    let fin = one(w.run_ms(10));
+    assert_eq!(
+        (fin.to, fin.segment.ack.0),
+        (Dest::Pod(old.pod), old.server)
+    );
+    client_says(&mut w, (&mut c, &mut p), PSH_ACK, GET);
+    pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+}
+
+#[test]
+fn a_request_that_comes_during_an_idle_move_waits_for_the_pods_answer() {
+    let mut w = World::of(2, |p| {
+        p.migration.mode = MigrationMode::DrainOnly;
+        p.migration.method = MoveMethod::Translation;
+    });
+    let mut c = w.idle(1);
+    crate::drain::drain(&mut w, c.pod);
+    let syn = until_syn(&mut w);
+    let mut p = opened(&w, &mut c, &syn);
+    assert!(w.data(&mut c, GET).is_empty(), "it waits");
+    let sent = agrees(&mut w, &mut p);
+    ends_handshake(&w, &p, &sent[0]);
+    assert_eq!(sent[1].data(), GET);
+    p.seq = p.seq.wrapping_add(GET.len() as u32);
+    pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+}
+
+#[test]
+fn a_session_is_restored_over_a_translated_leg() {
+    let mut w = World::of(2, |p| {
+        p.protocol = Protocol::Resp;
+        p.migration.method = MoveMethod::Translation;
+    });
+    let mut c = w.open(1);
+    let free = std::mem::replace(&mut w.out.free, 0);
+    w.stays(&mut c, SELECT);
+    w.responds(&mut c, PLUS_OK);
+    w.ack(&mut c);
+    w.out.free = free;
+    let boundary = c.seq;
+    let syn = one(w.data(&mut c, PING));
+    let mut p = opened(&w, &mut c, &syn);
+    let begins = boundary.wrapping_sub(SELECT.len() as u32);
+    assert_eq!(syn.segment.seq.0, begins.wrapping_sub(1));
+    let sent = agrees(&mut w, &mut p);
+    ends_handshake(&w, &p, &sent[0]);
+    assert_eq!((sent[1].data(), sent[1].segment.ack.0), (SELECT, p.server));
+    assert_eq!(sent.len(), 2, "the request waits: {sent:?}");
+    p.seq = boundary;
+    let sent = w.inject(&w.pod_wire(&p, PSH_ACK, PLUS_OK).build());
+    p.server = p.server.wrapping_add(PLUS_OK.len() as u32);
+    assert!(sent.iter().all(|s| s.to == Dest::Pod(p.pod)), "{sent:?}");
+    assert!(sent.iter().any(|s| s.data() == PING));
+    assert!(sent.iter().any(|s| s.segment.ack.0 == p.server));
+    p.seq = c.seq;
+    pod_says(&mut w, (&mut c, &mut p), PSH_ACK, b"+PONG\r\n");
+}
+
+#[test]
+fn a_flow_goes_on_by_adoption_and_by_translation_in_turn() {
+    // The first pod adopts; the second has no adopter.
+    let mut w = World::of(2, |p| p.migration.method = MoveMethod::Auto);
+    w.adopters[1] = Some(Reason::PacketRules);
+    w.run_ms(1_100);
+    let mut c = w.idle(1);
+    let (mut adopted, mut translated) = (0, 0);
+    for _ in 0..10 {
+        if c.pod == 0 {
+            let mut p = moved(&mut w, &mut c, GET);
+            pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+            client_says(&mut w, (&mut c, &mut p), Flags::ACK, b"");
+            translated += 1;
+        } else {
+            // With the numbers that the client knows.
+            w.moves(&mut c, GET);
+            // A new owner goes on with the clock that it was told.
+            c.server_clock = c.seen_ts.wrapping_sub(w.now.ms() as u32);
+            w.responds(&mut c, OK);
+            w.ack(&mut c);
+            adopted += 1;
+        }
+        w.assert_state(&c, "Idle");
+    }
+    assert!(adopted >= 4 && translated >= 4, "{adopted}, {translated}");
+}
+
+#[test]
+fn where_an_adopter_may_still_say_ready_nothing_is_opened() {
+    let mut w = World::of(2, |p| p.migration.method = MoveMethod::Auto);
+    let mut c = w.idle(1);
+    // It left a probe unanswered, or says that its queue is full, or that nobody listens.
+    for (reason, opens) in [
+        (Some(Reason::AcceptQueueFull), false),
+        (Some(Reason::NoListener), false),
+        (Some(Reason::KernelRefused), true),
+    ] {
+        w.adopters.fill(reason);
+        w.run_ms(1_100);
+        let sent = one(w.data(&mut c, GET));
+        assert_eq!(sent.is(Flags::SYN), opens, "{reason:?}");
+        if !opens {
+            w.responds(&mut c, OK);
+            w.ack(&mut c);
+        }
+    }
+}
+
+#[test]
+fn an_orphan_is_given_to_a_pod_without_adopter() {
+    for how in End::BOTH {
+        let mut w = world(2);
+        w.adopters.fill(None);
+        let mut c = w.open(1);
+        w.stays(&mut c, GET);
+        let old = c.pod;
+        // Its adopter would say so; without, its kernel does.
+        w.listeners[old] = crate::common::Listener::Refuses;
+        let sent = w.inject(&w.pod_wire(&c, how.flags(), &[]).build());
+        let sent: Vec<Sent> = sent.into_iter().chain(w.run_ms(20)).collect();
+        let syn = sent.iter().find(|s| s.is(Flags::SYN)).expect("a SYN");
+        let request = c.seq.wrapping_sub(GET.len() as u32);
+        assert_eq!(syn.segment.seq.0, request.wrapping_sub(1));
+        let mut p = opened(&w, &mut c, syn);
+        assert_ne!(p.pod, old);
+        let sent = agrees(&mut w, &mut p);
+        assert_eq!(sent[1].data(), GET);
+        p.seq = c.seq;
+        pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+        assert_eq!(w.count(Counter::Rescues), 1);
+    }
+}
+
+#[test]
+fn without_any_key_flows_move() {
+    let mut w = World::of(2, |p| p.migration.method = MoveMethod::Auto);
+    w.engine.set_keys(&[]);
+    w.run_ms(5_000);
+    let mut c = w.idle(1);
+    let mut p = moved(&mut w, &mut c, GET);
+    pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+}
+
+#[test]
+fn a_clients_reset_and_close_reach_the_pod_with_its_numbers() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let mut p = moved(&mut w, &mut c, GET);
+    pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+    client_says(&mut w, (&mut c, &mut p), FIN_ACK, b"");
+    pod_says(&mut w, (&mut c, &mut p), FIN_ACK, b"");
+    client_says(&mut w, (&mut c, &mut p), Flags::ACK, b"");
+    w.run_ms(1_500);
+    assert_eq!(w.state(&c), None);
+    let mut c = w.idle(2);
+    let mut p = moved(&mut w, &mut c, GET);
+    pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+    client_says(&mut w, (&mut c, &mut p), RST_ACK, b"");
+    assert_eq!(w.state(&c), None);
+    assert_eq!(w.table("translated_legs").0, 0);
+}
+
+#[test]
+fn a_flow_that_is_not_adoptable_for_its_mss_is_translated() {
+    let mut w = World::of(2, |p| p.migration.method = MoveMethod::Auto);
+    let mut c = Conn::new(1);
+    c.options.mss = Some(300);
+    let mut c = w.idle_as(c);
+    let mut p = moved(&mut w, &mut c, GET);
+    pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+    assert_eq!(w.pins(), 0);
+}
+
+#[test]
+fn an_adopters_words_mean_nothing_while_a_leg_is_opened() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let syn = one(w.data(&mut c, GET));
+    let mut p = opened(&w, &mut c, &syn);
+    // Signed, and with the numbers of an adoption.
+    for reason in [Reason::NoListener, Reason::AlreadyAdopted] {
+        let mut says = syn.clone();
+        says.segment.flags = Flags::ACK;
+        says.segment.ack.0 = c.server;
+        assert!(w.inject(&answer(&says, reason, 0)).is_empty());
+        w.assert_state(&c, "Adopting");
+    }
+    assert_eq!(agrees(&mut w, &mut p).len(), 2);
+}
