@@ -129,7 +129,7 @@ fn requests_move_through_a_pods_proxy_by_translation() -> Result<()> {
         let (there, back) = (moves_to(&scene, 0)?, moves_to(&scene, 1)?);
         eprintln!("{tool}: {served} served by the proxy, {there} moves to it, {back} away");
         ensure!(served > 0 && there > 0 && back > 0, "{tool}");
-        let translated = scene.counter("translations_total")?;
+        let translated = scene.counter("openings_total{result=\"opened\"}")?;
         ensure!(translated == there, "{tool}: {translated} of {there}");
         scene.nothing_lost(0)?;
     }
@@ -149,11 +149,14 @@ fn a_redirect_that_comes_while_requests_move_is_followed_by_translation() -> Res
         }
         drop(client);
         ensure!(moves_to(&scene, 0)? > 0, "{tool}: it adopted before");
-        ensure!(scene.counter("translations_total")? == 0, "{tool}");
+        ensure!(
+            scene.counter("openings_total{result=\"opened\"}")? == 0,
+            "{tool}"
+        );
         redirect(&scene, commands)?;
         // Nobody has read the rules yet.
         let served = served_by_proxy(&scene)?;
-        let translated = scene.counter("translations_total")?;
+        let translated = scene.counter("openings_total{result=\"opened\"}")?;
         eprintln!("{tool}: {served} served by the proxy, {translated} translations");
         ensure!(served > 0 && translated > 0, "{tool}");
         scene.nothing_lost(0)?;

@@ -25,7 +25,7 @@ fn start_alone(scene: &mut Scene) -> Result<()> {
 
 /// Moves that were translations.
 fn translations(scene: &Scene) -> Result<u64> {
-    scene.counter("translations_total")
+    scene.counter("openings_total{result=\"opened\"}")
 }
 
 /// Moves onto one backend of the HTTP policy.
