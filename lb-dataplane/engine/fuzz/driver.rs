@@ -31,6 +31,10 @@ pub struct Driver {
     /// Earlier pods and legs of each flow.
     older: Vec<Vec<(usize, SocketAddr)>>,
     adoptions: Vec<Vec<Sent>>,
+    /// The last SYN to each flow's owner, and what is added to the owner's numbers since it
+    /// answered.
+    openings: Vec<Option<Sent>>,
+    shifts: Vec<u32>,
     mutation: Option<Mutation>,
 }
 
@@ -44,6 +48,8 @@ impl Driver {
             conns,
             older: vec![Vec::new(); FLOWS],
             adoptions: vec![Vec::new(); FLOWS],
+            openings: vec![None; FLOWS],
+            shifts: vec![0; FLOWS],
             mutation: None,
         }
     }
@@ -82,7 +88,10 @@ impl Driver {
             5 => self.pod_wrong(f, program, false),
             6 => self.pod_wrong(f, program, true),
             7 => self.adopter(f, program),
-            8 => self.confirm(f, program.byte()),
+            8 => match program.byte() {
+                kind @ 128.. => self.opened(f, kind),
+                replies => self.confirm(f, replies),
+            },
             9 => {
                 let sent = self.world.wait_us(program.wait_us());
                 self.learn(sent);
@@ -189,6 +198,7 @@ impl Driver {
             if (c.pod, c.leg) != (index, leg) {
                 self.older[f].push((c.pod, c.leg));
                 (c.pod, c.leg) = (index, leg);
+                self.shifts[f] = 0;
             }
         }
         for s in sent {
@@ -196,6 +206,8 @@ impl Driver {
             let owner = self.conns.iter().position(|c| c.leg == leg);
             if let Some(f) = owner.filter(|_| s.message().is_some()) {
                 self.adoptions[f].push(s);
+            } else if let Some(f) = owner.filter(|_| s.is(Flags::SYN)) {
+                self.openings[f] = Some(s);
             }
         }
     }
@@ -210,10 +222,35 @@ impl Driver {
 
     /// A right segment of the owner's.
     fn pod(&mut self, f: usize, flags: Flags, data: &[u8]) {
-        let c = &mut self.conns[f];
-        let wire = self.world.w.pod_wire(c, flags, data);
-        c.server_sent(flags, data);
+        let wire = self.pod_wire(f, flags, data);
+        self.conns[f].server_sent(flags, data);
         self.give(&wire.build());
+    }
+
+    /// The same, without sending it.
+    fn pod_wire(&self, f: usize, flags: Flags, data: &[u8]) -> Wire {
+        let mut wire = self.world.w.pod_wire(&self.conns[f], flags, data);
+        wire.seq = wire.seq.wrapping_sub(self.shifts[f]);
+        wire
+    }
+
+    /// The owner answers our SYN, with less than was asked for if `kind` says so.
+    fn opened(&mut self, f: usize, kind: u8) {
+        const ISN: u32 = 0xffff_ff00;
+        let Some(syn) = &self.openings[f] else {
+            return;
+        };
+        let c = &mut self.conns[f];
+        let mut p = c.clone();
+        (p.seq, p.server) = (syn.segment.seq.0, ISN);
+        p.server_clock = u32::from(kind) << 24;
+        p.options.timestamps &= kind & 1 == 0;
+        if kind & 2 != 0 {
+            p.options.server_wscale = None;
+        }
+        self.shifts[f] = c.server.wrapping_sub(ISN).wrapping_sub(1);
+        let frame = self.world.w.synack_wire(&p).build();
+        self.give(&frame);
     }
 
     fn handshake(&mut self, f: usize) {
@@ -305,7 +342,7 @@ impl Driver {
     /// restores a session in front of it.
     fn confirm(&mut self, f: usize, replies: u8) {
         let count = usize::from(replies % 3);
-        let mut wire = self.world.w.pod_wire(&self.conns[f], Flags::ACK, &[]);
+        let mut wire = self.pod_wire(f, Flags::ACK, &[]);
         wire.data = PLUS_OK.repeat(count);
         wire.seq = wire.seq.wrapping_sub(wire.data.len() as u32);
         self.give(&wire.build());
@@ -314,8 +351,11 @@ impl Driver {
     /// The process of a pod ends its connections; what its kernel says from then on.
     fn dies(&mut self, index: usize, kind: u8) {
         let how = End::BOTH[usize::from(kind & 1)];
-        for c in self.conns.clone().iter().filter(|c| c.pod == index) {
-            let frame = self.world.w.pod_wire(c, how.flags(), &[]).build();
+        for f in (0..FLOWS)
+            .filter(|f| self.conns[*f].pod == index)
+            .collect::<Vec<_>>()
+        {
+            let frame = self.pod_wire(f, how.flags(), &[]).build();
             self.give(&frame);
         }
         let listener = LISTENERS[usize::from(kind >> 1) % LISTENERS.len()];

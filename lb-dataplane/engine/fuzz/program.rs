@@ -6,8 +6,8 @@
 
 use crate::common::{conn::*, policy};
 use baton_api::{
-    Affinity, Algorithm, BackendFailure, ClientIp, Drain, Micros, MigrationMode, OnDeadline,
-    Policy, Protocol,
+    Affinity, Algorithm, BackendFailure, ClientIp, Drain, Micros, MigrationMode, MoveMethod,
+    OnDeadline, Policy, Protocol,
 };
 use baton_packet::Flags;
 
@@ -97,6 +97,8 @@ impl<'a> Program<'a> {
         };
         // What came later, where the committed inputs rarely are.
         match modes >> 2 & 31 {
+            23 => p.migration.method = MoveMethod::Translation,
+            24 => p.migration.method = MoveMethod::Auto,
             25 => p.migration.per_backend_per_second = 1,
             26 => p.migration.mode = MigrationMode::Never,
             27 => p.migration.per_flow = 1,

@@ -48,8 +48,10 @@ fn options() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+type Pair = (u32, u32);
+
 /// Timestamps and edges that etherparse reads.
-fn read(frame: &[u8]) -> (Option<(u32, u32)>, Vec<(u32, u32)>) {
+fn read(frame: &[u8]) -> (Option<Pair>, Vec<Pair>) {
     let (mut stamps, mut edges) = (None, Vec::new());
     for option in oracle(frame).tcp.options_iterator() {
         match option {
