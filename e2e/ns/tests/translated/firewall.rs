@@ -4,7 +4,7 @@
 
 use super::{nothing_was_reset, translations, wait_up};
 use crate::{more, no_error};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use baton_lab::{HttpEcho, LoadReport, Tracker};
 use baton_ns::{Scene, nft};
 
@@ -97,42 +97,4 @@ fn a_pod_behind_such_a_firewall_is_killed_and_comes_back() -> Result<()> {
     ensure!(rescued > 0, "nothing was rescued");
     nothing_was_reset(&scene)?;
     tracker.remove()
-}
-
-/// A firewall that comes while connections are adopted: from then on they are translated.
-#[test]
-fn a_firewall_that_comes_while_connections_move() -> Result<()> {
-    let mut scene = Scene::with_pods("strictcome", 3)?;
-    scene.start()?;
-    let options = scene.http_load(CONNECTIONS, None)?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
-    more(&load, 2_000)?;
-    ensure!(
-        translations(&scene)? == 0,
-        "a pod that adopts was given a translated leg"
-    );
-    // It does not know the connections that there are, as tracking begins with it: these go on by
-    // its first segments of each, which a loose tracker picks up.
-    let node = scene.lab.router().namespace();
-    let tracker = scene.lab.track_only()?;
-    more(&load, 2_000)?;
-    tracker.set("tcp_loose", 0)?;
-    nft(node, "add table inet strict")?;
-    nft(
-        node,
-        "add chain inet strict forward { type filter hook forward priority -1; policy accept; }",
-    )?;
-    nft(
-        node,
-        "add rule inet strict forward ct state new,invalid tcp flags & (fin|syn|rst|ack) != syn drop",
-    )?;
-    more(&load, 2_000)?;
-    let translated = crate::more(&load, 2_000)
-        .and_then(|_| translations(&scene))
-        .context("behind the firewall")?;
-    let (report, _) = load.stop()?;
-    eprintln!("{translated} translations, {:?}", report.latency);
-    scene.explained(no_error(&report, None))?;
-    ensure!(translated > 0, "nothing was translated");
-    nothing_was_reset(&scene)
 }

@@ -7,7 +7,7 @@ mod requests;
 mod servers;
 
 use anyhow::{Result, ensure};
-use baton_api::{BackendHealth, MoveMethod};
+use baton_api::{BackendHealth, Limits, MoveMethod};
 use baton_ns::{Scene, until};
 
 /// Has all policies move by one method.
@@ -17,9 +17,17 @@ fn move_by(scene: &mut Scene, method: MoveMethod) {
     }
 }
 
+/// Pairs of ports of ours and of pods that trackers may remember: more than there are, as no adopter
+/// says when they are forgotten.
+const TRACKED_PAIRS: u32 = 1 << 18;
+
 /// Starts the dataplane alone, without keys: nothing on the node helps it, and nothing adopts.
 fn start_alone(scene: &mut Scene) -> Result<()> {
     scene.config.keys = Vec::new().into();
+    scene.config.limits = Some(Limits {
+        tracked_pairs: TRACKED_PAIRS,
+        ..Limits::default()
+    });
     scene.start_dataplane()
 }
 
