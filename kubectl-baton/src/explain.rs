@@ -432,7 +432,9 @@ fn pin_words(pin: &str) -> String {
         }
         "pipeline_too_deep" => "more requests were outstanding at one time than are remembered",
         "head_too_long" => "a head or line was longer than what is followed",
-        "small_mss" => "the client's MSS is smaller than what kernels adopt",
+        "small_mss" => {
+            "the client's MSS is smaller than what kernels adopt, and the policy says `migration.method: Adoption`"
+        }
         "guards_full" => {
             "no room was left to follow its conversation: raise `limits.guardedFlows` of the dataplanes; it moves again once a request and its answer were followed"
         }

@@ -106,7 +106,7 @@ fn options(open: &OpenNetns) -> Finding {
     }
     Finding::note(
         format!("{} off", off.join(", ")),
-        "connections that began with the option are refused here (KernelRefused) and stay where they are; set it to 1 in every pod or in none",
+        "connections that began with the option are not adopted here (KernelRefused), and those with timestamps do not move here by translation either; set it to 1 in every pod or in none",
     )
 }
 
