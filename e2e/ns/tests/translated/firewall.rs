@@ -2,7 +2,7 @@
 //! whose SYN it has not seen: probes and adoptions meet silence there, and connections move by
 //! translation without being told.
 
-use super::{nothing_was_reset, translations, wait_up};
+use super::{nothing_was_reset, only_believed_closes, translations, wait_up};
 use crate::{more, no_error};
 use anyhow::{Result, ensure};
 use baton_lab::{HttpEcho, LoadReport, Tracker};
@@ -91,10 +91,9 @@ fn a_pod_behind_such_a_firewall_is_killed_and_comes_back() -> Result<()> {
         more(&load, 2_000)?;
     }
     let (report, _) = load.stop()?;
-    scene.explained(no_error(&report, None))?;
+    only_believed_closes(&scene, &report)?;
     let rescued = scene.policy(0)?.rescues_total;
     eprintln!("{rescued} rescued, {:?}", report.latency);
     ensure!(rescued > 0, "nothing was rescued");
-    nothing_was_reset(&scene)?;
     tracker.remove()
 }

@@ -8,6 +8,7 @@ mod servers;
 
 use anyhow::{Result, ensure};
 use baton_api::{BackendHealth, Limits, MoveMethod};
+use baton_lab::LoadReport;
 use baton_ns::{Scene, until};
 
 /// Has all policies move by one method.
@@ -54,6 +55,21 @@ fn wait_up(scene: &Scene, policy: usize, name: &str) -> Result<()> {
         Ok(())
     });
     scene.explained(up)
+}
+
+/// Nothing marks the ends of a process that dies: the close of a connection at rest is believed if
+/// its listener outlives it by a moment, and the next request meets it. Nothing else came to an end.
+fn only_believed_closes(scene: &Scene, report: &LoadReport) -> Result<()> {
+    let closed = report.errors.get("closed").copied().unwrap_or_default();
+    let believed = scene.counter("closes_believed_total")?;
+    let unknown = scene.counter("fates_unknown_total{outcome=\"reset\"}")?;
+    let check = || {
+        ensure!(report.error_count() == closed, "{:?}", report.errors);
+        ensure!(closed <= believed, "{closed} closed, {believed} believed");
+        ensure!(unknown == 0, "{unknown} requests were given up");
+        Ok(())
+    };
+    scene.explained(check())
 }
 
 /// No client was reset, and nothing was dropped that should not have been.
