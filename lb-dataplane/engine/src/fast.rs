@@ -11,19 +11,30 @@ use crate::{
     clock::Instant,
     counters::{Counter, Counters},
     flow::{Bits, Flow},
+    handover::Mark,
     ids::{FlowId, Leg, mapped},
     legs::Use,
     states::{Frame, State},
     tables::From,
 };
-use baton_packet::{ChecksumState, Plain, SeqNumber, is_stamped, plain, readdress};
+use baton_packet::{ChecksumState, Plain, SeqNumber, Shift, is_stamped, plain, readdress};
 use std::net::IpAddr;
 
-/// Nothing is set aside or watched, and the segment has timestamps where the flow has them.
+/// The segment has timestamps where the flow has them.
 #[inline(always)]
 fn is_open(flow: &Flow, stamped: bool) -> bool {
     let bits = if stamped { Bits::TIMESTAMPS } else { 0 };
-    flow.state.is_open() && flow.bits.are(bits, Bits::TIMESTAMPS | Bits::ASIDE)
+    flow.state.is_open() && flow.bits.are(bits, Bits::TIMESTAMPS)
+}
+
+/// Nothing is set aside or watched: its leg is translated, and that is all that there is.
+#[inline]
+fn is_translated_alone(flow: &Flow) -> bool {
+    flow.progress.is(Mark::Translated)
+        && !flow.progress.is(Mark::ReleaseAsked)
+        && !flow.backlog.is_some()
+        && flow.early_client.is_empty()
+        && flow.early_server.is_empty()
 }
 
 /// Whether a number is between two others, of which `from` is not the later one, or one of them.
@@ -110,6 +121,37 @@ impl Engine {
         let frontend = self.frontend_ids.find(to, plain.dst_port(frame))?;
         let from = mapped(plain.src(frame));
         let id = (self.flows).find(from, plain.src_port(frame), frontend)?;
+        if self.flows[id].bits.has(Bits::ASIDE) {
+            return self.translated_client(now, frame, plain, id, out);
+        }
+        self.client_as::<STAMPED, false>(now, frame, plain, id, out)
+    }
+
+    /// The same on a translated leg. Apart, for the sake of the usual ones.
+    #[inline(never)]
+    fn translated_client<const STAMPED: bool>(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        plain: Plain<STAMPED>,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
+        if !is_translated_alone(&self.flows[id]) {
+            return None;
+        }
+        self.client_as::<STAMPED, true>(now, frame, plain, id, out)
+    }
+
+    #[inline(always)]
+    fn client_as<const STAMPED: bool, const TRANSLATED: bool>(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        plain: Plain<STAMPED>,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
         let flow = &mut self.flows[id];
         let (seq, ack) = (plain.seq(frame), plain.ack(frame));
         let predicted = seq == flow.client_next
@@ -137,7 +179,12 @@ impl Engine {
                 return Some(self.client_went_on(now, frame, &segment, id, treat, acks_more, out));
             }
         }
-        Some(self.pass_to_owner(frame, plain, id))
+        Some(if TRANSLATED {
+            let owner = self.flows[id].owner;
+            self.forward_to_leg(frame, &plain.segment(frame), owner)
+        } else {
+            self.pass_to_owner(frame, plain, id)
+        })
     }
 
     /// A segment to the flow's owner.
@@ -171,7 +218,7 @@ impl Engine {
     ) -> Option<Verdict> {
         let from = mapped(plain.src(frame));
         let index = self.backend_ids.find(from, plain.src_port(frame))?;
-        let backend = &mut self.backends[usize::from(index)];
+        let backend = &self.backends[usize::from(index)];
         let (to, to_port) = (plain.dst(frame), plain.dst_port(frame));
         let leg = Leg {
             backend: index,
@@ -180,14 +227,52 @@ impl Engine {
         let Some(Use::Owner(id)) = self.legs.used_by(leg) else {
             return None;
         };
+        if self.flows[id].bits.has(Bits::ASIDE) {
+            return self.translated_backend(now, frame, plain, (leg, id), out);
+        }
+        self.backend_as(now, frame, plain, (leg, id), None, out)
+    }
+
+    /// The same on a translated leg. Apart, for the sake of the usual ones.
+    #[inline(never)]
+    fn translated_backend<const STAMPED: bool>(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        plain: Plain<STAMPED>,
+        (leg, id): (Leg, FlowId),
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
+        let shift = self.shifts.of(leg)?;
+        if !is_translated_alone(&self.flows[id]) {
+            return None;
+        }
+        self.backend_as(now, frame, plain, (leg, id), Some(shift), out)
+    }
+
+    #[inline(always)]
+    fn backend_as<const STAMPED: bool>(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        plain: Plain<STAMPED>,
+        (leg, id): (Leg, FlowId),
+        shift: Option<Shift>,
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
+        let backend = &mut self.backends[usize::from(leg.backend)];
         let flow = &mut self.flows[id];
         let (seq, ack) = (plain.seq(frame), plain.ack(frame));
+        let seq = shift.map_or(seq, |shift| seq.add(shift.seq));
         let predicted = seq == flow.server_next
             && is_within(ack, flow.client_acked, flow.client_next)
             && is_open(flow, STAMPED)
             && flow.server_may_send(seq);
         if !predicted || !is_right(&mut self.counters, frame, plain) {
             return None;
+        }
+        if let Some(shift) = shift {
+            let _ = shift.to_client(frame, &plain.segment(frame));
         }
         self.counters.add(Counter::FromBackends);
         backend.liveness.heard(now);

@@ -86,6 +86,11 @@ impl Engine {
             dst_port: spec.src_port,
         };
         let macs = (spec.src_mac, spec.dst_mac);
+        if let Some(shift) = self.shifts.of(flow.owner) {
+            // Its kernel believes an error only if the number is one that it has sent (Linux
+            // `tcp_v4_err`).
+            shift.quoted_to_pod(frame, error);
+        }
         rewrite_icmp(frame, error, (spec.src, spec.dst), inner, macs).ok()?;
         Some(usize::from(error.end))
     }

@@ -8,12 +8,12 @@
 //! changes the length of anything.
 
 use crate::{
-    Flags, Segment, SeqNumber,
+    Flags, IcmpError, Segment, SeqNumber,
     bytes::array_mut,
     checksum::TCP_CHECK,
     decode::TCP_BYTES,
     options::{SACK, TIMESTAMPS, change_options},
-    rewrite::{patch, replace},
+    rewrite::{change, patch, replace},
 };
 
 const SEQ: usize = 4;
@@ -75,6 +75,24 @@ impl Shift {
         };
         Self::write(frame, &seg, stamps, |edge| edge.wrapping_sub(self.seq));
         seg
+    }
+
+    /// Gives the segment that an ICMP error quotes, which went to the client, the pod's number
+    /// again. To be called in front of [`rewrite_icmp`](crate::rewrite_icmp), which sums the error
+    /// anew.
+    pub fn quoted_to_pod(&self, frame: &mut [u8], error: &IcmpError) {
+        let at = usize::from(error.inner_l4);
+        let seq = error.inner_seq.sub(self.seq);
+        let Some(field) = array_mut::<4>(frame, at + SEQ) else {
+            return;
+        };
+        let delta = change(field, &seq.0.to_be_bytes());
+        *field = seq.0.to_be_bytes();
+        if at + TCP_CHECK + 2 <= usize::from(error.end)
+            && let Some(field) = array_mut::<2>(frame, at + TCP_CHECK)
+        {
+            patch(field, 0, delta);
+        }
     }
 
     /// What the client acknowledges, in the pod's numbers.

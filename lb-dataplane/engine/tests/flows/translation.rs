@@ -580,6 +580,57 @@ fn a_flow_that_is_not_adoptable_for_its_mss_is_translated() {
     assert_eq!(w.pins(), 0);
 }
 
+/// A request that moves, its answer, and the client's acknowledgement.
+fn moves_once(w: &mut World, c: &mut Conn) {
+    let mut p = moved(w, c, GET);
+    pod_says(w, (c, &mut p), PSH_ACK, OK);
+    client_says(w, (c, &mut p), Flags::ACK, b"");
+}
+
+#[test]
+fn no_more_legs_are_translated_than_there_is_room_for() {
+    let mut s = crate::common::settings();
+    (s.limits.flows, s.limits.closing_legs) = (16, 16);
+    let mut p = crate::common::policy(2);
+    p.migration.method = MoveMethod::Translation;
+    let mut w = World::with(s, p);
+    let mut flows: Vec<Conn> = (0..16).map(|n| w.idle(n)).collect();
+    for c in &mut flows {
+        moves_once(&mut w, c);
+        // The first leg, which is not translated, is closed by both.
+        let fin = one(w.run_ms(10));
+        let Dest::Pod(pod) = fin.to else { panic!() };
+        let old = Conn {
+            pod,
+            leg: (fin.segment.src, fin.segment.src_port).into(),
+            seq: fin.segment.seq.0.wrapping_add(1),
+            server: fin.segment.ack.0,
+            ..c.clone()
+        };
+        w.inject(&w.pod_wire(&old, FIN_ACK, &[]).build());
+    }
+    assert_eq!(w.table("translated_legs"), (16, 32));
+    // The next ones are, and close.
+    for c in &mut flows[..15] {
+        moves_once(&mut w, c);
+    }
+    assert_eq!(w.table("translated_legs"), (31, 32));
+    // Two more, and only one of the pods' answers has a place.
+    let mut last = opens(&mut w, &mut flows[15], GET);
+    let mut first = opens(&mut w, &mut flows[0], GET);
+    assert_eq!(agrees(&mut w, &mut last).len(), 2);
+    let sent = agrees(&mut w, &mut first);
+    assert!(sent.iter().any(|s| s.is(RST_ACK)), "{sent:?}");
+    assert!(sent.iter().any(|s| s.data() == GET), "{sent:?}");
+    assert_eq!(w.count(Counter::ShiftsFull), 1);
+    w.assert_state(&flows[0], "Request");
+    assert_eq!(w.table("translated_legs"), (32, 32));
+    // Nor is another one asked for.
+    let sent = w.data(&mut flows[1], GET);
+    assert_eq!(one(sent).data(), GET);
+    assert_eq!(w.count(Counter::StayedShiftsFull), 1);
+}
+
 #[test]
 fn an_adopters_words_mean_nothing_while_a_leg_is_opened() {
     let mut w = world(2);

@@ -7,8 +7,8 @@ use crate::common::{
     Conn, Listener, World, conn::*, endpoint, pod, pod_mac, pod_name, policy, router, settings,
 };
 use baton_api::{
-    Affinity, BackendFailure, ClientIp, Micros, MigrationMode, OnDeadline, OnStall, Policy,
-    Protocol,
+    Affinity, BackendFailure, ClientIp, Micros, MigrationMode, MoveMethod, OnDeadline, OnStall,
+    Policy, Protocol,
 };
 use baton_engine::{DropReason, Route, Settings, Verdict, Via};
 use baton_packet::{AdoptionKey, Flags, Reason};
@@ -120,6 +120,14 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
                 "DrainOnly" => MigrationMode::DrainOnly,
                 "WhenBetter" => MigrationMode::WhenBetter,
                 "Always" => MigrationMode::Always,
+                _ => return Err(wrong(words)),
+            }
+        }
+        ["method", name] => {
+            p.migration.method = match name {
+                "Auto" => MoveMethod::Auto,
+                "Adoption" => MoveMethod::Adoption,
+                "Translation" => MoveMethod::Translation,
                 _ => return Err(wrong(words)),
             }
         }

@@ -3,10 +3,10 @@
 //! Owns the checkers of adoptions and executions, and their records. Never looks at what streams
 //! contain.
 
-use super::{Checked, Execution, Rule, Truth};
-use crate::{clock::Time, talk::Request};
+use super::{Checked, Execution, Rule, Shifted, Truth};
+use crate::{clock::Time, talk::Request, tcp::wire::Seg};
 use baton_api::{BackendFailure, Protocol};
-use baton_packet::SeqNumber;
+use baton_packet::{Flags, SeqNumber};
 
 /// How often one request may be executed where policy allows more than once: `REPLAYS_MAX` more
 /// (`engine/src/rescue.rs`).
@@ -85,17 +85,45 @@ impl Truth {
     }
 
     /// A pod answers a SYN.
-    pub fn opened(&mut self, leg: (usize, u16), seq: SeqNumber, ack: SeqNumber) {
-        if let Some((_, next)) = self.opening.get(&leg).filter(|(first, _)| *first == ack) {
-            let shift = next.0.wrapping_sub(seq.add(1).0);
-            self.shifts.entry(leg).or_insert(shift);
+    pub fn opened(&mut self, leg: (usize, u16), seg: &Seg<'_>) {
+        let opening = self.opening.get(&leg);
+        if let Some((_, next)) = opening.filter(|(first, _)| *first == seg.ack) {
+            let by = next.0.wrapping_sub(seg.seq.add(1).0);
+            let stamp = seg.stamps.map(|(value, _)| value);
+            self.shifts.entry(leg).or_insert(Shifted { by, stamp });
         }
+    }
+
+    /// A segment that is no SYN leaves on a leg.
+    ///
+    /// # Errors
+    /// The engine opened the leg and its pod has not answered yet, or the segment echoes what that
+    /// pod never said.
+    pub fn on_opened(&self, leg: (usize, u16), seg: &Seg<'_>) -> Checked {
+        let reset = seg.flags.has(Flags::RST);
+        if !self.opening.contains_key(&leg) || reset {
+            return Ok(());
+        }
+        let (pod, port) = leg;
+        let Some(shifted) = self.shifts.get(&leg) else {
+            return Err(format!(
+                "opening: pod {pod} has not answered the SYN from port {port}, and is sent more"
+            ));
+        };
+        let echo = seg.stamps.map(|(_, echo)| echo);
+        let old = |(first, echo): (u32, u32)| (echo.wrapping_sub(first) as i32) < 0;
+        if shifted.stamp.zip(echo).is_some_and(old) {
+            return Err(format!(
+                "opening: pod {pod} is told on port {port} what another pod's clock said"
+            ));
+        }
+        Ok(())
     }
 
     /// A number of a pod's as the client is to see it.
     #[must_use]
     pub fn as_client_sees(&self, leg: (usize, u16), seq: SeqNumber) -> SeqNumber {
-        seq.add(self.shifts.get(&leg).copied().unwrap_or(0))
+        seq.add(self.shifts.get(&leg).map_or(0, |shifted| shifted.by))
     }
 
     /// A pod made a socket.

@@ -154,13 +154,22 @@ impl Conn {
 }
 
 /// Policy as far as the checkers need it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Rule {
     from: Time,
     failure: BackendFailure,
     protocol: Protocol,
-    /// Some pod could take a connection over.
-    someone: bool,
+    /// Where adoption alone takes connections over: pods that have an adopter.
+    adopters: Option<Vec<usize>>,
+}
+
+/// What is known of a leg that the engine opened once its pod has answered.
+#[derive(Clone, Copy, Debug)]
+struct Shifted {
+    /// What lies between the pod's numbers and those that the client is to see.
+    by: u32,
+    /// The pod's first timestamp.
+    stamp: Option<u32>,
 }
 
 /// An execution.
@@ -186,7 +195,9 @@ pub struct Truth {
     /// Legs that the engine opened: the client's next byte for the pod, and where the client is to
     /// see the pod's first one; and once the pod has answered, what lies between the two.
     opening: BTreeMap<(usize, u16), (SeqNumber, SeqNumber)>,
-    shifts: BTreeMap<(usize, u16), u32>,
+    shifts: BTreeMap<(usize, u16), Shifted>,
+    /// Pods whose adopters have answered anything.
+    pub answered: BTreeSet<usize>,
     executions: BTreeMap<Tag, Vec<Execution>>,
     rules: Vec<Rule>,
     adoptions: BTreeSet<(usize, u16, u32, u32)>,
@@ -213,6 +224,7 @@ impl Truth {
             starts: BTreeMap::new(),
             opening: BTreeMap::new(),
             shifts: BTreeMap::new(),
+            answered: BTreeSet::new(),
             executions: BTreeMap::new(),
             rules: Vec::new(),
             adoptions: BTreeSet::new(),
@@ -223,12 +235,12 @@ impl Truth {
     }
 
     /// A snapshot is in force.
-    pub fn rule(&mut self, from: Time, policy: &Policy, someone: bool) {
+    pub fn rule(&mut self, from: Time, policy: &Policy, adopters: Option<Vec<usize>>) {
         self.rules.push(Rule {
             from,
             failure: policy.on_backend_failure,
             protocol: policy.protocol,
-            someone,
+            adopters,
         });
     }
 
@@ -244,8 +256,11 @@ impl Truth {
     /// Whether a policy of the last moments passes every end of a backend on.
     #[must_use]
     pub fn ends_pass(&self, now: Time) -> bool {
+        let nobody = |adopters: &Vec<usize>| adopters.iter().all(|a| !self.answered.contains(a));
         let passes = |r: &Rule| {
-            r.failure == BackendFailure::Reset || r.protocol == Protocol::None || !r.someone
+            r.failure == BackendFailure::Reset
+                || r.protocol == Protocol::None
+                || r.adopters.as_ref().is_some_and(nobody)
         };
         self.any_rule(now.saturating_sub(SECOND), now, passes)
     }

@@ -157,10 +157,10 @@ impl World {
                 Some(backend)
             })
             .collect();
-        let adopts = |i: usize| self.listed[i] && self.scenario.adopts[i];
-        let someone =
-            policy.migration.method != MoveMethod::Adoption || (0..self.pods.len()).any(adopts);
-        self.truth.rule(self.now, &policy, someone);
+        let adopts = |i: &usize| self.listed[*i] && self.scenario.adopts[*i];
+        let adopters = (policy.migration.method == MoveMethod::Adoption)
+            .then(|| (0..self.pods.len()).filter(adopts).collect());
+        self.truth.rule(self.now, &policy, adopters);
         self.snapshot.policies = vec![policy];
         self.snapshot.generation += 1;
         if let Err(error) = self.engine.apply(Instant(self.now), &self.snapshot) {

@@ -241,8 +241,11 @@ impl World {
                 let leg = seg.dst.port();
                 // An adopter's refusal looks like a reset, and is none.
                 let message = seg.options.starts_with(&[253, 28]);
+                if message {
+                    self.truth.answered.insert(pod);
+                }
                 if seg.flags.has(Flags::SYN | Flags::ACK) {
-                    self.truth.opened((pod, leg), seg.seq, seg.ack);
+                    self.truth.opened((pod, leg), &seg);
                 }
                 if seg.flags.any(Flags::FIN | Flags::RST) && !message {
                     self.owner_ends(pod, leg, seg.seq);
@@ -363,10 +366,12 @@ impl World {
                 Some(_) => Some((seg.seq.0, seg.ack.0)),
                 None => seg.flags.has(Flags::SYN).then_some((seg.seq.0, 0)),
             };
-            if message.is_none() && seg.flags.has(Flags::SYN) {
-                let checked = self.truth.syn_leaves((pod, port), conn, seg.seq, own);
-                self.expect(checked);
-            }
+            let checked = match (message, seg.flags.has(Flags::SYN)) {
+                (Some(_), _) => Ok(()),
+                (None, true) => self.truth.syn_leaves((pod, port), conn, seg.seq, own),
+                (None, false) => self.truth.on_opened((pod, port), seg),
+            };
+            self.expect(checked);
             let reset = seg.flags.has(Flags::RST);
             let checked = self.legs.sent(self.now, (pod, port), conn, start, reset);
             self.expect(checked);
