@@ -100,8 +100,8 @@ fn redis_without_shim_is_killed_while_commands_move() -> Result<()> {
     Ok(())
 }
 
-/// Nothing marks the ends of a process that dies: each of its connections at rest goes on elsewhere,
-/// or is closed in order if its listener outlives it by a moment.
+/// Nothing marks the ends of a process that dies: each of its connections at rest goes on
+/// elsewhere, or is closed in order if its listener outlives it by a moment.
 #[test]
 fn idle_connections_of_a_pod_without_shim_go_on_or_are_closed_in_order() -> Result<()> {
     let mut scene = Scene::with_pods("translateidle", 2)?;

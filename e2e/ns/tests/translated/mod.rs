@@ -18,8 +18,8 @@ fn move_by(scene: &mut Scene, method: MoveMethod) {
     }
 }
 
-/// Pairs of ports of ours and of pods that trackers may remember: more than there are, as no adopter
-/// says when they are forgotten.
+/// Pairs of ports of ours and of pods that trackers may remember: more than there are, as no
+/// adopter says when they are forgotten.
 const TRACKED_PAIRS: u32 = 1 << 18;
 
 /// Starts the dataplane alone, without keys: nothing on the node helps it, and nothing adopts.
@@ -57,8 +57,9 @@ fn wait_up(scene: &Scene, policy: usize, name: &str) -> Result<()> {
     scene.explained(up)
 }
 
-/// Nothing marks the ends of a process that dies: the close of a connection at rest is believed if
-/// its listener outlives it by a moment, and the next request meets it. Nothing else came to an end.
+/// Nothing marks the ends of a process that dies: the close of a connection at rest is believed
+/// if its listener outlives it by a moment, and the next request meets it. Nothing else came to
+/// an end.
 fn only_believed_closes(scene: &Scene, report: &LoadReport) -> Result<()> {
     let closed = report.errors.get("closed").copied().unwrap_or_default();
     let believed = scene.counter("closes_believed_total")?;
