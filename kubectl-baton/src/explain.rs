@@ -344,9 +344,10 @@ fn stays(spec: &LoadBalancerPolicySpec, pod: &str) -> Option<String> {
 fn takes(backend: &BackendState, method: MoveMethod) -> bool {
     match backend.word() {
         "up" | "slow start" => true,
-        // Where nobody listens no connection can be opened either.
+        // Where nobody listens or accepts no connection can be opened either.
         "no adopt" => {
-            method != MoveMethod::Adoption && backend.adoptability != Adoptability::NotListening
+            let closed = [Adoptability::NotListening, Adoptability::AcceptQueueFull];
+            method != MoveMethod::Adoption && !closed.contains(&backend.adoptability)
         }
         _ => false,
     }
