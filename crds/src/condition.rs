@@ -15,8 +15,7 @@ pub enum ConditionType {
     Accepted,
     /// Every dataplane that it concerns serves its present generation.
     Programmed,
-    /// Flows can move: the backends' nodes run the shim, its adopter is attached and the key epochs
-    /// agree.
+    /// Flows can move to all backends, by adoption or by translation.
     Adoptable,
     /// It works, but less well than it could: the message says what to do.
     Degraded,

@@ -150,7 +150,8 @@ pub struct BackendFigures {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub unusable: Option<String>,
-    /// Why flows cannot move to it, if so.
+    /// Why it does not adopt, if so: flows move to it by translation, unless
+    /// `migration.method: Adoption`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub unadoptable: Option<String>,

@@ -1,6 +1,7 @@
 //! `trace`, `migrate` and `explain` as a user types them, against the samples' cluster.
 
 use super::tests::typed_in;
+use crate::cluster::Kind;
 use crate::fake::{Fake, answer, bad, golden, good, which};
 use serde_json::{Value, json};
 use std::{cell::Cell, rc::Rc};
@@ -250,6 +251,46 @@ async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
     assert!(text.contains("unevenly busy"), "{text}");
     let text = with(|state| state["placement"] = Value::Null).await;
     assert!(text.contains("does not tell the waits"), "{text}");
+}
+
+#[tokio::test]
+async fn explain_says_to_which_pods_it_goes_by_translation() {
+    async fn with(adoptability: &'static str, method: &str) -> String {
+        let mut fake = Fake::changed("state", move |_, state| {
+            let policies = state["policies"].as_array_mut().expect("policies");
+            for policy in policies {
+                for backend in policy["backends"].as_array_mut().expect("backends") {
+                    if backend["name"] != "web-5d4f-abcde" {
+                        backend["adoptability"] = adoptability.into();
+                    }
+                }
+            }
+        });
+        let spec = &mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["spec"];
+        spec["migration"]["method"] = method.into();
+        typed_in(&fake, "explain 192.0.2.7:40112").await.words()
+    }
+    let by = "By translation, one round trip longer, to Pods that do not adopt: web-5d4f-fghij (no adopter";
+    for (adoptability, method, words) in [
+        ("noAdopter", "Auto", by),
+        (
+            "noAdopter",
+            "Adoption",
+            "No other Pod can take it now: web-5d4f-fghij cannot adopt: no adopter",
+        ),
+        // Where nobody listens no connection can be opened either.
+        (
+            "notListening",
+            "Translation",
+            "No other Pod can take it now: web-5d4f-fghij cannot adopt: nothing listens",
+        ),
+        ("ready", "Translation", "`migration.method: Translation`"),
+    ] {
+        let text = with(adoptability, method).await;
+        assert!(text.contains(words), "{adoptability}, {method}: {text}");
+    }
+    let text = with("ready", "Auto").await;
+    assert!(!text.contains("ranslation"), "{text}");
 }
 
 #[tokio::test]

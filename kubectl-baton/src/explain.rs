@@ -5,9 +5,9 @@
 //! other figures is.
 
 use crate::waits::{self, Around, OTHERS_MAX, owner};
-use baton_api::{BackendLoad, BackendState, FlowView, LastMove, MoveBy};
+use baton_api::{Adoptability, BackendLoad, BackendState, FlowView, LastMove, MoveBy};
 use baton_cli::{Flow, PolicyName, Style, Tone, count, line, micros, wrapped};
-use baton_crds::{LoadBalancerPolicySpec, MigrationMode, Protocol};
+use baton_crds::{LoadBalancerPolicySpec, MigrationMode, MoveMethod, Protocol};
 use serde::Serialize;
 
 /// What is said of a flow.
@@ -283,8 +283,9 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
     let others = others(flow, around);
     let can: Vec<&&BackendState> = others
         .iter()
-        .filter(|b| b.adoptability.is_ready() && takes(b))
+        .filter(|b| takes(b, migration.method))
         .collect();
+    let translated = by_translation(&can, migration.method);
     if leaves {
         why.push(format!(
             "{pod} drains or has left: the flow goes with its next request, or at rest after `drain.quiet` ({}).",
@@ -301,6 +302,7 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
         return (Verdict::Stays, why);
     }
     if leaves {
+        why.extend(translated);
         return (Verdict::Moves, why);
     }
     if view.state == "Request" || view.state == "Response" {
@@ -314,9 +316,11 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
             "The policy says `migration.mode: Always`: it goes to another Pod with each request."
                 .to_owned(),
         );
+        why.extend(translated);
         return (Verdict::Moves, why);
     }
     why.extend(waits::when_better(flow, around, spec, &can));
+    why.extend(translated);
     (Verdict::MayMove, why)
 }
 
@@ -337,8 +341,35 @@ fn stays(spec: &LoadBalancerPolicySpec, pod: &str) -> Option<String> {
 }
 
 /// Takes flows that move, as far as its state says.
-fn takes(backend: &BackendState) -> bool {
-    matches!(backend.word(), "up" | "slow start")
+fn takes(backend: &BackendState, method: MoveMethod) -> bool {
+    match backend.word() {
+        "up" | "slow start" => true,
+        // Where nobody listens or accepts no connection can be opened either.
+        "no adopt" => {
+            let closed = [Adoptability::NotListening, Adoptability::AcceptQueueFull];
+            method != MoveMethod::Adoption && !closed.contains(&backend.adoptability)
+        }
+        _ => false,
+    }
+}
+
+/// To which Pods it would go by translation, and why.
+fn by_translation(can: &[&&BackendState], method: MoveMethod) -> Option<String> {
+    if method == MoveMethod::Translation {
+        let why = "The policy says `migration.method: Translation`: a move takes one round trip to the Pod longer than an adoption.";
+        return Some(why.to_owned());
+    }
+    let those = can.iter().filter(|b| !b.adoptability.is_ready());
+    let words: Vec<String> = those
+        .take(OTHERS_MAX)
+        .map(|b| format!("{} ({})", b.name, b.adoptability))
+        .collect();
+    (!words.is_empty()).then(|| {
+        format!(
+            "By translation, one round trip longer, to Pods that do not adopt: {}.",
+            words.join("; ")
+        )
+    })
 }
 
 fn others<'a>(flow: &Flow, around: &Around<'a>) -> Vec<&'a BackendState> {
@@ -402,7 +433,9 @@ fn pin_words(pin: &str) -> String {
         }
         "pipeline_too_deep" => "more requests were outstanding at one time than are remembered",
         "head_too_long" => "a head or line was longer than what is followed",
-        "small_mss" => "the client's MSS is smaller than what kernels adopt",
+        "small_mss" => {
+            "the client's MSS is smaller than what kernels adopt, and the policy says `migration.method: Adoption`"
+        }
         "guards_full" => {
             "no room was left to follow its conversation: raise `limits.guardedFlows` of the dataplanes; it moves again once a request and its answer were followed"
         }

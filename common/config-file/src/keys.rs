@@ -42,6 +42,13 @@ pub enum KeysField {
     Folder(KeyFolder),
 }
 
+impl Default for KeysField {
+    /// None.
+    fn default() -> Self {
+        Self::Files(Vec::new())
+    }
+}
+
 /// One key of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -24,6 +24,7 @@ mod fault_sys;
 mod faults;
 mod files;
 mod fixed_load;
+mod go;
 mod haproxy;
 mod http;
 mod http_load;

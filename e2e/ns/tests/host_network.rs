@@ -364,14 +364,12 @@ fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
     let address = scene.address(HTTP_PORT)?;
     for (place, namespace) in places(&scene) {
         let echo = finish(place, HttpEcho::start(namespace, options(address))?)?;
-        // What began there leaves with its next request.
-        let there = echo.per_pod.get("pod-b").copied().unwrap_or(0);
-        ensure!(
-            (1..=CONNECTIONS as u64).contains(&there),
-            "{place}: {:?}",
-            echo.per_pod
-        );
+        // To the one by adoption, to the other by translation.
+        let moves = echo.pod_changes;
+        ensure!(moves == REQUESTS - CONNECTIONS as u64, "{place}: {moves}");
     }
+    let translated = scene.counter("openings_total{result=\"opened\"}")?;
+    ensure!(translated > 0, "nothing was translated");
     let ports = &scene.config.ports;
     for (hook, rule) in [
         (

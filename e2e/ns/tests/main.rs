@@ -36,6 +36,7 @@ mod stateful;
 mod tenants;
 mod tracked;
 mod transfer;
+mod translated;
 mod wire;
 mod workers;
 

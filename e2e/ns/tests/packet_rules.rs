@@ -3,7 +3,7 @@
 //! requests move.
 
 use anyhow::{Context, Result, ensure};
-use baton_api::Algorithm;
+use baton_api::{Algorithm, MoveMethod};
 use baton_lab::{HttpClient, NginxOptions, Options};
 use baton_ns::{HTTP_PORT, Scene};
 use std::process::Command;
@@ -34,7 +34,7 @@ const REDIRECTS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-fn scene(name: &str) -> Result<Scene> {
+fn scene(name: &str, method: MoveMethod) -> Result<Scene> {
     let options = Options {
         pods: 2,
         ..Options::default()
@@ -46,6 +46,7 @@ fn scene(name: &str) -> Result<Scene> {
     let mut scene = Scene::with_nginx(name, &options, &web)?;
     // Each second connection begins at the pod with a proxy, however much slower that is.
     scene.config.policies[0].algorithm = Algorithm::WeightedRoundRobin;
+    scene.config.policies[0].migration.method = method;
     Ok(scene)
 }
 
@@ -91,7 +92,7 @@ fn moves_to(scene: &Scene, pod: usize) -> Result<u64> {
 #[test]
 fn no_request_goes_around_a_pods_proxy() -> Result<()> {
     for (tool, commands) in REDIRECTS {
-        let mut scene = scene("meshed")?;
+        let mut scene = scene("meshed", MoveMethod::Adoption)?;
         redirect(&scene, commands)?;
         scene.start_shim()?;
         scene.start_dataplane()?;
@@ -113,10 +114,60 @@ fn no_request_goes_around_a_pods_proxy() -> Result<()> {
     Ok(())
 }
 
+/// A translated leg begins with a SYN, which the rules see: the request comes by the proxy.
+#[test]
+fn requests_move_through_a_pods_proxy_by_translation() -> Result<()> {
+    for (tool, commands) in REDIRECTS {
+        let mut scene = scene("meshmove", MoveMethod::Auto)?;
+        redirect(&scene, commands)?;
+        scene.start_shim()?;
+        scene.start_dataplane()?;
+        let (meshed, plain) = (scene.lab.pods()[0].name(), scene.lab.pods()[1].name());
+        scene.wait_reason(meshed, REASON)?;
+        scene.wait_reason(plain, "ready")?;
+        let served = served_by_proxy(&scene)?;
+        let (there, back) = (moves_to(&scene, 0)?, moves_to(&scene, 1)?);
+        eprintln!("{tool}: {served} served by the proxy, {there} moves to it, {back} away");
+        ensure!(served > 0 && there > 0 && back > 0, "{tool}");
+        let translated = scene.counter("openings_total{result=\"opened\"}")?;
+        ensure!(translated == there, "{tool}: {translated} of {there}");
+        scene.nothing_lost(0)?;
+    }
+    Ok(())
+}
+
+/// Rules that come while connections move: from then on they come by the proxy.
+#[test]
+fn a_redirect_that_comes_while_requests_move_is_followed_by_translation() -> Result<()> {
+    for (tool, commands) in REDIRECTS {
+        let mut scene = scene("meshcome", MoveMethod::Auto)?;
+        scene.start()?;
+        let address = scene.address(HTTP_PORT)?;
+        let mut client = HttpClient::connect(scene.lab.client().namespace(), address)?;
+        for _ in 0..20 {
+            client.get("/")?;
+        }
+        drop(client);
+        ensure!(moves_to(&scene, 0)? > 0, "{tool}: it adopted before");
+        ensure!(
+            scene.counter("openings_total{result=\"opened\"}")? == 0,
+            "{tool}"
+        );
+        redirect(&scene, commands)?;
+        // Nobody has read the rules yet.
+        let served = served_by_proxy(&scene)?;
+        let translated = scene.counter("openings_total{result=\"opened\"}")?;
+        eprintln!("{tool}: {served} served by the proxy, {translated} translations");
+        ensure!(served > 0 && translated > 0, "{tool}");
+        scene.nothing_lost(0)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_redirect_that_comes_while_requests_move_is_not_gone_around() -> Result<()> {
     for (tool, commands) in REDIRECTS {
-        let mut scene = scene("meshing")?;
+        let mut scene = scene("meshing", MoveMethod::Adoption)?;
         scene.start()?;
         let address = scene.address(HTTP_PORT)?;
         let mut client = HttpClient::connect(scene.lab.client().namespace(), address)?;

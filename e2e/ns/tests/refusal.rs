@@ -3,7 +3,7 @@
 
 use crate::{http_without_error, more, no_error};
 use anyhow::{Context, Result, ensure};
-use baton_api::{Backend, Endpoint};
+use baton_api::{Backend, Endpoint, MoveMethod};
 use baton_lab::{HttpClient, HttpEcho, NginxOptions, echo_body};
 use baton_ns::{HTTP_PORT, Scene, always, established, listening, never, until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,6 +13,7 @@ const NO_ADOPTER: &str = "no adopter (is host-shim running there?)";
 #[test]
 fn a_pod_without_adopter_is_never_adopted_to() -> Result<()> {
     let mut scene = Scene::with_pods("noadopter", 3)?;
+    scene.config.policies[0].migration.method = MoveMethod::Adoption;
     scene.shim_config.pods.retain(|p| p.name != "pod-b");
     scene.start_shim()?;
     scene.start_dataplane()?;
@@ -37,6 +38,7 @@ fn a_pod_without_adopter_is_never_adopted_to() -> Result<()> {
 #[test]
 fn the_adopter_goes_away_in_the_middle() -> Result<()> {
     let mut scene = Scene::with_pods("adoptergone", 3)?;
+    scene.config.policies[0].migration.method = MoveMethod::Adoption;
     scene.start()?;
     let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(16, None)?)?;
     more(&load, 2_000)?;

@@ -22,7 +22,7 @@ const CHECKING: usize = 16;
 const CHECKING_PACE: Duration = Duration::from_millis(4);
 
 /// `BATON_KILLS` changes it: more in a soak, fewer while looking for a bug.
-fn kills() -> usize {
+pub fn kills() -> usize {
     let given = std::env::var("BATON_KILLS").ok();
     given.and_then(|n| n.parse().ok()).unwrap_or(200)
 }

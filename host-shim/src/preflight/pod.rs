@@ -94,7 +94,7 @@ fn packet_rules(open: &OpenNetns) -> Finding {
         Ok(None) => Finding::good("none that redirect or translate connections"),
         Ok(Some(refusal)) => Finding::missing(
             refusal,
-            "have no sidecar or mesh take this pod's connections (for Istio: `sidecar.istio.io/inject: \"false\"`); the pod is served as it is",
+            "have no sidecar or mesh take this pod's connections (for Istio: `sidecar.istio.io/inject: \"false\"`); connections move to the pod as it is by translation",
         ),
         Err(error) => Finding::missing(error.to_string(), "give host-shim CAP_SYS_ADMIN"),
     }
@@ -112,7 +112,7 @@ fn options(open: &OpenNetns) -> Finding {
     }
     Finding::note(
         format!("{} off", off.join(", ")),
-        "connections that began with the option are refused here (KernelRefused) and stay where they are; set it to 1 in every pod or in none",
+        "connections that began with the option are not adopted here (KernelRefused), and those with timestamps do not move here by translation either; set it to 1 in every pod or in none",
     )
 }
 

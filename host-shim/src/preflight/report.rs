@@ -3,6 +3,9 @@
 use serde::Serialize;
 use std::fmt::Write;
 
+/// What is so of pods that cannot adopt.
+const TRANSLATION: &str = "Connections move all the same to pods that cannot adopt, by translation, \
+     with one more round trip, unless policy says `migration.method: Adoption`.";
 /// A terminal of the usual width holds this.
 const WIDTH: usize = 100;
 
@@ -129,6 +132,9 @@ impl Report {
                 "{n} things are missing; the line under each says what to change."
             ),
         };
+        if !self.good() {
+            wrapped(&mut text, TRANSLATION, 0);
+        }
         text
     }
 }
@@ -181,7 +187,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("  MISSING  tcp_syncookies  0\n"), "{text}");
-        assert!(text.ends_with("1 thing is missing; the line under it says what to change.\n"));
+        let (_, end) = text.split_once("1 thing is missing; ").expect("counted");
+        assert!(end.contains("move all the same"), "{text}");
         assert!(report.json().contains(r#""good":false"#));
     }
 }

@@ -278,6 +278,12 @@ fn policy_word(policy: &LoadBalancerPolicy) -> (&'static str, Option<&Condition>
     }
 }
 
+/// What is said of a policy whose flows move to some Pods by translation, as these do not adopt.
+fn by_translation(policy: &LoadBalancerPolicy) -> Option<&Condition> {
+    let conditions = &policy.status.as_ref()?.conditions;
+    condition(conditions, ConditionType::Adoptable).filter(|c| c.reason == "ByTranslation")
+}
+
 fn policies(scene: &Scene, report: &mut Report) {
     let states: Vec<(PolicyName, &PolicyState)> = scene
         .answers
@@ -303,6 +309,14 @@ fn policies(scene: &Scene, report: &mut Report) {
             }
             (_, Some(message)) => report.notes.push(format!("policy {full_name}: {message}")),
             (_, None) => {}
+        }
+        if state == "ok"
+            && let Some(translation) = by_translation(policy)
+        {
+            let (reason, message) = (&translation.reason, &translation.message);
+            report
+                .notes
+                .push(format!("policy {full_name}: {reason}: {message}"));
         }
         let status = policy.status.clone().unwrap_or_default();
         if state != "unseen" && status.observed_generation < policy.metadata.generation {

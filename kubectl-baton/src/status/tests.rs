@@ -191,6 +191,22 @@ async fn a_policys_conditions_decide_over_its_word() {
             "{kind}: {said:?}"
         );
     }
+    // Worth a look, and the policy is as it should be.
+    let mut fake = with_condition("Adoptable", ConditionStatus::True);
+    let policy = &mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0];
+    let conditions = policy["status"]["conditions"].as_array_mut();
+    for condition in conditions.expect("conditions") {
+        if condition["type"] == "Adoptable" {
+            condition["reason"] = "ByTranslation".into();
+        }
+    }
+    let report = seen(&fake, Some("shop")).await;
+    assert_eq!((report.policies[0].state, report.works), ("ok", true));
+    let notes = report.notes.join("\n");
+    assert!(
+        notes.contains("shop/web: ByTranslation: what to do"),
+        "{notes}"
+    );
     let mut fake = Fake::new();
     fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["status"] = json!({});
     assert!(

@@ -169,10 +169,10 @@ pub(super) fn check_keys(keys: &KeysField) -> Result<(), SnapshotError> {
     let KeysField::Files(keys) = keys else {
         return Ok(());
     };
-    if keys.is_empty() || keys.len() > 2 {
+    if keys.len() > 2 {
         return refuse(
             "keys",
-            "expected one key, or two while they are being changed",
+            "expected one key, or two while they are being changed; or none, with which nothing is adopted",
         );
     }
     if let [first, second] = &keys[..]

@@ -75,7 +75,8 @@ pub struct Config {
     /// What is logged and how.
     #[serde(default)]
     pub log: Log,
-    /// The adoption keys.
+    /// The adoption keys. Without any, connections move by translation only.
+    #[serde(default)]
     pub keys: KeysField,
     /// Table sizes.
     #[serde(default)]

@@ -80,6 +80,15 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 }
 
 #[test]
+fn without_keys_there_are_none() {
+    for keys in ["", "keys: []\n"] {
+        let text = GOOD.replacen("keys: [{epoch: 1, file: adoption-1.key}]\n", keys, 1);
+        let config = parse(&text).expect("a configuration without keys");
+        assert_eq!(config.keys, KeysField::Files(Vec::new()));
+    }
+}
+
+#[test]
 fn the_documented_configuration_is_good_and_survives_a_round_trip() {
     let config = parse(GOOD).expect("good");
     assert_eq!(config.address.len(), 2);
@@ -201,7 +210,7 @@ fn every_refusal_names_line_field_and_what_was_expected() {
         ),
         (
             "[{epoch: 1, file: adoption-1.key}]",
-            "[]",
+            "[{epoch: 1, file: a}, {epoch: 2, file: b}, {epoch: 3, file: c}]",
             "dataplane.yaml:7: keys: ",
             "expected one key, or two",
         ),

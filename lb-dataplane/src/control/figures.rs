@@ -272,7 +272,7 @@ fn unadoptable(out: &mut Families, policy: &PolicyState) {
     for (reason, backends) in reasons {
         out.gauge(
             "policy_unadoptable_backends",
-            "Backends that cannot take over connections, by what their probe says.",
+            "Backends that do not adopt connections, by what their probe says.",
             &[("policy", policy.name.as_str()), ("reason", reason)],
             float(backends),
         );

@@ -7,15 +7,15 @@ use crate::{
     BackendState, Condition, ConditionKind, Drain, Index, Key, LIMIT_BACKENDS_SHOWN, Reason,
     Status, Text, Verdict,
     accepted::{accepted, without_port},
+    adoptable::adoptable,
     class::{ClassRecord, Room},
-    coverage::{Obstacle, obstacle},
     index::PolicyRecord,
-    messages::{Reasons, Said, bounded, count, few, is_or_are, said},
+    messages::{Said, bounded, count, few, is_or_are, said},
     reports::DataplaneRecord,
     sums::{Measured, Present, is_wanted, present},
     translate::Translation,
 };
-use baton_api::{LIMIT_BACKENDS_PER_POLICY, Protocol};
+use baton_api::LIMIT_BACKENDS_PER_POLICY;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 /// What is said of a policy, and what else its figures come to.
@@ -235,77 +235,6 @@ fn refused_by(index: &Index, pod: &Key, policy: &Key) -> Option<(Reason, String)
         );
         (Reason::RefusedByDataplane, message)
     })
-}
-
-fn adoptable(
-    index: &Index,
-    key: &Key,
-    record: &PolicyRecord,
-    present: &Present,
-    rejected: bool,
-) -> Said {
-    if rejected {
-        return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
-    }
-    let protocol = record
-        .served
-        .template
-        .as_ref()
-        .map(|template| template.protocol);
-    if protocol == Ok(Protocol::None) {
-        let message = "spec.protocol is None, with which no flow ever moves: name the protocol if it is one of the others";
-        return said(Status::False, Reason::ProtocolNone, message);
-    }
-    let wanted: Vec<&Measured> = present.backends.iter().filter(|b| is_wanted(b)).collect();
-    if wanted.is_empty() {
-        return said(
-            Status::Unknown,
-            Reason::NoEndpoints,
-            "there is no backend to move flows to",
-        );
-    }
-    let mut open = 0;
-    let mut bad = Reasons::default();
-    for one in &wanted {
-        let why = one.verdict.unadoptable.as_ref();
-        if one.probed && why.is_none() {
-            continue;
-        }
-        let reason = match (why, obstacle(index, &key.namespace, &one.detail)) {
-            // What dataplanes then find out follows from that.
-            (_, Some(obstacle @ (Obstacle::NotAttached(..) | Obstacle::NodeExcluded(_)))) => {
-                obstacle.to_string()
-            }
-            (Some(why), Some(more)) => format!("{why}, and {more}"),
-            (Some(why), None) => why.to_string(),
-            (None, Some(more)) => more.to_string(),
-            (None, None) => {
-                open += 1;
-                continue;
-            }
-        };
-        bad.add(&one.detail.name, reason);
-    }
-    if bad.len() > 0 {
-        let message = format!(
-            "flows cannot move to {} of {}: {bad}",
-            bad.len(),
-            count(wanted.len(), "backend"),
-        );
-        return said(Status::False, Reason::BackendsNotAdoptable, message);
-    }
-    if open > 0 {
-        let message = format!(
-            "no dataplane has said yet whether flows can move to {open} of {}",
-            count(wanted.len(), "backend")
-        );
-        return said(Status::Unknown, Reason::NotProbed, message);
-    }
-    said(
-        Status::True,
-        Reason::Adoptable,
-        "flows can move to all backends",
-    )
 }
 
 fn not_allowed(key: &Key, record: &PolicyRecord, translation: &Translation) -> String {

@@ -39,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod accepted;
+mod adoptable;
 mod allowance;
 mod apply;
 mod backends;

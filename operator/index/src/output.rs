@@ -256,9 +256,11 @@ pub enum Reason {
     DataplaneUnreachable,
     /// Programmed: dataplanes have not acknowledged it yet.
     Pending,
-    /// Adoptable: all backends adopt.
+    /// Adoptable: flows can move to all backends.
     Adoptable,
-    /// Adoptable: some backends do not.
+    /// Adoptable: the same, to some of them by translation, as they do not adopt.
+    ByTranslation,
+    /// Adoptable: to some of them flows cannot move.
     BackendsNotAdoptable,
     /// Adoptable: the policy's protocol never moves a flow.
     ProtocolNone,
@@ -313,6 +315,7 @@ impl Reason {
             Self::RefusedByDataplane => "RefusedByDataplane",
             Self::DataplaneUnreachable => "DataplaneUnreachable",
             Self::Adoptable => "Adoptable",
+            Self::ByTranslation => "ByTranslation",
             Self::BackendsNotAdoptable => "BackendsNotAdoptable",
             Self::ProtocolNone => "ProtocolNone",
             Self::NotProbed => "NotProbed",

@@ -106,7 +106,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "baton-operator-tests",
         &["baton-apiserver", "baton-api", "baton-crds", "baton-tls"],
     ),
-    ("baton-lab", &["baton-api"]),
+    ("baton-lab", &["baton-api", "baton-kubernetes"]),
     ("baton-e2e", &["baton-cluster"]),
     ("baton-demo", &["baton-lab", "baton-api"]),
     ("baton-ns", &["baton-lab", "baton-api", "baton-packet"]),

@@ -4,7 +4,7 @@ use super::*;
 use crate::standing::snapshot_name;
 use std::collections::BTreeMap;
 
-fn figures(uptime: u64, flows: u64, backends: Vec<BackendFigures>) -> Change {
+pub fn figures(uptime: u64, flows: u64, backends: Vec<BackendFigures>) -> Change {
     let name = snapshot_name(&key("p"), &policy(1, "s", 80).listeners[0]);
     let policies = vec![PolicyFigures {
         name: name.into(),
@@ -25,7 +25,7 @@ fn figures(uptime: u64, flows: u64, backends: Vec<BackendFigures>) -> Change {
     Change::Figures(key("pod-200"), Some(Arc::new(value)))
 }
 
-fn backend(name: &str, flows: u64, why: Option<&str>) -> BackendFigures {
+pub fn backend(name: &str, flows: u64, why: Option<&str>) -> BackendFigures {
     BackendFigures {
         name: name.into(),
         flows,
@@ -74,79 +74,6 @@ fn what_was_counted_before_the_policy_was_known_counts() {
     add(&mut index, "p", policy(1, "s", 80));
     let _ = index.fold(1);
     assert_eq!(verdict(&index, "p").totals.flows, 7);
-}
-
-#[test]
-fn adoptable_names_the_pod_the_node_and_the_shim() {
-    let mut index = index();
-    let adoptable = ConditionKind::Adoptable;
-    expect(&index, "p", adoptable, Reason::NotProbed, "2 of 2 backends");
-    index.apply(figures(
-        1,
-        0,
-        vec![backend("pod-1", 2, None), backend("pod-2", 0, None)],
-    ));
-    let _ = index.fold(2);
-    expect(&index, "p", adoptable, Reason::Adoptable, "all backends");
-    let why = Some("no adopter (is host-shim running there?)");
-    index.apply(figures(
-        2,
-        0,
-        vec![backend("pod-1", 2, None), backend("pod-2", 0, why)],
-    ));
-    let _ = index.fold(3);
-    expect(
-        &index,
-        "p",
-        adoptable,
-        Reason::BackendsNotAdoptable,
-        "1 of 2 backends: pod-2: no adopter",
-    );
-    let shim = |pods: &[&str]| {
-        let unattached = pods.iter().map(|name| (key(name), "kernel 5.10".into()));
-        let shim = Shim {
-            unreachable: None,
-            unattached: unattached.collect(),
-        };
-        Change::Shim("node".into(), Some(Arc::new(shim)))
-    };
-    index.apply(shim(&["pod-2"]));
-    let _ = index.fold(4);
-    expect(
-        &index,
-        "p",
-        adoptable,
-        Reason::BackendsNotAdoptable,
-        "1 of 2 backends: pod-2: the host-shim of node node cannot have it adopt: kernel 5.10",
-    );
-    // What holds of several is said once.
-    index.apply(figures(
-        3,
-        0,
-        vec![backend("pod-1", 2, why), backend("pod-2", 0, why)],
-    ));
-    index.apply(shim(&["pod-1", "pod-2"]));
-    let _ = index.fold(4);
-    expect(
-        &index,
-        "p",
-        adoptable,
-        Reason::BackendsNotAdoptable,
-        "2 of 2 backends: pod-1, pod-2: the host-shim of node node cannot",
-    );
-    index.apply(Change::Shim(
-        "other".into(),
-        Some(Arc::new(Shim::default())),
-    ));
-    index.apply(Change::Shim("node".into(), None));
-    let _ = index.fold(5);
-    expect(
-        &index,
-        "p",
-        adoptable,
-        Reason::BackendsNotAdoptable,
-        "pod-1, pod-2: no adopter (is host-shim running there?), and no host-shim runs on node node",
-    );
 }
 
 #[test]

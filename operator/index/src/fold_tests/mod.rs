@@ -4,6 +4,7 @@
 use crate::*;
 use std::{net::IpAddr, sync::Arc};
 
+mod adoptable;
 mod coverage;
 mod figures;
 mod kept;

@@ -364,6 +364,7 @@ fn the_universe_reaches_what_matters() {
         Reason::NoReadyEndpoints,
         Reason::WeightUnreadable,
         Reason::BackendsNotAdoptable,
+        Reason::ByTranslation,
     ] {
         assert!(
             reasons.get(&reason).copied().unwrap_or_default() >= 3,

@@ -1,5 +1,6 @@
 //! Changes in a universe of few names, and the objects that exist after them.
 
+use baton_api::MoveMethod;
 use baton_index::{
     Allowance, BackendFigures, BackendTotals, Change, Class, Conditions, DrainFigures, Family,
     Figures, Key, Labels, Listener, Namespace, NamespaceSelector, Network, Node, Pod, Policy,
@@ -162,6 +163,12 @@ fn template() -> impl Strategy<Value = Result<Arc<baton_api::Policy>, Refusal>> 
             "name": "", "frontends": [], "backends": [], "slowStart": format!("{n}s"),
         }))
         .expect("a template");
+        // The condition `Adoptable` goes by it.
+        policy.migration.method = match n % 3 {
+            0 => MoveMethod::Adoption,
+            1 => MoveMethod::Auto,
+            _ => MoveMethod::Translation,
+        };
         if n == 1 {
             // What the dataplane would refuse.
             policy.migration.ratio_percent = 1;

@@ -1,0 +1,99 @@
+//! A firewall between dataplane and pods that keeps track of connections and lets none through
+//! whose SYN it has not seen: probes and adoptions meet silence there, and connections move by
+//! translation without being told.
+
+use super::{nothing_was_reset, only_believed_closes, translations, wait_up};
+use crate::{more, no_error};
+use anyhow::{Result, ensure};
+use baton_lab::{HttpEcho, LoadReport, Tracker};
+use baton_ns::{Scene, nft};
+
+const CONNECTIONS: usize = 32;
+const REQUESTS: u64 = 60_000;
+const SILENT: &str = "no answer to probes (a firewall, or addresses translated on the way?)";
+
+/// The router drops what is new without a SYN, INVALID, or, as tracking is strict, both.
+fn strict(scene: &Scene) -> Result<Tracker> {
+    let tracker = scene.lab.track()?;
+    tracker.set("tcp_loose", 0)?;
+    let node = scene.lab.router().namespace();
+    nft(node, "add table inet strict")?;
+    nft(
+        node,
+        "add chain inet strict forward { type filter hook forward priority -1; policy accept; }",
+    )?;
+    nft(
+        node,
+        "add rule inet strict forward ct state new tcp flags & (fin|syn|rst|ack) != syn counter drop",
+    )?;
+    Ok(tracker)
+}
+
+/// The adopters are there, and nobody knows that adoptions cannot reach them.
+fn scene(name: &str) -> Result<(Scene, Tracker)> {
+    let mut scene = Scene::with_pods(name, 3)?;
+    let tracker = strict(&scene)?;
+    scene.start_shim()?;
+    scene.start_dataplane()?;
+    Ok((scene, tracker))
+}
+
+/// A request that waited for a retransmission that backed off: 200 ms and 400 ms.
+fn none_waited(report: &LoadReport) -> Result<()> {
+    ensure!(
+        report.slow.requests == 0,
+        "{} requests on {} connections took more than 500 ms, the longest {} ms",
+        report.slow.requests,
+        report.slow.connections,
+        report.latency.max_us / 1_000
+    );
+    Ok(())
+}
+
+#[test]
+fn connections_move_through_a_firewall_that_wants_to_see_a_syn() -> Result<()> {
+    let (scene, tracker) = scene("strict")?;
+    let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
+    // At once, before any probe has given up hope.
+    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    let (report, echo) = load.join()?;
+    let moves = translations(&scene)?;
+    eprintln!(
+        "{:.0} requests/s, {moves} translations, {:?}, {} packets INVALID",
+        report.per_second(),
+        report.latency,
+        tracker.invalid()?
+    );
+    scene.explained(no_error(&report, Some(REQUESTS)))?;
+    scene.explained(none_waited(&report))?;
+    for pod in scene.lab.pods() {
+        scene.wait_reason(pod.name(), SILENT)?;
+    }
+    let adopted = scene.counter("migrations_total")? - moves;
+    ensure!(adopted == 0, "{adopted} were adopted");
+    ensure!(moves > REQUESTS / 2, "{moves} of {REQUESTS}");
+    ensure!(echo.per_pod.len() == 3, "{:?}", echo.per_pod);
+    nothing_was_reset(&scene)
+}
+
+#[test]
+fn a_pod_behind_such_a_firewall_is_killed_and_comes_back() -> Result<()> {
+    let (mut scene, tracker) = scene("strictkill")?;
+    let options = scene.http_load(CONNECTIONS, None)?;
+    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    more(&load, 2_000)?;
+    for at in 0..scene.nginx.len() {
+        let nginx = &mut scene.nginx[at];
+        nginx.process.crash()?;
+        nginx.restart()?;
+        let name = nginx.pod().name().to_owned();
+        wait_up(&scene, 0, &name)?;
+        more(&load, 2_000)?;
+    }
+    let (report, _) = load.stop()?;
+    only_believed_closes(&scene, &report)?;
+    let rescued = scene.policy(0)?.rescues_total;
+    eprintln!("{rescued} rescued, {:?}", report.latency);
+    ensure!(rescued > 0, "nothing was rescued");
+    tracker.remove()
+}
