@@ -1,6 +1,6 @@
 //! What one migration costs a request: p50 at 1 connection with nginx, on a policy where
-//! connections stay and on one where they move for every request, in turns, through the same
-//! running dataplane.
+//! connections stay and on two where they move for every request, by adoption and by translation,
+//! in turns, through the same running dataplane.
 
 use crate::{
     RoundArguments,
@@ -9,13 +9,14 @@ use crate::{
     scene::{self, Baton, moves, moving},
 };
 use anyhow::{Result, ensure};
-use baton_api::MigrationMode;
+use baton_api::{MigrationMode, MoveMethod};
 use baton_lab::{Lab, Server, WrkOptions, policy};
 use serde::Serialize;
 use std::time::Duration;
 
 const STAY_PORT: u16 = 80;
 const MOVE_PORT: u16 = 81;
+const TRANSLATE_PORT: u16 = 82;
 /// Two pods are enough to move between, and keep both warm.
 const PODS: usize = 2;
 
@@ -36,10 +37,12 @@ const ROWS: [(&str, &str); 4] = [
 struct Cost {
     seconds: u64,
     stay: Side,
+    /// By adoption.
     migrate: Side,
-    /// Median p50 of moving less that of staying.
+    translate: Side,
+    /// Median p50 of moving by adoption less that of staying.
     difference_us: f64,
-    /// Migrations per request of the moving side; 1 if each request moved.
+    /// Migrations per request of that side; 1 if each request moved.
     migrations_per_request: f64,
     /// Where the time goes, step by step, with a server that says so.
     phases: Phases,
@@ -96,25 +99,34 @@ pub fn migration_cost(arguments: &RoundArguments) -> Result<bool> {
     let mut policies = vec![
         moving(MigrationMode::Never, policy("stay", STAY_PORT, &servers)),
         moving(MigrationMode::Always, policy("move", MOVE_PORT, &servers)),
+        moving(
+            MigrationMode::Always,
+            policy("translate", TRANSLATE_PORT, &servers),
+        ),
     ];
+    policies[1].migration.method = MoveMethod::Adoption;
+    policies[2].migration.method = MoveMethod::Translation;
     policies.extend(phases.policies());
     let baton = Baton::start(&lab, &lab.dataplane_config(policies)?)?;
     let length = Duration::from_secs(arguments.seconds);
-    let (mut stay, mut migrate) = (Side::default(), Side::default());
+    let [mut stay, mut migrate, mut translate] = [(); 3].map(|()| Side::default());
     for round in 1..=arguments.rounds {
         stay.measure(&lab, &baton, &nginx, STAY_PORT, length)?;
         migrate.measure(&lab, &baton, &nginx, MOVE_PORT, length)?;
+        translate.measure(&lab, &baton, &nginx, TRANSLATE_PORT, length)?;
         phases.measure(&lab, &baton.dataplane)?;
         eprintln!(
-            "round {round} of {}: p50 {} us staying, {} us moving",
+            "round {round} of {}: p50 {} us staying, {} us adopted, {} us translated",
             arguments.rounds,
             stay.figures.latest(P50),
             migrate.figures.latest(P50),
+            translate.figures.latest(P50),
         );
     }
     let state = baton.dataplane.state()?;
     (stay.migrations, stay.rollbacks) = moves(&state, "stay");
     (migrate.migrations, migrate.rollbacks) = moves(&state, "move");
+    (translate.migrations, translate.rollbacks) = moves(&state, "translate");
     let cost = Cost {
         seconds: arguments.seconds,
         difference_us: migrate.figures.median(P50) - stay.figures.median(P50),
@@ -122,18 +134,21 @@ pub fn migration_cost(arguments: &RoundArguments) -> Result<bool> {
         phases: phases.finish(&state),
         stay,
         migrate,
+        translate,
     };
     let path = keep(&arguments.out, "migration.json", &cost)?;
     println!("{}\n{}", cost.table(), cost.phases.table());
     println!("Written to {}", path.display());
     baton.stop()?;
     lab.remove()?;
-    let errors = cost.stay.errors + cost.migrate.errors;
+    let errors = cost.stay.errors + cost.migrate.errors + cost.translate.errors;
     // The first request of each round's connection has nowhere to move from.
-    let moved = cost.migrate.migrations + 2 * arguments.rounds >= cost.migrate.requests;
-    let failure = (errors > 0 || !moved).then(|| {
-        let each = cost.migrations_per_request;
-        format!("{errors} errors, {each:.3} migrations per request")
+    let moved = |side: &Side| side.migrations + 2 * arguments.rounds >= side.requests;
+    let all = moved(&cost.migrate) && moved(&cost.translate);
+    let failure = (errors > 0 || !all).then(|| {
+        let of = |side: &Side| format!("{} of {} requests", side.migrations, side.requests);
+        let (adopted, translated) = (of(&cost.migrate), of(&cost.translate));
+        format!("{errors} errors, moved by adoption {adopted}, by translation {translated}")
     });
     Ok(succeeded(failure.as_slice()))
 }
@@ -143,23 +158,33 @@ impl Cost {
         let columns = [
             ("median (min to max), us", -24),
             ("staying", 22),
-            ("moving", 22),
-            ("difference", 12),
+            ("adopted", 22),
+            ("more", 7),
+            ("translated", 22),
+            ("more", 7),
         ];
-        let (stay, moving) = (&self.stay.figures, &self.migrate.figures);
+        let stay = &self.stay.figures;
         let rows = ROWS.map(|(name, text)| {
-            let more = moving.median(name) - stay.median(name);
-            let (stay, moving) = (stay.text(name), moving.text(name));
-            vec![text.to_owned(), stay, moving, format!("{more:.1}")]
+            let moving = |side: &Side| {
+                let more = side.figures.median(name) - stay.median(name);
+                [side.figures.text(name), format!("{more:.1}")]
+            };
+            let moved = [&self.migrate, &self.translate].map(moving);
+            let mut row = vec![text.to_owned(), stay.text(name)];
+            row.extend(moved.into_iter().flatten());
+            row
         });
-        let m = &self.migrate;
+        let said = |how: &str, m: &Side| {
+            format!(
+                "{how}: {} requests moved {} times, {} rollbacks, {} errors.\n",
+                m.requests, m.migrations, m.rollbacks, m.errors
+            )
+        };
         format!(
-            "\n{}{} requests moved {} times, {} rollbacks, {} errors.\n",
+            "\n{}{}{}",
             table(&columns, rows),
-            m.requests,
-            m.migrations,
-            m.rollbacks,
-            m.errors
+            said("By adoption", &self.migrate),
+            said("By translation", &self.translate)
         )
     }
 }

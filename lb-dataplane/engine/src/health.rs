@@ -134,7 +134,8 @@ impl Engine {
 
     /// Somebody listens there again.
     pub(crate) fn backend_is_back(&mut self, now: Instant, index: u16) {
-        self.backends[usize::from(index)].adopter.due_ms = 0;
+        let adopter = &mut self.backends[usize::from(index)].adopter;
+        (adopter.due_ms, adopter.unlike) = (0, false);
         self.probes.by(now.ms());
         self.counters.add(Counter::BackendsBack);
         self.judge_pools(now, index);

@@ -57,7 +57,8 @@ pub(crate) struct Adopter {
     unanswered: u8,
     /// One was sent, ever.
     asked: bool,
-    /// Its pod answered a SYN with less than clients were promised: no timestamps.
+    /// Its pod answered a SYN with less than clients were promised: no timestamps. Until it is
+    /// another one.
     pub(crate) unlike: bool,
     /// It said Ready once.
     pub(crate) ever_ready: bool,

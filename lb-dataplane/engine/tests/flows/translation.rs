@@ -301,8 +301,14 @@ fn a_pod_without_timestamps_is_left_alone() {
     w.ack(&mut c);
     w.run_ms(1_000);
     w.exchange(&mut c);
-    // A client without them is welcome there, but nobody knows: it is not asked again.
+    // A client without them is welcome there, but nobody knows: it is not asked again,
     assert_eq!(w.count(Counter::OpeningsSent), 1);
+    // before it was gone and is back.
+    w.stops(p.pod);
+    w.run_ms(3_000);
+    w.starts(p.pod);
+    w.run_ms(3_000);
+    opens(&mut w, &mut c, GET);
 }
 
 #[test]
