@@ -1,5 +1,5 @@
-//! The explorations that are run, small enough that all of them together take less than a minute on
-//! one core.
+//! The explorations that are run, small enough that all of them together take about a minute on one
+//! core.
 //!
 //! Owns the list. Each configuration lets few things go wrong, but those in every way.
 
