@@ -11,11 +11,14 @@ count() {
   valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
     --toggle-collect='*forward_counted*' "$program" "$@" "$exchanges" 2>&1 | sed -n 's/.*Collected : //p'
 }
-printf '%-12s %-6s %-6s %s\n' frame guard family 'instructions per packet'
+printf '%-12s %-6s %-6s %-10s %s\n' frame guard family leg 'instructions per packet'
+row() { printf '%-12s %-6s IPv%-3s %-10s %d\n' "$@" $(($(count "$@") / (flows * exchanges))); }
 for kind in request 'backend ack' head body ack end 'last ack'; do
   for guard in none http1; do
     for family in 4 6; do
-      printf '%-12s %-6s IPv%-3s %d\n' "$kind" "$guard" "$family" $(($(count "$kind" "$guard" "$family") / (flows * exchanges)))
+      row "$kind" "$guard" "$family" own
     done
   done
+  # Where the numbers of the pod are others than the client's.
+  row "$kind" http1 4 translated
 done

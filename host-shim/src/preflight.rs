@@ -27,7 +27,7 @@ pub fn check(config: Option<&Path>, extra: Option<(String, String)>) -> Report {
         _ => NodeNetwork::Own,
     };
     node::check(pin, &network, &mut report);
-    let mut pods = Vec::new();
+    let (mut pods, mut port) = (Vec::new(), 0);
     match read {
         Some((file, Ok(config))) => {
             let keys = match &config.keys {
@@ -36,7 +36,7 @@ pub fn check(config: Option<&Path>, extra: Option<(String, String)>) -> Report {
             };
             let found = format!("{}: {keys}, {} pods", file.display(), config.pods.len());
             report.add("node", "configuration", Finding::good(found));
-            pods = config.pods;
+            (pods, port) = (config.pods, config.transfers_port);
         }
         Some((_, Err(refusal))) => {
             let change = "correct that line; the pods in it were not checked";
@@ -56,7 +56,7 @@ pub fn check(config: Option<&Path>, extra: Option<(String, String)>) -> Report {
         });
     }
     for checked in &pods {
-        pod::check(checked, &mut report);
+        pod::check(checked, port, &mut report);
     }
     report
 }

@@ -170,7 +170,7 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
         assert!(!text.contains("It rests"), "{text}");
     }
     let text = with(|flow| {
-        flow["lastMove"] = json!({"cause": "drain", "ago": "2s", "byTransfer": true});
+        flow["lastMove"] = json!({"cause": "drain", "ago": "2s", "by": "Transfer"});
     })
     .await;
     assert!(

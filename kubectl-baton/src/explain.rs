@@ -5,7 +5,7 @@
 //! other figures is.
 
 use crate::waits::{self, Around, OTHERS_MAX, owner};
-use baton_api::{Adoptability, BackendLoad, BackendState, FlowView, LastMove};
+use baton_api::{Adoptability, BackendLoad, BackendState, FlowView, LastMove, MoveBy};
 use baton_cli::{Flow, PolicyName, Style, Tone, count, line, micros, wrapped};
 use baton_crds::{LoadBalancerPolicySpec, MigrationMode, MoveMethod, Protocol};
 use serde::Serialize;
@@ -157,7 +157,7 @@ fn last_move(view: &FlowView) -> String {
     let Some(LastMove {
         cause: Some(cause),
         ago,
-        by_transfer,
+        by,
     }) = &view.last_move
     else {
         return String::new();
@@ -179,10 +179,10 @@ fn last_move(view: &FlowView) -> String {
         "manual" => "somebody asked for it (`migrate`)",
         other => other,
     };
-    let how = if *by_transfer {
-        ", handed on by its application"
-    } else {
-        ""
+    let how = match by {
+        Some(MoveBy::Transfer) => ", handed on by its application",
+        Some(MoveBy::Translation) => ", by translation",
+        Some(MoveBy::Adoption) | None => "",
     };
     format!(", {} ago{how}, because {why}", micros(ago.0))
 }

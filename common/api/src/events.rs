@@ -155,9 +155,20 @@ pub struct LastMove {
     pub cause: Option<String>,
     /// How long ago.
     pub ago: crate::Micros,
-    /// Its applications handed it on, in the middle of what they did.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub by_transfer: bool,
+    /// How the other backend got it; none if the move was taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<MoveBy>,
+}
+
+/// How another backend gets a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MoveBy {
+    /// Its kernel made a socket with the flow's numbers.
+    Adoption,
+    /// The dataplane opened a connection to it, and translates its numbers.
+    Translation,
+    /// The application that had the flow handed it on, in the middle of what it did.
+    Transfer,
 }
 
 impl FlowEvents {

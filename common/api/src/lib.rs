@@ -24,7 +24,7 @@ pub use condition::{Adoptability, BackendHealth, DrainWait};
 pub use control::{ControlAddress, ControlAddressError, SocketPath};
 pub use duration::{DurationError, Micros};
 pub use events::{
-    EventCursor, FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, time_of_day,
+    EventCursor, FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, MoveBy, time_of_day,
 };
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline, OnStall};
 pub use local::{Asked, Foreign};

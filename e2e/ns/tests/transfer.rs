@@ -6,10 +6,13 @@ use baton_api::{Migration, MigrationMode, Protocol};
 use baton_lab::{Contents, Server, Shim, ShimConfig, ShimTransfers, policy};
 use baton_ns::{Scene, until};
 use std::{
-    io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpStream},
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
     path::PathBuf,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -34,7 +37,7 @@ fn moves() -> u64 {
 struct Files {
     scene: Scene,
     /// The shim of the second pod's node, where that is another one.
-    _second: Option<Shim>,
+    second: Option<Shim>,
     servers: Vec<Server>,
     directory: PathBuf,
 }
@@ -69,7 +72,7 @@ impl Files {
         scene.start()?;
         Ok(Self {
             scene,
-            _second: second,
+            second,
             servers,
             directory,
         })
@@ -82,6 +85,18 @@ impl Files {
     fn connect(&self) -> Result<TcpStream> {
         let namespace = self.scene.lab.client().namespace();
         namespace.connect(self.address()?, PATIENCE)
+    }
+
+    /// What became of all that host-shims were asked for.
+    fn ended(&self) -> Result<String> {
+        let mut ended = Vec::new();
+        for shim in self.scene.shim.iter().chain(&self.second) {
+            let text = shim.control_text("/metrics")?;
+            let lines = text.lines();
+            let results = lines.filter_map(|l| l.strip_prefix("baton_shim_transfers_total{"));
+            ended.extend(results.filter(|l| !l.ends_with(" 0")).map(str::to_owned));
+        }
+        Ok(ended.join(", "))
     }
 
     /// Drains the pod that has the connection, until it has moved so often.
@@ -188,8 +203,9 @@ fn downloads_move(name: &str, protocol: Protocol, nodes: usize) -> Result<()> {
     let (rounds, took) = files.scene.explained(downloaded)?;
     files.scene.explained(moved)?;
     eprintln!(
-        "{times} moves in {took:?}, {rounds} downloads of 256 MiB: {:.0} MB/s",
-        (rounds as usize * contents.bytes) as f64 / 1e6 / took.as_secs_f64()
+        "{times} moves in {took:?}, {rounds} downloads of 256 MiB: {:.0} MB/s; {}",
+        (rounds as usize * contents.bytes) as f64 / 1e6 / took.as_secs_f64(),
+        files.ended()?
     );
     files.scene.nothing_lost(FILES)?;
     Ok(())
@@ -210,6 +226,69 @@ fn a_download_moves_between_nodes() -> Result<()> {
 #[test]
 fn it_moves_without_a_protocol_too() -> Result<()> {
     downloads_move("moveraw", Protocol::None, 1)
+}
+
+/// Reads so much, and the rest once it may.
+struct Held<R> {
+    from: R,
+    first: usize,
+    rest: Receiver<()>,
+}
+
+impl<R: Read> Read for Held<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.first == 0 {
+            // Nobody says so if the moves failed.
+            let _ = self.rest.recv();
+            self.first = usize::MAX;
+        }
+        let most = into.len().min(self.first);
+        let got = self.from.read(&mut into[..most])?;
+        self.first -= got;
+        Ok(got)
+    }
+}
+
+/// Its client has said all and closed its direction, and waits for the rest.
+#[test]
+fn the_last_download_of_a_connection_moves_too() -> Result<()> {
+    let files = Files::start("movelast", Protocol::Http1, 1)?;
+    let contents = Contents {
+        seed: 3,
+        bytes: 256 * MIB,
+    };
+    contents.make(&files.directory.join("file"))?;
+    let (go, rest) = mpsc::channel();
+    let times = moves();
+    let mut to = files.connect()?;
+    to.write_all(b"GET /file HTTP/1.1\r\nhost: files\r\n\r\n")?;
+    to.shutdown(Shutdown::Write)?;
+    let (moved, downloaded) = thread::scope(|scope| {
+        let load = scope.spawn(move || -> Result<()> {
+            let mut from = BufReader::with_capacity(256 << 10, to);
+            let (status, length) = head(&mut from)?;
+            ensure!((status, length) == (200, contents.bytes));
+            // Buffers hold less than what is left.
+            let first = contents.bytes / 2;
+            let mut from = Held { from, first, rest };
+            contents.compare(&mut from)?;
+            ensure!(from.read(&mut [0])? == 0, "the server goes on");
+            Ok(())
+        });
+        until("the download has begun", || {
+            let backends = files.scene.state()?.policies.remove(FILES).backends;
+            let flows: u64 = backends.iter().map(|b| b.flows).sum();
+            ensure!(flows == 1, "{flows} flows");
+            Ok(())
+        })?;
+        let moved = files.keep_moving(times);
+        drop(go);
+        anyhow::Ok((moved, load.join().expect("no panic")))
+    })?;
+    files.scene.explained(downloaded)?;
+    files.scene.explained(moved)?;
+    files.scene.nothing_lost(FILES)?;
+    Ok(())
 }
 
 #[test]

@@ -9,14 +9,21 @@ mod common;
 
 use baton_adopter::{Adopter, Outcome, measure::Statistics};
 use common::{
-    INTERFACE, Lab, ends,
+    INTERFACE, Lab,
+    answer::{KEY, load},
+    ends,
     segment::{Message, PSH_ACK, Segment, timestamps},
 };
-use std::{fs, net::SocketAddr, path::PathBuf, process};
+use std::{fs, net::SocketAddr, path::PathBuf, process, time::Instant};
 
-const KEY: [u8; 16] = [5; 16];
 const REPEAT: u32 = 1_000_000;
 const MESSAGES: u16 = 20_000;
+/// Of one node, or of all nodes that a dataplane asks.
+const PODS: u16 = 1_000;
+const FIRST_PORT: u16 = 10_000;
+const ROUNDS: u64 = 20;
+/// Of a dataplane's worker at most, for load reports (`LOAD_PROBES_PER_SECOND_MAX` of the engine).
+const PROBES: u32 = 2_000;
 
 fn main() {
     let lab = Lab::new();
@@ -34,12 +41,16 @@ fn main() {
     messages(&lab, &adopter, "wrong tag dropped", |ours| {
         Message::adopt().segment(ours, pod, 1, 1, &[0; 16])
     });
-    if let Some(group) = Group::join() {
+    if let Some(mut groups) = Groups::new() {
+        groups.join("pod");
         let _listener = lab.listen(pod);
-        drop(group);
+        drop(groups);
         messages(&lab, &adopter, "probe answered, in a Pod's group", |ours| {
             Message::probe().segment(ours, pod, 1, 1, &KEY)
         });
+    }
+    if let Some(groups) = Groups::new() {
+        many_pods(&lab, &adopter, groups);
     }
     let listener = lab.listen(pod);
     messages(&lab, &adopter, "probe answered (Ready)", |ours| {
@@ -55,14 +66,62 @@ fn main() {
     assert_eq!(adopted, u64::from(MESSAGES), "each was adopted");
 }
 
-/// A control group of version 2 as deep as a Pod's, with this process in it.
-struct Group {
+/// All of a dataplane's pods are asked in turn, so that nothing of one is in the CPU's caches when
+/// it is asked again: how long the program takes, and all that the kernel does for a probe, from
+/// the packet socket that sends it to the one that has the answer.
+fn many_pods(lab: &Lab, adopter: &Adopter, mut groups: Groups) {
+    let listeners: Vec<_> = (0..PODS)
+        .map(|n| {
+            groups.join(&format!("pod{n}"));
+            lab.listen(ends(false, FIRST_PORT + n, 0).0)
+        })
+        .collect();
+    groups.leave();
+    // Else answers find no room.
+    let drain = || while lab.peer.receive(Instant::now()).is_some() {};
+    drain();
+    let (pod, ours) = ends(false, FIRST_PORT, 40_000);
+    let told = load(lab, ours, pod).expect("a load report");
+    let known = fs::exists("/proc/pressure/cpu").expect("a directory");
+    assert_eq!(told.pressure.is_some(), known, "{told:?}");
+    let segments: Vec<_> = (0..PODS)
+        .map(|n| {
+            let (pod, ours) = ends(false, FIRST_PORT + n, 40_000);
+            Message::probe().segment(ours, pod, 1, 1, &KEY)
+        })
+        .collect();
+    let before = adopter.runs().expect("statistics");
+    let rounds = (0..ROUNDS).map(|_| {
+        let begun = Instant::now();
+        for segment in &segments {
+            lab.send(segment);
+        }
+        let took = begun.elapsed();
+        drain();
+        took
+    });
+    let fastest = rounds.min().expect("some rounds");
+    let after = adopter.runs().expect("statistics");
+    assert_eq!(after.count - before.count, u64::from(PODS) * ROUNDS);
+    let program = (after.time - before.time) / (u32::from(PODS) * ROUNDS as u32);
+    let all = fastest / u32::from(PODS);
+    println!(
+        "probes of {PODS} pods in turn: {} ns in the program, {} ns in all; {PROBES} a second are {:.2} % of a core",
+        program.as_nanos(),
+        all.as_nanos(),
+        100.0 * f64::from(PROBES) * all.as_secs_f64()
+    );
+    drop(listeners);
+}
+
+/// Control groups of version 2, as deep as Pods' are; this process is in one of them or at home.
+struct Groups {
     groups: Vec<PathBuf>,
     home: PathBuf,
 }
 
-impl Group {
-    fn join() -> Option<Self> {
+impl Groups {
+    fn new() -> Option<Self> {
         let mounts = fs::read_to_string("/proc/mounts").ok()?;
         let mount = mounts.lines().find_map(|line| {
             let mut fields = line.split(' ').skip(1);
@@ -72,21 +131,38 @@ impl Group {
         let mine = fs::read_to_string("/proc/self/cgroup").ok()?;
         let mine = mine.lines().find_map(|line| line.strip_prefix("0::/"))?;
         let home = mount.join(mine).join("cgroup.procs");
-        let mut groups = Vec::new();
-        let mut path = mount.join(common::unique());
-        for part in ["", "burstable", "pod", "container"] {
-            path.push(part);
-            fs::create_dir(&path).expect("root may make groups");
-            groups.push(path.clone());
-        }
-        fs::write(path.join("cgroup.procs"), process::id().to_string()).expect("join");
-        Some(Self { groups, home })
+        let mut all = Self {
+            groups: Vec::new(),
+            home,
+        };
+        all.make(mount.join(common::unique()));
+        all.make(all.groups[0].join("burstable"));
+        Some(all)
+    }
+
+    fn make(&mut self, path: PathBuf) {
+        fs::create_dir(&path).expect("root may make groups");
+        self.groups.push(path);
+    }
+
+    /// What is made from now on is a container's of that Pod.
+    fn join(&mut self, pod: &str) {
+        let pod = self.groups[1].join(pod);
+        let container = pod.join("container");
+        self.make(pod);
+        self.make(container.clone());
+        let procs = container.join("cgroup.procs");
+        fs::write(procs, process::id().to_string()).expect("join");
+    }
+
+    fn leave(&self) {
+        fs::write(&self.home, process::id().to_string()).expect("leave");
     }
 }
 
-impl Drop for Group {
+impl Drop for Groups {
     fn drop(&mut self) {
-        fs::write(&self.home, process::id().to_string()).expect("leave");
+        self.leave();
         for group in self.groups.iter().rev() {
             // What is not empty yet is of no harm.
             let _ = fs::remove_dir(group);

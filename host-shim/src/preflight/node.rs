@@ -18,6 +18,8 @@ const CAPABILITIES: [(&str, u32, &str); 4] = [
 ];
 /// The kernel lets CAP_SYS_ADMIN stand for CAP_PERFMON and CAP_BPF.
 const SYS_ADMIN: u32 = 21;
+/// There is none without PSI, and with `psi=0` none of its files can be read.
+const PRESSURE: &str = "/proc/pressure/cpu";
 
 pub fn check(pin: &Path, network: &NodeNetwork, report: &mut Report) {
     let mut add = |check, finding| report.add("node", check, finding);
@@ -46,6 +48,7 @@ pub fn check(pin: &Path, network: &NodeNetwork, report: &mut Report) {
         }
     }
     add("changes of packet rules", rule_changes());
+    add("pressure (PSI)", pressure(Path::new(PRESSURE)));
     add("BPF file system", bpffs(pin));
     add("connection tracking", tracking(network.tracking()));
 }
@@ -158,6 +161,19 @@ fn rule_changes() -> Finding {
     }
 }
 
+fn pressure(file: &Path) -> Finding {
+    match std::fs::read_to_string(file) {
+        Ok(_) => Finding::good("the kernel accounts for it"),
+        Err(error) => Finding::note(
+            format!(
+                "{} cannot be read ({error}): CPU and memory pressure of pods are not told, so `load: LatencyAndPressure` goes by accept queues and throttling alone",
+                file.display()
+            ),
+            "boot the node with psi=1, or use a kernel built with CONFIG_PSI=y",
+        ),
+    }
+}
+
 fn capabilities() -> Finding {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let held = status
@@ -260,6 +276,17 @@ mod tests {
             ..full
         };
         assert!(text(Some(strict)).contains(r#""status":"missing""#));
+    }
+
+    #[test]
+    fn without_pressure_it_is_said_what_is_lost() {
+        let text = |file| serde_json::to_string(&pressure(Path::new(file))).expect("JSON");
+        assert!(text("/proc/stat").contains(r#""status":"good""#));
+        let none = text("/proc/pressure/nothing");
+        assert!(none.contains(r#""status":"note""#), "{none}");
+        for words in ["No such file", "throttling alone", "psi=1"] {
+            assert!(none.contains(words), "{none}");
+        }
     }
 
     #[test]

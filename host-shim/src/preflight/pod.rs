@@ -1,14 +1,17 @@
 //! What one pod's network namespace can do.
 
 use super::report::{Finding, Report};
-use crate::config::Pod;
+use crate::{config::Pod, transfers::bind_here};
 use baton_adopter::OpenNetns;
+use rustix::io::Errno;
+use std::{fs, io, path::Path};
 
 /// State LISTEN in /proc/net/tcp.
 const LISTEN: &str = "0A";
 const CONNTRACK_LOOSE: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
-pub fn check(pod: &Pod, report: &mut Report) {
+/// `transfers_port`: where it is reached from other nodes, unless 0.
+pub fn check(pod: &Pod, transfers_port: u16, report: &mut Report) {
     let subject = format!(
         "pod {} ({}, {})",
         pod.name,
@@ -40,6 +43,9 @@ pub fn check(pod: &Pod, report: &mut Report) {
     add("packet rules", packet_rules(&open));
     add("TCP options", options(&open));
     add("listeners", listeners(&open));
+    if transfers_port != 0 {
+        add("transfers.port", door(&open, transfers_port));
+    }
 }
 
 /// The namespace's own value: /proc/sys/net shows that of the thread that reads it.
@@ -110,18 +116,63 @@ fn options(open: &OpenNetns) -> Finding {
     )
 }
 
-fn listeners(open: &OpenNetns) -> Finding {
-    let count = open.within(|| {
-        ["tcp", "tcp6"]
-            .map(|file| {
-                std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default()
-            })
-            .iter()
-            .flat_map(|text| text.lines().skip(1))
-            .filter(|line| line.split_whitespace().nth(3) == Some(LISTEN))
-            .count()
+/// Ports and inodes of the listeners in the calling thread's network namespace.
+fn listeners_here() -> Vec<(u16, String)> {
+    let tables = ["tcp", "tcp6"].map(|file| {
+        fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default()
     });
-    match count {
+    let lines = tables.iter().flat_map(|text| text.lines().skip(1));
+    let listener = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (_, port) = fields.next()?.rsplit_once(':')?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        let listens = fields.nth(1)? == LISTEN;
+        listens.then_some((port, fields.nth(5)?.to_owned()))
+    };
+    lines.filter_map(listener).collect()
+}
+
+/// Where host-shims of other nodes connect to.
+fn door(open: &OpenNetns, port: u16) -> Finding {
+    let tried = open.within(|| (bind_here(port).map(drop), listeners_here()));
+    let refused = match tried {
+        Ok((Ok(()), _)) => return Finding::good(format!("{port} is free")),
+        Ok((Err(Errno::ADDRINUSE), listeners)) => {
+            let mut there = listeners.iter().filter(|(at, _)| *at == port);
+            if there.any(|(_, inode)| is_host_shims(inode)) {
+                return Finding::good(format!("{port}: host-shim listens"));
+            }
+            format!("{port} is another process's")
+        }
+        Ok((Err(error), _)) => format!("{port}: {error}"),
+        Err(error) => format!("{port}: {error}"),
+    };
+    Finding::note(
+        format!(
+            "{refused}: its connections are handed on within the node only, none in the middle of a message to or from other nodes"
+        ),
+        "have no process of the pod listen there, or give another `transfers.port`, the same on all nodes (chart: `shim.transfers.port`)",
+    )
+}
+
+/// Whether a running host-shim has the socket, by its name.
+fn is_host_shims(inode: &str) -> bool {
+    let socket = format!("socket:[{inode}]");
+    let has = |process: &Path| -> io::Result<bool> {
+        if fs::read_to_string(process.join("comm"))?.trim_end() != env!("CARGO_PKG_NAME") {
+            return Ok(false);
+        }
+        let mut descriptors = fs::read_dir(process.join("fd"))?.flatten();
+        Ok(descriptors.any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == Path::new(&socket))))
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .map(|entry| entry.path())
+        .any(|process| has(&process).unwrap_or(false))
+}
+
+fn listeners(open: &OpenNetns) -> Finding {
+    match open.within(|| listeners_here().len()) {
         Ok(0) => Finding::note(
             "none",
             "nothing can be adopted until the application listens",

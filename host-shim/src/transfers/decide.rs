@@ -35,6 +35,21 @@ pub enum Phase {
     Over,
 }
 
+impl Phase {
+    /// Who is slow if its time is over now.
+    pub const fn waits_for(&self) -> &'static str {
+        match self {
+            Self::Asking { .. } => "its application has not handed it out",
+            Self::Offering { .. } => "the other application has not answered",
+            Self::Moving {
+                step: Step::Send, ..
+            } => "the other node has not restored it",
+            Self::Moving { step: Step::Go, .. } => "the other node has not said that it talks",
+            Self::Moving { .. } | Self::Over => "this host-shim had no time",
+        }
+    }
+}
+
 /// What is done once both applications have agreed, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {

@@ -234,6 +234,14 @@ impl Serving<'_> {
         }
     }
 
+    /// The time of one is over.
+    pub fn end_lease(&mut self, id: u64) {
+        if let Some(open) = self.open.get_mut(&id) {
+            open.why = open.phase.waits_for().to_owned();
+        }
+        self.feed(id, Event::LeaseOver);
+    }
+
     /// Has an event decided, and those that follow from its effects.
     pub fn feed(&mut self, id: u64, event: Event) {
         let mut events = VecDeque::from([event]);

@@ -13,7 +13,7 @@ mod links;
 mod moving;
 mod serve;
 
-pub use between::{Cut, Settings, heir::Outcome};
+pub use between::{Cut, Settings, channels::bind_here, heir::Outcome};
 pub use decide::Ended;
 pub use links::Refused;
 

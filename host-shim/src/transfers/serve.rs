@@ -217,7 +217,7 @@ impl Serving<'_> {
         let now = Instant::now();
         let over = self.open.iter().filter(|(_, open)| open.deadline <= now);
         for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.feed(id, Event::LeaseOver);
+            self.end_lease(id);
         }
         let again = self
             .open

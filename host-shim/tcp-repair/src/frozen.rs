@@ -50,9 +50,6 @@ pub enum FreezeError {
 /// Why a connection cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The peer has closed: a restored socket could not be told.
-    #[error("the peer has closed its direction: such a connection can be released, not exported")]
-    HalfClosed,
     /// TLS in the kernel or the like.
     #[error("the socket has an upper layer protocol (`{0}`), whose state does not come along")]
     UpperLayer(String),
@@ -205,11 +202,10 @@ impl Frozen {
         let unread = sys::unread(fd)?;
         let (unacknowledged, _) = sys::unacknowledged(fd)?;
         // A FIN takes a number of its own (RFC 9293, 3.4) and is not counted as unread (`tcp_inq`).
-        let fin = u32::from(state == TcpState::CloseWait);
         let end = sys::queue_end(fd, Queue::Receive)?;
         Ok(Position {
             state,
-            read_to: end.wrapping_sub(fin).wrapping_sub(unread),
+            read_to: end.wrapping_sub(state.fins()).wrapping_sub(unread),
             unread,
             written_to: sys::queue_end(fd, Queue::Send)?,
             unacknowledged,
@@ -224,9 +220,6 @@ impl Frozen {
     /// It cannot be exported; it stays frozen.
     pub fn export(&mut self) -> Result<Connection, ExportError> {
         let at = self.position()?;
-        if at.state != TcpState::Established {
-            return Err(ExportError::HalfClosed);
-        }
         let fd = self.socket.as_fd();
         let name = |place| -> io::Result<String> {
             let (text, len) = match sys::get(fd, place, [0_u8; 16]) {
@@ -261,8 +254,9 @@ impl Frozen {
         let connection = Connection {
             local,
             remote,
-            read_to: at.read_to,
+            read_to: at.read_to.wrapping_add(at.state.fins()),
             unread: self.peek(Queue::Receive, at.unread)?,
+            reads_end: sys::reads_end(fd)?,
             acknowledged_to: at.written_to.wrapping_sub(at.unacknowledged),
             unacknowledged: self.peek(Queue::Send, at.unacknowledged)?,
             unsent: at.unsent,

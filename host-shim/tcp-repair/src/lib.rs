@@ -15,7 +15,8 @@
 //! - The congestion window, unless its restorer brings a [`Warm`]: no system call sets it. It is
 //!   the initial one then.
 //! - The peer's last timestamp (`ts_recent`): the next segment brings it.
-//! - Sockets that are half closed are not exported.
+//! - A socket that has closed its own direction (FIN-WAIT) is not frozen: all is said, and a move
+//!   gains nothing.
 //!
 //! # What it costs
 //!
@@ -47,6 +48,15 @@
 //! - **A restored socket hears of the peer's segment size before it connects**: told with the other
 //!   options only, it sends segments of 524 bytes for good. Found: a download that had moved once
 //!   ran at half of its rate.
+//! - **A peer's FIN comes along as a number and an end of reading**: the restored socket's receive
+//!   queue begins one further, so that it ends behind the FIN and all that the socket says
+//!   acknowledges it; and `shutdown(SHUT_RD)` has the application read the end behind what was
+//!   unread. The socket is ESTABLISHED then, not CLOSE-WAIT. When it is closed it waits for a FIN
+//!   that does not come again, for a second (`TCP_LINGER2`) or three time-outs, in FIN-WAIT-2.
+//!   Rejected: a FIN in the peer's name by a raw socket in the namespace, as CRIU does it. It needs
+//!   `CAP_NET_RAW`, passes the pod's packet rules, which may drop it when nothing can be undone any
+//!   more, and draws an acknowledgement by a timer of the kernel's, which must not be said before
+//!   the commit.
 //! - **What was never sent is written behind the commit**: in repair mode it would count as sent
 //!   (`tcp_write_xmit`) and wait for a repetition.
 //!

@@ -74,7 +74,12 @@ pub fn encode(connection: &Connection) -> Vec<u8> {
     let n = &c.negotiated;
     out.extend(n.mss.to_le_bytes());
     let (theirs, ours) = n.scales.unwrap_or_default();
-    let flags = [n.scales.is_some(), n.sack, n.timestamp.is_some()];
+    let flags = [
+        n.scales.is_some(),
+        n.sack,
+        n.timestamp.is_some(),
+        c.reads_end,
+    ];
     let flags = flags
         .iter()
         .rev()
@@ -149,7 +154,7 @@ pub fn decode(bytes: &[u8]) -> Result<Connection, RecordError> {
     let unsent = rest.number("unsent")?;
     let mss = u16::from_le_bytes(rest.array("mss")?);
     let [flags, theirs, ours] = rest.array("scales")?;
-    if flags > 7 || theirs > 14 || ours > 14 {
+    if flags > 15 || theirs > 14 || ours > 14 {
         return Err(RecordError::Field("scales"));
     }
     let timestamp = rest.number("timestamp")?;
@@ -188,6 +193,7 @@ pub fn decode(bytes: &[u8]) -> Result<Connection, RecordError> {
         remote,
         read_to,
         unread,
+        reads_end: flags & 8 != 0,
         acknowledged_to,
         unacknowledged,
         unsent,

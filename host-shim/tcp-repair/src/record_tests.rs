@@ -12,6 +12,7 @@ fn sample() -> Connection {
         remote: "192.0.2.7:40112".parse().expect("an address"),
         read_to: 0xffff_fff0,
         unread: b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        reads_end: false,
         acknowledged_to: 77,
         unacknowledged: b"HTTP/1.1 200 OK\r\n".to_vec(),
         unsent: 4,
@@ -134,7 +135,7 @@ fn fields_out_of_range_are_named() {
 proptest! {
     #[test]
     fn what_is_written_is_read(
-        v6 in any::<bool>(),
+        (v6, reads_end) in any::<(bool, bool)>(),
         numbers in prop::array::uniform4(any::<u32>()),
         scales in prop::option::of((0..=14_u8, 0..=14_u8)),
         timestamp in prop::option::of(any::<u32>()),
@@ -155,7 +156,7 @@ proptest! {
         (connection.negotiated.scales, connection.negotiated.timestamp) = (scales, timestamp);
         let [snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup] = window;
         connection.window = Window { snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup };
-        connection.settings = settings;
+        (connection.settings, connection.reads_end) = (settings, reads_end);
         prop_assert_eq!(decode(&encode(&connection)), Ok(connection));
     }
 

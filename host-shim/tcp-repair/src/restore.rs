@@ -12,6 +12,7 @@ use rustix::net::{SendFlags, send, sockopt};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io,
+    net::Shutdown,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
@@ -29,6 +30,8 @@ const MSS: u32 = 2;
 const WINDOW_SCALE: u32 = 3;
 const SACK_PERMITTED: u32 = 4;
 const TIMESTAMPS: u32 = 8;
+/// Least `TCP_LINGER2`.
+const ORPHAN_SECONDS: i32 = 1;
 
 /// Why a connection cannot be restored here. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
@@ -177,6 +180,12 @@ impl Restoring {
         if c.local.is_ipv6() {
             let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
             sys::set(fd, class, c.traffic_class).says("the traffic class")?;
+        }
+        if c.reads_end {
+            socket.shutdown(Shutdown::Read).says("the peer's end")?;
+            // The peer's FIN does not come again.
+            let orphan = (libc::IPPROTO_TCP, libc::TCP_LINGER2);
+            sys::set(fd, orphan, ORPHAN_SECONDS).says("how long it lingers")?;
         }
         let value = |of| {
             let mut all = Setting::ALL.iter().zip(&c.settings);

@@ -24,6 +24,14 @@ impl TcpState {
         }
     }
 
+    /// Numbers that the peer's FIN has taken.
+    pub(crate) const fn fins(self) -> u32 {
+        match self {
+            Self::Established => 0,
+            Self::CloseWait => 1,
+        }
+    }
+
     /// The kernel's name of any state's number.
     #[must_use]
     pub const fn name(number: u8) -> &'static str {
@@ -138,10 +146,14 @@ pub struct Connection {
     pub local: SocketAddr,
     /// The peer's.
     pub remote: SocketAddr,
-    /// Number of the first byte of `unread`.
+    /// Number of the first byte of `unread`; one more behind the peer's FIN, which counts as a byte
+    /// in front of them. So `unread` ends with what was acknowledged.
     pub read_to: u32,
     /// What has arrived and was not read.
     pub unread: Vec<u8>,
+    /// Nothing follows behind `unread`: the peer has closed its direction, or the application reads
+    /// no more.
+    pub reads_end: bool,
     /// Number of the first byte of `unacknowledged`.
     pub acknowledged_to: u32,
     /// What was written and is not acknowledged.

@@ -5,6 +5,7 @@
 )]
 
 use crate::Window;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     io, mem,
     os::fd::{AsRawFd, BorrowedFd},
@@ -254,6 +255,17 @@ fn ask(fd: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u32> {
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) };
     done(result)?;
     u32::try_from(value).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Whether nothing follows behind what was not read (`RCV_SHUTDOWN`).
+pub(crate) fn reads_end(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut end = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut end, Some(&at_once))?;
+    Ok(end[0].revents().contains(PollFlags::RDHUP))
 }
 
 /// Bytes that have arrived and were not read, without a FIN.

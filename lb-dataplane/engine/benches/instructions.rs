@@ -11,8 +11,10 @@ const FLOWS: usize = 1_024;
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     // `cargo bench` and `cargo test --benches` pass flags of their own: nothing to do then.
-    let [kind, guard, family, exchanges] = &args[..] else {
-        println!("usage: instructions KIND <none|http1> <4|6> <exchanges of {FLOWS} flows>");
+    let [kind, guard, family, leg, exchanges] = &args[..] else {
+        println!(
+            "usage: instructions KIND <none|http1> <4|6> <own|translated> <exchanges of {FLOWS} flows>"
+        );
         return;
     };
     let protocol = match guard.as_str() {
@@ -23,6 +25,10 @@ fn main() {
     let mut loaded = Loaded::new(family == "6", protocol, FLOWS);
     // So that no table is touched for the first time.
     loaded.exchange(BURST_MAX);
+    if leg == "translated" {
+        loaded.translate();
+        loaded.exchange(BURST_MAX);
+    }
     loaded.counted = Kind::ALL.into_iter().find(|k| k.name() == kind);
     assert!(loaded.counted.is_some(), "{kind:?} is no kind");
     for _ in 0..exchanges {

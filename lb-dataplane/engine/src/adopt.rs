@@ -97,10 +97,6 @@ impl Engine {
                 | MoveConstraint::OwnerEjected => true,
                 MoveConstraint::None | MoveConstraint::Cooldown | MoveConstraint::Affinity => false,
             };
-        if !must && self.tracked.0 >= self.settings.limits.tracked_pairs {
-            self.counters.add(Counter::StayedTracked);
-            return false;
-        }
         let leg = match self.leg_to_heir(now, id, target, must) {
             Ok(leg) => leg,
             Err(why) => {

@@ -126,7 +126,7 @@ impl Engine {
         assert_eq!(flow.progress.is(Mark::Translated), translated);
         let place = self.transfers.of(id);
         assert_eq!(flow.progress.is(Mark::Transfer), place.is_some());
-        assert!(place.is_none() || flow.state.is_open(), "a transfer");
+        assert!(place.is_none() || flow.state.serves(), "a transfer");
         let adopting = flow.state.is_moving();
         if flow.standby.is_some() {
             assert_eq!(used_by(flow.standby), Some(Use::Standby(id)));

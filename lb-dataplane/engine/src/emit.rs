@@ -90,6 +90,20 @@ impl Engine {
         segment: &Segment,
         leg: Leg,
     ) -> Verdict {
+        if let Some(shift) = self.shifts.of(leg) {
+            let _ = shift.to_pod(frame, segment);
+        }
+        self.readdressed_to_leg(frame, segment, leg)
+    }
+
+    /// The same for one that has the leg's numbers.
+    #[inline]
+    pub(crate) fn readdressed_to_leg(
+        &mut self,
+        frame: &mut [u8],
+        segment: &Segment,
+        leg: Leg,
+    ) -> Verdict {
         let Some(backend) = self.backends.get(usize::from(leg.backend)) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
@@ -107,9 +121,6 @@ impl Engine {
             src_mac: self.settings.mac,
             dst_mac,
         };
-        if let Some(shift) = self.shifts.of(leg) {
-            let _ = shift.to_pod(frame, segment);
-        }
         finish(rewrite_tcp(frame, segment, &to), segment)
     }
 

@@ -179,15 +179,13 @@ impl Engine {
                 return Some(self.client_went_on(now, frame, &segment, id, treat, acks_more, out));
             }
         }
-        Some(if TRANSLATED {
-            let owner = self.flows[id].owner;
-            self.forward_to_leg(frame, &plain.segment(frame), owner)
-        } else {
-            self.pass_to_owner(frame, plain, id)
-        })
+        if TRANSLATED && let Some(shift) = self.shifts.of(self.flows[id].owner) {
+            plain.shift_to_pod(frame, &shift);
+        }
+        Some(self.pass_to_owner(frame, plain, id))
     }
 
-    /// A segment to the flow's owner.
+    /// A segment to the flow's owner, with its numbers.
     #[inline(always)]
     fn pass_to_owner<const STAMPED: bool>(
         &mut self,
@@ -205,7 +203,7 @@ impl Engine {
             readdress(frame, ends, (self.settings.mac, mac));
             return Verdict::Transmit(usize::from(plain.end));
         }
-        self.forward_to_leg(frame, &plain.segment(frame), owner)
+        self.readdressed_to_leg(frame, &plain.segment(frame), owner)
     }
 
     #[inline(always)]
@@ -272,7 +270,7 @@ impl Engine {
             return None;
         }
         if let Some(shift) = shift {
-            let _ = shift.to_client(frame, &plain.segment(frame));
+            plain.shift_to_client(frame, &shift);
         }
         self.counters.add(Counter::FromBackends);
         backend.liveness.heard(now);

@@ -97,7 +97,10 @@ impl Engine {
         if opens && self.shifts.is_full() {
             return Err(Counter::StayedShiftsFull);
         }
+        let full = !must && self.tracked.0 >= self.settings.limits.tracked_pairs;
         let purpose = match (opens, must) {
+            (false, false) if full => return Err(Counter::StayedTracked),
+            (true, false) if full => Purpose::Again,
             (false, false) => Purpose::Move,
             (false, true) => Purpose::Rescue,
             (true, false) => Purpose::Handshake,
@@ -106,6 +109,9 @@ impl Engine {
         if let Some(leg) = self.take_port(now, target, purpose) {
             self.pending_opens = opens;
             return Ok(leg);
+        }
+        if full {
+            return Err(Counter::StayedTracked);
         }
         let ports = &mut self.backends[usize::from(target)].ports;
         let reserved = ports.has_ready(&mut self.rests, now.ms());

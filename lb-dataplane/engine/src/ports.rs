@@ -79,6 +79,8 @@ pub(crate) enum Purpose {
     Handshake,
     /// Ours, for one that must. May take the reserve.
     Opening,
+    /// Ours, where trackers may remember no further pair: one that they do.
+    Again,
 }
 
 /// The ports of one backend.
@@ -203,6 +205,12 @@ impl Ports {
         }
         let spare = self.ready() > self.reserve() && rests.spare() > RESTING_MAX / RESERVE_SHARE;
         match purpose {
+            Purpose::Again => {
+                let mut kinds = 0..Rest::ALL.len();
+                let kind = kinds.find(|kind| self.has_rested(rests, *kind, now_ms))?;
+                let offset = rests.pop(&mut self.resting[kind])?;
+                Some(self.first.wrapping_add(offset))
+            }
             Purpose::Move if spare => self.take_ready(rests),
             Purpose::Rescue => self.take_ready(rests),
             Purpose::Move => None,

@@ -249,7 +249,13 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let purposes = vec![Purpose::Move, Purpose::Rescue, Purpose::Handshake];
+    let purposes = vec![
+        Purpose::Move,
+        Purpose::Rescue,
+        Purpose::Handshake,
+        Purpose::Opening,
+        Purpose::Again,
+    ];
     let rests = Rest::ALL
         .map(Some)
         .into_iter()
@@ -333,12 +339,16 @@ proptest! {
                         Purpose::Handshake if rested > ports.0.reserve() => prop_assert!(taken.is_some()),
                         Purpose::Handshake => prop_assert!(rested > 0 || taken.is_none()),
                         Purpose::Opening => prop_assert_eq!(taken.is_some(), rested > 0),
+                        Purpose::Again => {
+                            let one = free.iter().any(|f| f.1 <= now_ms && now_ms < f.2);
+                            prop_assert!(taken.is_some() || !one);
+                        }
                     }
                     if let Some(port) = taken {
                         prop_assert!(!out.contains(&port), "{port} is out already");
                         let at = free.iter().position(|f| f.0 == port).unwrap();
                         let (_, rested_ms, ready_ms) = free.swap_remove(at);
-                        let syn = matches!(purpose, Purpose::Handshake | Purpose::Opening);
+                        let syn = !matches!(purpose, Purpose::Move | Purpose::Rescue);
                         let from_ms = if syn { rested_ms } else { ready_ms };
                         prop_assert!(from_ms <= now_ms, "before its time");
                         out.push(port);

@@ -37,7 +37,7 @@ impl Engine {
         if row.to != State::Gone {
             let flow = &mut self.flows[id];
             flow.state = row.to;
-            if flow.progress.is(Mark::Transfer) && !row.to.is_open() {
+            if flow.progress.is(Mark::Transfer) && !row.to.serves() {
                 self.drop_transfer(now, id);
             }
         }

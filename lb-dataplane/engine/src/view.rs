@@ -14,7 +14,7 @@ use crate::{
     pins::{Lost, PinReason},
     states::{State, TABLE},
 };
-use baton_api::{Endpoint, FlowView, Micros};
+use baton_api::{Endpoint, FlowView, Micros, MoveBy};
 use std::{collections::BTreeMap, net::SocketAddr};
 
 type Label = Option<(&'static str, &'static str)>;
@@ -245,13 +245,18 @@ impl Engine {
         // Of an orphan's time only the end of its owner is known.
         let last = flow.causes.last().filter(|_| flow.state != State::Orphan)?;
         let ago_ms = now.ms32().wrapping_sub(flow.moved_ms);
+        let by = match flow.progress {
+            progress if progress.is(Mark::HandedOn) => MoveBy::Transfer,
+            progress if progress.is(Mark::Translated) => MoveBy::Translation,
+            _ => MoveBy::Adoption,
+        };
         Some(baton_api::LastMove {
             cause: match last {
                 LastMove::Moved(cause) => Some(cause.label().to_owned()),
                 LastMove::TakenBack => None,
             },
             ago: Micros::from_millis(ago_ms.into()),
-            by_transfer: last != LastMove::TakenBack && flow.progress.is(Mark::HandedOn),
+            by: (last != LastMove::TakenBack).then_some(by),
         })
     }
 }

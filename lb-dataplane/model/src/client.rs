@@ -63,6 +63,7 @@ impl Run<'_> {
         match self.state() {
             State::OwnerFinPending | State::Orphan if !payload && acks_more => {}
             State::OwnerFinPending | State::Orphan => treat = Frame::Absorb,
+            _ if self.request_waits() => treat = Frame::Absorb,
             _ => {}
         }
         if treat == Frame::Forward {

@@ -81,6 +81,8 @@ pub struct Faults {
     pub client_repeats: u8,
     /// Releases sent.
     pub releases: u8,
+    /// Request sockets that are given up.
+    pub given_up: u8,
 }
 
 /// One exploration.
@@ -104,6 +106,10 @@ pub struct Config {
     pub drain: bool,
     /// Accept queues are full at first.
     pub full_at_first: bool,
+    /// Pods that do not adopt: their legs are opened by a handshake.
+    pub opened: [bool; PODS_MAX],
+    /// And those of them that agree to less than the client was promised.
+    pub unlike: [bool; PODS_MAX],
     /// Hand-overs by choice (at a boundary, of an idle flow).
     pub moves: u8,
     /// Adoption tries (six in the engine).
@@ -132,6 +138,8 @@ impl Config {
             response_timeout: false,
             drain: false,
             full_at_first: false,
+            opened: [false; PODS_MAX],
+            unlike: [false; PODS_MAX],
             moves: 1,
             tries_max: 3,
             legs_max: 4,
@@ -151,6 +159,7 @@ impl Config {
                 client_closes: 0,
                 client_repeats: 0,
                 releases: 0,
+                given_up: 0,
             },
             safeguards: Safeguards::SHIPPED,
         }

@@ -7,13 +7,19 @@ use crate::{
     pod::STALE,
     step::Run,
     wire::{Leg, Refusal, Wire},
-    world::{Broken, Why},
+    world::{Broken, Down, Why},
 };
-use baton_engine::handover::{self, Effect, Input, Numbers, Reply, Restored, Talk, Then, View};
+use baton_engine::handover::{
+    self, Effect, Input, Mark, Numbers, Opening, Reply, Restored, Talk, Then, View,
+};
+use baton_engine::states::State;
 use baton_packet::{Reason, SeqNumber};
 
 /// A challenge acknowledges what no segment of the client's does. A number of its own here.
 pub const CHALLENGE: u8 = 50;
+/// The number 0 of a kernel's refusal, in the client's numbers: wherever the pod's own begin. It
+/// may well lie in a window.
+pub const ZERO: u8 = 40;
 /// Beyond what any window could hold.
 const FAR: u32 = 1 << 31;
 
@@ -132,6 +138,18 @@ impl Run<'_> {
                     self.world.known[usize::from(owner.pod)].ready = false;
                 }
             }
+            // Its kernel answers, and nobody listens there.
+            Effect::OpeningRefused => {
+                if let Some(owner) = owner {
+                    let known = &mut self.world.known[usize::from(owner.pod)];
+                    (known.ready, known.down) = (false, Some(Down::NoListener));
+                }
+            }
+            Effect::OpeningUnlike => {
+                if let Some(owner) = owner {
+                    self.world.known[usize::from(owner.pod)].unlike = true;
+                }
+            }
             Effect::ResetStale(expects) => {
                 let seq = unit(expects);
                 self.to_owner(Wire::Rst { seq });
@@ -173,6 +191,48 @@ impl Run<'_> {
         }
     }
 
+    /// A segment from an owner that was sent our SYN (`engine/src/opening.rs`).
+    pub fn answer_to_opening(&mut self, leg: Leg, isn: u8, wire: Wire) -> Then {
+        let boundary = self.world.flow.boundary;
+        let answer = match wire {
+            Wire::SynRefused { ack } | Wire::RstAck { ack, .. } if ack == boundary => {
+                Opening::Refused
+            }
+            Wire::SynAck { unlike: true, ack } if ack == boundary => Opening::Unlike,
+            Wire::SynAck { ack, .. } if ack == boundary => {
+                let flow = &mut self.world.flow;
+                let at = flow.shifts.partition_point(|(l, _)| *l < leg);
+                if flow.shifts.get(at).is_some_and(|(l, _)| *l == leg) {
+                    self.broken(Broken::NotOpened);
+                    return Then::Done;
+                }
+                flow.shifts.insert(at, (leg, isn));
+                flow.progress.set(Mark::Translated, true);
+                Opening::Opened
+            }
+            Wire::SynAck { ack, .. }
+            | Wire::Data { ack, .. }
+            | Wire::Ack { ack, .. }
+            | Wire::Fin { ack, .. } => Opening::Stale(number(ack)),
+            _ => return Then::Done,
+        };
+        self.decide(Input::Opening(answer))
+    }
+
+    /// The pod repeats its SYN-ACK, or answers an older SYN of ours.
+    pub fn opened_again(&mut self) {
+        let flow = &self.world.flow;
+        let moving = matches!(flow.state.0, State::Adopting | State::AdoptingIdle);
+        let seq = if moving {
+            flow.boundary
+        } else {
+            flow.client_acked
+        };
+        let ack = flow.server_next;
+        self.to_owner(Wire::Opens { seq, ack });
+        self.replay_kept();
+    }
+
     /// A segment from the owner leg in `Adopting` or `AdoptingIdle`.
     pub fn answer_to_adoption(&mut self, wire: Wire) -> Then {
         let (seq, ack, fin, rst) = match wire {
@@ -193,7 +253,14 @@ impl Run<'_> {
             }
             Wire::Fin { seq, ack } => (seq, Some(ack), true, false),
             Wire::Data { seq, ack } | Wire::Ack { seq, ack } => (seq, Some(ack), false, false),
+            Wire::SynRefused { ack } => (ZERO, Some(ack), false, true),
+            Wire::SynAck { .. } => {
+                self.opened_again();
+                return Then::Done;
+            }
             Wire::Adopt { .. }
+            | Wire::Syn { .. }
+            | Wire::Opens { .. }
             | Wire::Keepalive { .. }
             | Wire::Release { .. }
             | Wire::Told { .. } => return Then::Done,

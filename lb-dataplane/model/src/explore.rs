@@ -138,7 +138,10 @@ impl HandOver {
                 if socket.rcv >= crate::pod::STALE {
                     continue;
                 }
-                if socket.closed {
+                if socket.half && world.left.given_up > 0 {
+                    steps.push(Step::GivesUpHandshake(leg));
+                }
+                if socket.closed || socket.half {
                     if quiet {
                         steps.push(Step::Repeats(leg));
                     }
@@ -199,7 +202,9 @@ impl HandOver {
                     }
                     // With fair packets, only where nobody can have the flow, or the client cannot
                     // have its bytes.
-                    let nobody = (0..PODS_MAX).all(|p| !world.pods[p].adopts());
+                    let run = Run::new(&self.config, &self.coverage, world.clone());
+                    let nobody = (0..PODS_MAX as u8)
+                        .all(|p| world.known[usize::from(p)].unlike || !run.takes_over(p));
                     let waits = world.client.ended.is_some() || world.legs == 0;
                     if self.config.network == Network::Forever || nobody || waits {
                         steps.push(Step::GivesUp);
@@ -219,7 +224,8 @@ impl HandOver {
             let known = world.known[usize::from(p)];
             Some(p) != owner && known.ready && known.down.is_none()
         });
-        let view = Run::new(&self.config, &self.coverage, world.clone()).view();
+        let run = Run::new(&self.config, &self.coverage, world.clone());
+        let view = run.view();
         if world.left.releases > 0 && another && may_be_released(&view) {
             steps.push(Step::AsksRelease);
         }
@@ -267,7 +273,7 @@ impl HandOver {
             if pod.cut && (held || known.down.is_none()) {
                 self.add_picked(world, steps, |pick| Step::NoAnswer { pod: number, pick });
             }
-            if !pod.cut && known.ready != pod.adopts() {
+            if !pod.cut && known.ready != run.takes_over(number) {
                 self.add_picked(world, steps, |pick| Step::Probed { pod: number, pick });
             }
         }

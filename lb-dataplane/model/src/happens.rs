@@ -58,6 +58,8 @@ pub enum Step {
     Aborts(Leg),
     /// A pod's kernel repeats what is not acknowledged.
     Repeats(Leg),
+    /// A pod's kernel gives a request socket up.
+    GivesUpHandshake(Leg),
     /// A pod's process is killed; its kernel ends what it had.
     Killed(u8),
     /// The same, and each connection is reset.
@@ -295,6 +297,10 @@ impl Run<'_> {
                 self.ends(leg, matches!(step, Step::Aborts(_)));
             }
             Step::Repeats(leg) => self.repeats(leg),
+            Step::GivesUpHandshake(leg) => {
+                self.world.left.given_up -= 1;
+                self.world.pod_mut(leg).gives_up(leg.port);
+            }
             Step::Killed(number) | Step::KilledHard(number) => {
                 self.world.left.crashes -= 1;
                 let pod = &mut self.world.pods[usize::from(number)];
@@ -303,6 +309,7 @@ impl Run<'_> {
                 pod.died = true;
                 let ports: Vec<u8> = pod.sockets.iter().map(|s| s.port).collect();
                 for port in ports {
+                    self.world.pods[usize::from(number)].gives_up(port);
                     let hard = matches!(step, Step::KilledHard(_));
                     self.ends(Leg { pod: number, port }, hard);
                 }
@@ -331,55 +338,72 @@ impl Run<'_> {
     }
 
     fn arrives(&mut self, packet: Packet, counted: bool) {
-        let Packet { way, leg, wire } = packet;
+        let Packet {
+            way,
+            leg,
+            isn,
+            wire,
+        } = packet;
         match way {
             Way::ToPod => {
                 let safe = self.config.safeguards;
-                let answer = self.world.pod_mut(leg).receive(leg.port, wire, &safe);
-                if let Some(wire) = answer {
-                    self.pod_sends(leg, wire);
+                let pod = self.world.pod_mut(leg);
+                if let Some((isn, wire)) = pod.receive(leg.port, isn, wire, &safe) {
+                    self.pod_sends(leg, isn, wire);
                 }
             }
             // Of a silent pod, nothing arrives; where packets may come late, it may.
             Way::FromPod if counted && self.world.pods[usize::from(leg.pod)].cut => {}
-            Way::FromPod => self.on_pod(leg, wire),
+            Way::FromPod => self.on_pod(leg, isn, wire),
         }
     }
 
-    fn pod_sends(&mut self, leg: Leg, wire: Wire) {
-        let way = Way::FromPod;
-        self.world
-            .net
-            .send(self.config.network, Packet { way, leg, wire });
+    fn pod_sends(&mut self, leg: Leg, isn: u8, wire: Wire) {
+        let packet = Packet {
+            way: Way::FromPod,
+            leg,
+            isn,
+            wire,
+        };
+        self.world.net.send(self.config.network, packet);
     }
 
     fn answers(&mut self, leg: Leg) {
         let unit = self.world.pod_mut(leg).socket_mut(leg.port).map(|s| {
             s.snd += 1;
-            (s.snd - 1, s.rcv)
+            (s.isn, s.snd - 1, s.rcv)
         });
-        if let Some((seq, ack)) = unit {
-            self.pod_sends(leg, Wire::Data { seq, ack });
+        if let Some((isn, seq, ack)) = unit {
+            self.pod_sends(leg, isn, Wire::Data { seq, ack });
         }
     }
 
     fn ends(&mut self, leg: Leg, hard: bool) {
-        if let Some(wire) = self.world.pod_mut(leg).end(leg.port, hard) {
-            self.pod_sends(leg, wire);
+        let pod = self.world.pod_mut(leg);
+        let isn = pod.socket(leg.port).map_or(0, |s| s.isn);
+        if let Some(wire) = pod.end(leg.port, hard) {
+            self.pod_sends(leg, isn, wire);
         }
     }
 
     fn repeats(&mut self, leg: Leg) {
-        let Some(socket) = self.world.pod_mut(leg).socket_mut(leg.port).cloned() else {
+        let pod = self.world.pod_mut(leg);
+        let unlike = pod.unlike;
+        let Some(socket) = pod.socket(leg.port).cloned() else {
             return;
         };
+        let isn = socket.isn;
+        if socket.half {
+            let ack = socket.rcv;
+            return self.pod_sends(leg, isn, Wire::SynAck { ack, unlike });
+        }
         for seq in socket.una..socket.snd {
             let ack = socket.rcv;
-            self.pod_sends(leg, Wire::Data { seq, ack });
+            self.pod_sends(leg, isn, Wire::Data { seq, ack });
         }
         if socket.closed {
             let (seq, ack) = (socket.snd, socket.rcv);
-            self.pod_sends(leg, Wire::Fin { seq, ack });
+            self.pod_sends(leg, isn, Wire::Fin { seq, ack });
         }
     }
 }

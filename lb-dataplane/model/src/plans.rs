@@ -5,6 +5,7 @@
 
 use crate::{
     config::{Config, Faults},
+    openings,
     wire::Network,
 };
 
@@ -240,6 +241,7 @@ pub fn safety() -> Vec<Config> {
         "two requests: closed",
     ];
     all.extend(three_faults(names, |c| c.requests = 2));
+    all.extend(openings::safety());
     all
 }
 
@@ -254,7 +256,7 @@ pub fn service() -> Vec<Config> {
         legs_max: 3,
         ..Config::new(name, Network::Counted)
     };
-    vec![
+    let mut all = vec![
         counted("service: a loss", lost),
         counted("service: a loss, a double", Faults { doubles: 1, ..lost }),
         counted("service: a full queue", Faults { full: 1, ..lost }),
@@ -312,5 +314,7 @@ pub fn service() -> Vec<Config> {
                 },
             )
         },
-    ]
+    ];
+    all.extend(openings::service());
+    all
 }

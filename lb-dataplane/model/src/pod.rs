@@ -13,6 +13,8 @@ pub const STALE: u8 = 100;
 /// What a refusal for a socket in the way says when that socket is gone: a number that nobody
 /// expects.
 const NOBODY: u8 = 98;
+/// Handshakes that a pod answers on one leg, at most; a SYN that comes later is lost.
+const HANDSHAKES_MAX: u8 = 2;
 
 /// One connection in a pod's kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +33,10 @@ pub struct Socket {
     pub fin: bool,
     /// The application closed it; the kernel still has its FIN, at `snd`, to deliver.
     pub closed: bool,
+    /// Whose numbers it has: the handshake of its leg that made it. 0: the client's.
+    pub isn: u8,
+    /// That handshake is not over: a request socket, of which no application knows.
+    pub half: bool,
 }
 
 impl Socket {
@@ -45,6 +51,8 @@ impl Socket {
             read: rcv,
             fin: false,
             closed: false,
+            isn: 0,
+            half: false,
         }
     }
 
@@ -125,8 +133,13 @@ pub struct Pod {
     pub closed_one: bool,
     /// Sockets, by port.
     pub sockets: Vec<Socket>,
-    /// What the adopter remembers of adoptions: the first copy of each decided for all.
+    /// What the adopter remembers of adoptions: the first copy of each decided for all. And, for
+    /// the properties, connections that handshakes made.
     pub recent: Vec<Decided>,
+    /// How many handshakes it answered, by port.
+    pub handshakes: Vec<(u8, u8)>,
+    /// It agrees to less than other pods.
+    pub unlike: bool,
     /// And of Releases, likewise.
     pub asked: Vec<Asked>,
 }
@@ -159,23 +172,125 @@ impl Pod {
         self.listens && !self.full && !self.keyless
     }
 
-    /// A segment arrives on `port`; what the pod answers.
-    pub fn receive(&mut self, port: u8, wire: Wire, safe: &Safeguards) -> Option<Wire> {
+    /// A segment arrives on `port`, with the numbers of handshake `isn`; what the pod answers, and
+    /// in which numbers.
+    pub fn receive(
+        &mut self,
+        port: u8,
+        isn: u8,
+        wire: Wire,
+        safe: &Safeguards,
+    ) -> Option<(u8, Wire)> {
+        let plain = |answer: Option<Wire>| answer.map(|wire| (0, wire));
         if let Wire::Adopt { seq, ack } = wire {
-            return self.adopt(port, seq, ack, safe);
+            return plain(self.adopt(port, seq, ack, safe));
         }
         if let Wire::Release { seq, ack } = wire {
-            return self.release(port, seq, ack, safe);
+            return plain(self.release(port, seq, ack, safe));
         }
-        if self.socket(port).is_some() {
-            return self.socket_receives(port, wire);
+        if let Some(socket) = self.socket(port) {
+            let own = socket.isn;
+            let answer = if socket.half {
+                self.half_receives(port, isn, wire)
+            } else if socket.is_stale() || own == isn || Self::is_of_any(wire) {
+                self.socket_receives(port, wire)
+            } else {
+                Some(socket.ack())
+            };
+            return answer.map(|wire| match wire {
+                Wire::Rst { .. } => (isn, wire),
+                _ => (own, wire),
+            });
         }
         match wire {
             // A listener or nothing at all: the same to a segment of no connection.
             Wire::Data { ack, .. }
             | Wire::Keepalive { ack, .. }
             | Wire::Ack { ack, .. }
-            | Wire::Fin { ack, .. } => Some(Wire::Rst { seq: ack }),
+            | Wire::Opens { ack, .. }
+            | Wire::Fin { ack, .. } => Some((isn, Wire::Rst { seq: ack })),
+            Wire::Syn { seq, ack } => self.listener_receives(port, seq, ack),
+            _ => None,
+        }
+    }
+
+    /// It acknowledges nothing that would have to fit.
+    const fn is_of_any(wire: Wire) -> bool {
+        matches!(
+            wire,
+            Wire::Syn { .. } | Wire::Rst { .. } | Wire::RstAck { .. }
+        )
+    }
+
+    /// A SYN where there is no socket. With a full queue Linux drops it (`tcp_conn_request`).
+    fn listener_receives(&mut self, port: u8, seq: u8, ack: u8) -> Option<(u8, Wire)> {
+        if !self.listens {
+            return Some((0, Wire::SynRefused { ack: seq }));
+        }
+        let known = self.handshakes.iter().position(|(p, _)| *p == port);
+        let at = known.unwrap_or_else(|| {
+            let at = self.handshakes.partition_point(|(p, _)| *p < port);
+            self.handshakes.insert(at, (port, 0));
+            at
+        });
+        let (_, count) = &mut self.handshakes[at];
+        if self.full || *count == HANDSHAKES_MAX {
+            return None;
+        }
+        *count += 1;
+        let socket = Socket {
+            isn: *count,
+            half: true,
+            ..Socket::new(port, seq, ack)
+        };
+        let isn = socket.isn;
+        self.add(socket);
+        let unlike = self.unlike;
+        Some((isn, Wire::SynAck { ack: seq, unlike }))
+    }
+
+    /// A request socket (Linux `tcp_check_req`). What acknowledges another handshake's number meets
+    /// the listener instead; what it has already is acknowledged; and where the queue of accepted
+    /// connections is full, all else is dropped.
+    fn half_receives(&mut self, port: u8, isn: u8, wire: Wire) -> Option<Wire> {
+        let (full, unlike) = (self.full, self.unlike);
+        let socket = self.socket_mut(port)?;
+        let (rcv, snd) = (socket.rcv, socket.snd);
+        match wire {
+            Wire::Syn { .. } => Some(Wire::SynAck { ack: rcv, unlike }),
+            Wire::Rst { seq } | Wire::RstAck { seq, .. } => {
+                if seq >= rcv {
+                    self.remove(port);
+                }
+                None
+            }
+            Wire::Data { ack, .. }
+            | Wire::Keepalive { ack, .. }
+            | Wire::Ack { ack, .. }
+            | Wire::Opens { ack, .. }
+            | Wire::Fin { ack, .. }
+                if isn != socket.isn || ack != snd =>
+            {
+                Some(Wire::Rst { seq: ack })
+            }
+            Wire::Keepalive { .. } => Some(socket.ack()),
+            Wire::Data { seq, .. }
+            | Wire::Ack { seq, .. }
+            | Wire::Opens { seq, .. }
+            | Wire::Fin { seq, .. }
+                if seq >= rcv && !full =>
+            {
+                socket.half = false;
+                self.recent.push(Decided {
+                    port,
+                    seq: rcv,
+                    ack: snd,
+                    refused: None,
+                });
+                self.recent.sort_unstable();
+                self.recent.dedup();
+                self.socket_receives(port, wire)
+            }
             _ => None,
         }
     }
@@ -293,8 +408,9 @@ impl Pod {
                 }
                 Some(socket.ack())
             }
-            Wire::Keepalive { .. } => Some(socket.ack()),
-            Wire::Ack { ack, .. } => {
+            // To a SYN, a challenge ACK (RFC 5961).
+            Wire::Keepalive { .. } | Wire::Syn { .. } => Some(socket.ack()),
+            Wire::Ack { ack, .. } | Wire::Opens { ack, .. } => {
                 socket.una = socket.una.max(ack.min(socket.snd));
                 if socket.closed && ack == socket.snd + 1 {
                     self.remove(port);
@@ -327,15 +443,22 @@ impl Pod {
             | Wire::Answer { .. }
             | Wire::Release { .. }
             | Wire::Released { .. }
+            | Wire::SynAck { .. }
+            | Wire::SynRefused { .. }
             | Wire::Told { .. } => None,
         }
+    }
+
+    /// A request socket is given up, or its listener is closed.
+    pub fn gives_up(&mut self, port: u8) {
+        self.sockets.retain(|s| s.port != port || !s.half);
     }
 
     /// The application closes a connection, or dies; what the client is sent. `hard`: a reset in
     /// any case.
     pub fn end(&mut self, port: u8, hard: bool) -> Option<Wire> {
         let socket = self.socket_mut(port)?;
-        if socket.is_stale() || socket.closed {
+        if socket.is_stale() || socket.half || socket.closed {
             return None;
         }
         let end = socket.end(hard);

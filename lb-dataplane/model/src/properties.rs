@@ -80,6 +80,10 @@ fn properties() -> Vec<Property<HandOver>> {
         Property::always("each event is one of the table", |_, w: &World| {
             unless(w, &[Broken::Unexpected])
         }),
+        Property::always(
+            "a pod that has not answered our SYN is sent nothing of a request",
+            |_, w: &World| unless(w, &[Broken::NotOpened]),
+        ),
         Property::always("a counted reason holds", |_, w: &World| {
             unless(w, &[Broken::FalseReason])
         }),

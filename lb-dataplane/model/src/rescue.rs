@@ -19,7 +19,22 @@ impl Run<'_> {
     #[must_use]
     pub fn adoptable(&self, pod: u8) -> bool {
         let known = self.world.known[usize::from(pod)];
-        pod < self.config.pods && known.ready && !self.is_leaving(pod) && self.world.legs > 0
+        pod < self.config.pods
+            && known.ready
+            && !known.unlike
+            && !self.is_leaving(pod)
+            && self.world.legs > 0
+    }
+
+    /// What a probe would find: whether the pod takes flows over. Of one that does not adopt only
+    /// its listener is known.
+    #[must_use]
+    pub fn takes_over(&self, pod: u8) -> bool {
+        let truth = &self.world.pods[usize::from(pod)];
+        match self.config.opened[usize::from(pod)] {
+            true => truth.listens,
+            false => truth.adopts(),
+        }
     }
 
     /// A leg to a pod that is adoptable, on a tuple where a stale socket may sit.
@@ -112,8 +127,8 @@ impl Run<'_> {
 
     /// A probe comes back with what is true now.
     pub fn probed(&mut self, pod: u8) {
-        let truth = &self.world.pods[usize::from(pod)];
-        let (ready, listens) = (truth.adopts(), truth.listens);
+        let ready = self.takes_over(pod);
+        let listens = self.world.pods[usize::from(pod)].listens;
         if ready {
             self.backend_is_up(pod);
         } else if !listens && self.world.known[usize::from(pod)].down.is_none() {

@@ -35,6 +35,7 @@ const fn is_fair(step: &Step) -> bool {
             | Step::Aborts(_)
             | Step::KilledHard(_)
             | Step::Killed(_)
+            | Step::GivesUpHandshake(_)
             | Step::Started(_)
             | Step::QueueFills(_)
             | Step::KeyLost(_)

@@ -3,11 +3,11 @@
 //! Owns what the flow learns from its owner.
 
 use crate::{
-    decide::{CHALLENGE, number},
+    decide::{CHALLENGE, ZERO, number},
     pod::STALE,
     step::Run,
     wire::{Leg, Wire},
-    world::{At, Why},
+    world::{At, Broken, Why},
 };
 use baton_engine::{
     handover::{End, Input, Mark, Reset, Then, answers_release, challenge, judge_reset},
@@ -17,15 +17,24 @@ use baton_packet::EndMark;
 
 impl Run<'_> {
     /// A segment from a pod.
-    pub fn on_pod(&mut self, leg: Leg, wire: Wire) {
+    pub fn on_pod(&mut self, leg: Leg, isn: u8, wire: Wire) {
         let flow = &self.world.flow;
-        if flow.owner == Some(leg) {
-            self.on_owner(leg, wire);
+        let live = flow.owner == Some(leg) || flow.standby == Some(leg);
+        let strange = live && isn > 0 && isn != self.shift(leg);
+        if strange && !matches!(wire, Wire::SynAck { .. }) {
+            // Another handshake than the one that the leg's numbers are of was ended, or the pod
+            // was never asked.
+            self.broken(Broken::NotOpened);
+        } else if flow.owner == Some(leg) {
+            self.on_owner(leg, isn, wire);
         } else if flow.standby == Some(leg) {
             self.on_standby(leg, wire);
         } else if flow.closing.contains(&leg) {
             self.on_closing(leg, wire);
-        } else if let Wire::Data { ack, .. } | Wire::Ack { ack, .. } | Wire::Fin { ack, .. } = wire
+        } else if let Wire::Data { ack, .. }
+        | Wire::Ack { ack, .. }
+        | Wire::Fin { ack, .. }
+        | Wire::SynAck { ack, .. } = wire
         {
             // A segment of no leg.
             self.send(leg, Wire::Rst { seq: ack });
@@ -45,7 +54,7 @@ impl Run<'_> {
             fin: matches!(wire, Wire::Fin { .. }),
         };
         if self.decide(input) == Then::GoOn {
-            self.on_owner(leg, wire);
+            self.on_owner(leg, 0, wire);
         }
     }
 
@@ -60,6 +69,7 @@ impl Run<'_> {
             Wire::Rst { .. }
             | Wire::RstAck { .. }
             | Wire::Released { .. }
+            | Wire::SynRefused { .. }
             | Wire::Answer { .. } => {
                 self.world.flow.closing.retain(|l| *l != leg);
             }
@@ -72,7 +82,11 @@ impl Run<'_> {
         }
     }
 
-    fn on_owner(&mut self, leg: Leg, wire: Wire) {
+    fn on_owner(&mut self, leg: Leg, isn: u8, wire: Wire) {
+        if self.request_waits() {
+            self.answer_to_opening(leg, isn, wire);
+            return;
+        }
         let unconfirmed = matches!(self.state(), State::Adopting | State::AdoptingIdle);
         if unconfirmed && self.answer_to_adoption(wire) != Then::GoOn {
             return;
@@ -83,6 +97,8 @@ impl Run<'_> {
         let (seq, ack) = match wire {
             Wire::Rst { seq } => return self.owner_is_no_more(seq),
             Wire::RstAck { seq, ack } => return self.owner_resets(seq, Some(ack), None),
+            Wire::SynRefused { ack } => return self.owner_resets(ZERO, Some(ack), None),
+            Wire::SynAck { .. } => return self.opened_again(),
             Wire::Released { seq, ack } => {
                 let asked = self.world.flow.progress.is(Mark::ReleaseAsked);
                 let mark = asked.then_some(EndMark::Released);
@@ -93,6 +109,8 @@ impl Run<'_> {
             // A late answer to an adoption that was sent twice.
             Wire::Answer { .. }
             | Wire::Adopt { .. }
+            | Wire::Syn { .. }
+            | Wire::Opens { .. }
             | Wire::Keepalive { .. }
             | Wire::Release { .. } => return,
         };

@@ -101,10 +101,14 @@ impl<'a> Run<'a> {
         };
         let pod = &world.pods[usize::from(owner.pod)];
         let taken = |d: &Decided| d.port == owner.port && d.refused.is_none();
+        let safe = &self.config.safeguards;
+        // A request socket answers a keepalive as a connection does.
+        let asked = |p: Packet| p.leg == owner && matches!(p.wire, Wire::Keepalive { .. });
+        let agreed = self.shift(owner) > 0
+            && (self.config.network == Network::Counted || world.net.each().any(asked));
         match event {
             Event::Confirmed | Event::ConfirmedWithout
-                if self.config.safeguards.adoptions_are_remembered
-                    && !pod.recent.iter().any(taken) =>
+                if safe.adoptions_are_remembered && !agreed && !pod.recent.iter().any(taken) =>
             {
                 self.broken(Broken::ConfirmedNothing);
             }
@@ -132,12 +136,21 @@ impl<'a> Run<'a> {
             Action::ReplayKept => self.replay_kept(),
             Action::SendAdoption => {
                 let (seq, ack) = (flow.boundary, flow.server_next);
-                flow.progress.asked += 1;
-                self.to_owner(Wire::Adopt { seq, ack });
+                let wire = if flow.progress.is_opening() {
+                    Wire::Syn { seq, ack }
+                } else if flow.progress.is(Mark::Opening) {
+                    Wire::Opens { seq, ack }
+                } else {
+                    flow.progress.asked += 1;
+                    Wire::Adopt { seq, ack }
+                };
+                self.to_owner(wire);
             }
             Action::SendKeepalive => {
                 let (seq, ack) = (flow.boundary.wrapping_sub(1), flow.server_next);
-                self.to_owner(Wire::Keepalive { seq, ack });
+                if !self.request_waits() {
+                    self.to_owner(Wire::Keepalive { seq, ack });
+                }
             }
             Action::SendFin => {
                 if !flow.fin_sent {
@@ -149,7 +162,7 @@ impl<'a> Run<'a> {
             }
             Action::TakeOver => {
                 flow.standby = flow.owner;
-                flow.owner = self.pending.take();
+                self.owns_pending();
             }
             Action::CloseStandby => {
                 flow.migrated = true;
@@ -167,8 +180,9 @@ impl<'a> Run<'a> {
             }
             Action::DropOwner => flow.owner = None,
             Action::ResumeStandby => {
-                flow.owner = flow.standby.take();
-                flow.progress.set(Mark::Rescue, false);
+                let leg = flow.standby.take();
+                self.owns(leg);
+                self.world.flow.progress.set(Mark::Rescue, false);
             }
             Action::RenewPort => {
                 let owner = flow.owner;
@@ -176,14 +190,14 @@ impl<'a> Run<'a> {
                     && self.world.legs > 0
                 {
                     let leg = self.world.open(owner.pod, false);
-                    let flow = &mut self.world.flow;
-                    flow.owner = Some(leg);
-                    (flow.progress.asked, flow.progress.refusals) = (0, 0);
+                    self.pending = Some(leg);
+                    self.owns_pending();
+                    self.world.flow.progress.leg_is_new();
                 }
             }
             Action::Redirect => {
-                flow.owner = self.pending.take();
-                (flow.progress.asked, flow.progress.refusals) = (0, 0);
+                self.owns_pending();
+                self.world.flow.progress.leg_is_new();
             }
             // The model's flows end with both sides closed: nobody has the owner's TIME_WAIT ended
             // there.
@@ -223,7 +237,43 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn replay_kept(&mut self) {
+    /// Makes a leg the owner's (`engine/src/owner.rs`).
+    fn owns(&mut self, leg: Option<Leg>) {
+        let translated = leg.is_some_and(|leg| self.shift(leg) > 0);
+        let flow = &mut self.world.flow;
+        flow.owner = leg;
+        flow.progress.set(Mark::Opening, translated);
+        flow.progress.set(Mark::Translated, translated);
+    }
+
+    /// The same with the leg that the event gives the flow to.
+    fn owns_pending(&mut self) {
+        let leg = self.pending.take();
+        self.owns(leg);
+        let opens = leg.is_some_and(|leg| self.config.opened[usize::from(leg.pod)]);
+        self.world.flow.progress.set(Mark::Opening, opens);
+    }
+
+    /// Whose numbers a leg has; 0 where it was not opened by a handshake.
+    #[must_use]
+    pub fn shift(&self, leg: Leg) -> u8 {
+        let shifts = &self.world.flow.shifts;
+        let found = shifts.iter().find(|(l, _)| *l == leg);
+        found.map_or(0, |(_, isn)| *isn)
+    }
+
+    /// Whether the request follows only once the pod has answered our SYN.
+    #[must_use]
+    pub fn request_waits(&self) -> bool {
+        let moving = matches!(self.state(), State::Adopting | State::AdoptingIdle);
+        moving && self.world.flow.progress.is_opening()
+    }
+
+    /// Sends the kept copies to the owner.
+    pub fn replay_kept(&mut self) {
+        if self.request_waits() {
+            return;
+        }
         let flow = &self.world.flow;
         let (seq, ack, next) = (flow.boundary, flow.server_next, flow.client_next);
         let (kept, fin) = (flow.kept, flow.kept_fin);
@@ -243,10 +293,26 @@ impl<'a> Run<'a> {
             // to repeat any.
             return;
         }
-        let way = Way::ToPod;
-        self.world
-            .net
-            .send(self.config.network, Packet { way, leg, wire });
+        let of_connection = matches!(
+            wire,
+            Wire::Data { .. }
+                | Wire::Keepalive { .. }
+                | Wire::Ack { .. }
+                | Wire::Fin { .. }
+                | Wire::Opens { .. }
+        );
+        let isn = if of_connection { self.shift(leg) } else { 0 };
+        let owner = self.world.flow.owner == Some(leg);
+        if of_connection && isn == 0 && owner && self.request_waits() {
+            self.broken(Broken::NotOpened);
+        }
+        let packet = Packet {
+            way: Way::ToPod,
+            leg,
+            isn,
+            wire,
+        };
+        self.world.net.send(self.config.network, packet);
     }
 
     /// Sends to the owner, if there is one.

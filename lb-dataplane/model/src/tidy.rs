@@ -4,6 +4,7 @@
 //! anybody.
 
 use crate::{
+    pod::Socket,
     step::Run,
     wire::{InFlight, Leg, Network, Packet, Way, Wire},
     world::World,
@@ -28,6 +29,9 @@ impl Run<'_> {
         }
         let (owner, standby) = (flow.owner, flow.standby);
         let live = |leg: Leg| Some(leg) == owner || Some(leg) == standby;
+        let closing = &flow.closing;
+        flow.shifts
+            .retain(|(leg, _)| live(*leg) || closing.contains(leg));
         // Ends of a leg that is nobody's may be lost; only an execution there would matter.
         net.forget(|p| {
             !live(p.leg)
@@ -36,10 +40,29 @@ impl Run<'_> {
                     Way::ToPod => !matches!(p.wire, Wire::Adopt { .. } | Wire::Data { .. }),
                 }
         });
+        // A handshake that is over needs neither its end nor its answer again: what that would make
+        // the dataplane send is on its way already.
+        let shifts = &flow.shifts;
+        net.forget(|p| {
+            let pod = &pods[usize::from(p.leg.pod)];
+            let half = pod.socket(p.leg.port).is_some_and(|s| s.half);
+            let opened = shifts.iter().any(|(leg, _)| *leg == p.leg);
+            match p.wire {
+                Wire::Opens { .. } => pod.recent.iter().any(|d| d.port == p.leg.port),
+                Wire::SynAck { .. } => opened && !half,
+                _ => false,
+            }
+        });
         let adopts = |net: &InFlight, leg| has(net, leg, |w| matches!(w, Wire::Adopt { .. }));
         let asks = |net: &InFlight, leg| has(net, leg, |w| matches!(w, Wire::Data { .. }));
         let before = net.clone();
-        net.forget(|Packet { way, leg, wire }| {
+        net.forget(|packet| {
+            let Packet {
+                way,
+                leg,
+                isn,
+                wire,
+            } = packet;
             let pod = &pods[usize::from(leg.pod)];
             *way == Way::ToPod
                 && !live(*leg)
@@ -52,7 +75,8 @@ impl Run<'_> {
                                 .any(|d| (d.port, d.seq, d.ack) == (leg.port, *seq, *ack))
                     }
                     Wire::Data { seq, .. } => {
-                        !adopts(&before, *leg) && pod.socket(leg.port).is_none_or(|s| *seq < s.rcv)
+                        let is_new = |s: &Socket| s.isn == *isn && *seq >= s.rcv;
+                        !adopts(&before, *leg) && !pod.socket(leg.port).is_some_and(is_new)
                     }
                     _ => false,
                 }
@@ -64,6 +88,7 @@ impl Run<'_> {
             };
             let known = |port: u8| live(leg(port)) || adopts(net, leg(port));
             pod.recent.retain(|d| known(d.port));
+            pod.handshakes.retain(|(port, _)| live(leg(*port)));
             pod.sockets
                 .retain(|s| live(leg(s.port)) || s.unread() || asks(net, leg(s.port)) || !fencing);
         }

@@ -37,6 +37,33 @@ pub enum Wire {
         /// First byte that the socket sends.
         ack: u8,
     },
+    /// Our SYN, for a socket with these numbers. (The pod's own are others, by a constant that its
+    /// answer tells: [`Packet::isn`].)
+    Syn {
+        /// First unit of the client that the socket expects.
+        seq: u8,
+        /// First unit that it sends, as the client will see it.
+        ack: u8,
+    },
+    /// A listener's answer to it.
+    SynAck {
+        /// First unit of the client that it expects.
+        ack: u8,
+        /// It agrees to less than the client was promised.
+        unlike: bool,
+    },
+    /// A kernel's refusal of it: a reset with number 0.
+    SynRefused {
+        /// First unit of the client that was offered.
+        ack: u8,
+    },
+    /// What ends the handshake.
+    Opens {
+        /// First unit of the client.
+        seq: u8,
+        /// First unit of the pod.
+        ack: u8,
+    },
     /// One unit: a request towards a pod, a part of a response from one.
     Data {
         /// Its place in its stream.
@@ -127,6 +154,9 @@ pub struct Packet {
     pub way: Way,
     /// Between which ends.
     pub leg: Leg,
+    /// In whose own numbers it is, where the leg was opened by a handshake: each one that a pod
+    /// answers on a leg begins at a number that no other one has. 0: in nobody's.
+    pub isn: u8,
     /// What it is.
     pub wire: Wire,
 }

@@ -44,6 +44,8 @@ pub struct Known {
     pub ready: bool,
     /// Why it is down.
     pub down: Option<Down>,
+    /// It agreed to less than the client was promised.
+    pub unlike: bool,
     /// Our next port towards it.
     pub next_port: u8,
 }
@@ -59,6 +61,8 @@ pub struct Flow {
     pub standby: Option<Leg>,
     /// Legs in the closing table.
     pub closing: Vec<Leg>,
+    /// Legs that a handshake opened, and whose numbers they have.
+    pub shifts: Vec<(Leg, u8)>,
     /// `KEPT_WHOLE`: a copy of the outstanding request.
     pub kept: bool,
     /// The client's FIN is among the kept segments.
@@ -182,6 +186,9 @@ pub enum Broken {
     Unexpected,
     /// A reason that was counted did not hold.
     FalseReason,
+    /// Something of a request was sent to a pod that had not answered our SYN, or a leg's numbers
+    /// were shifted twice.
+    NotOpened,
 }
 
 /// One state of the model.
@@ -222,6 +229,9 @@ impl World {
             pod.full = config.full_at_first;
             known.ready = true;
         }
+        for (pod, unlike) in pods.iter_mut().zip(config.unlike) {
+            pod.unlike = unlike;
+        }
         pods[0].add(Socket::new(0, 0, 0));
         known[0].next_port = 1;
         let state = if config.fresh {
@@ -234,6 +244,7 @@ impl World {
             owner: Some(Leg { pod: 0, port: 0 }),
             standby: None,
             closing: Vec::new(),
+            shifts: Vec::new(),
             kept: false,
             kept_fin: false,
             progress: Progress::default(),

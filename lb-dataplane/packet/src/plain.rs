@@ -9,7 +9,8 @@ use crate::{
     bytes::{array, array_mut, be16, be32},
     checksum::{ChecksumState, TCP_CHECK, add, finish, fold, sum, sum_header, update, wire16},
     decode::{ETHERNET_BYTES, ETHERTYPE_IPV4, IPV4_BYTES, TCP, TCP_BYTES},
-    rewrite::set_macs,
+    rewrite::{change, patch, replace, set_macs},
+    shift::Shift,
 };
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -31,6 +32,15 @@ type Head = [u8; L4 + TCP_BYTES];
 pub struct Plain<const STAMPED: bool> {
     /// Offset of the end.
     pub end: u16,
+}
+
+/// Writes a number of the header, and says what that adds to the sum of a checksum.
+#[inline(always)]
+fn renew(field: &mut [u8; 4], new: u32) -> u64 {
+    let new = new.to_be_bytes();
+    let delta = change(field, &new);
+    *field = new;
+    delta
 }
 
 macro_rules! fields {
@@ -132,6 +142,43 @@ impl<const STAMPED: bool> Plain<STAMPED> {
         // The field is the pseudo-header's sum, so the sum over the segment contains it.
         *field = finish(segment).to_ne_bytes();
         ChecksumState::Partial
+    }
+
+    /// Gives a segment of a pod's the client's numbers, as [`Shift::to_client`] does.
+    #[inline]
+    pub fn shift_to_client(&self, frame: &mut [u8], shift: &Shift) {
+        let window = shift.window_to_client(self.window(frame));
+        let mut delta = 0;
+        if STAMPED && let Some(value) = array_mut::<4>(frame, L4 + TCP_BYTES + 4) {
+            let new = u32::from_be_bytes(*value).wrapping_add(shift.stamps);
+            delta += renew(value, new);
+        }
+        if let Some(tcp) = array_mut::<TCP_BYTES>(frame, L4) {
+            if let Some(seq) = array_mut::<4>(tcp, 4) {
+                let new = u32::from_be_bytes(*seq).wrapping_add(shift.seq);
+                delta += renew(seq, new);
+            }
+            let [a, b] = window.to_be_bytes();
+            delta += replace(tcp, 12, &[tcp[12], tcp[13], a, b]);
+            patch(tcp, TCP_CHECK, delta);
+        }
+    }
+
+    /// Gives a segment of the client's the pod's numbers, as [`Shift::to_pod`] does.
+    #[inline]
+    pub fn shift_to_pod(&self, frame: &mut [u8], shift: &Shift) {
+        let mut delta = 0;
+        if STAMPED && let Some(echo) = array_mut::<4>(frame, L4 + TCP_BYTES + 8) {
+            let new = shift.echo_to_pod(u32::from_be_bytes(*echo));
+            delta += renew(echo, new);
+        }
+        if let Some(tcp) = array_mut::<TCP_BYTES>(frame, L4) {
+            if let Some(ack) = array_mut::<4>(tcp, 8) {
+                let new = u32::from_be_bytes(*ack).wrapping_sub(shift.seq);
+                delta += renew(ack, new);
+            }
+            patch(tcp, TCP_CHECK, delta);
+        }
     }
 
     /// The same as the decoder sees it.

@@ -47,9 +47,7 @@ impl Shift {
         seg.seq = seg.seq.add(self.seq);
         // That of a SYN is not scaled.
         if !seg.flags.has(Flags::SYN) {
-            let bytes = u64::from(seg.window) << self.pod_scale.min(14);
-            let window = bytes >> self.client_scale.min(14);
-            seg.window = window.min(u64::from(u16::MAX)) as u16;
+            seg.window = self.window_to_client(seg.window);
         }
         let stamps = |stamps: &mut [u8; 8]| {
             let [a, b, c, d, ..] = *stamps;
@@ -58,6 +56,14 @@ impl Shift {
         };
         Self::write(frame, &seg, stamps, |edge| edge);
         seg
+    }
+
+    /// What the pod offers, as the client shifts it: no more than that.
+    #[inline]
+    pub(crate) fn window_to_client(&self, window: u16) -> u16 {
+        let bytes = u64::from(window) << self.pod_scale.min(14);
+        let window = bytes >> self.client_scale.min(14);
+        window.min(u64::from(u16::MAX)) as u16
     }
 
     /// Gives a segment of the client's the pod's numbers, likewise.

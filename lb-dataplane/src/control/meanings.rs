@@ -18,6 +18,10 @@ const MEANINGS: &[(&str, &str)] = &[
         "Adoptions that a pod's kernel refused, by reason: the flow stays or tries another pod.",
     ),
     (
+        "openings_total",
+        "Handshakes of Baton's own with pods that shall take a connection over and do not adopt it, by what came of them.",
+    ),
+    (
         "fates_unknown_total",
         "Requests of which nobody can tell whether they were executed, by what became of them.",
     ),

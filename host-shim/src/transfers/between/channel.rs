@@ -1,5 +1,6 @@
 //! One channel: its socket, and what is said over it. Owns the order of the greeting: nothing else
-//! is said before both pods are known to be of one namespace of Kubernetes. Never waits.
+//! is said before both pods are known to be of one namespace of Kubernetes. Never waits, and has no
+//! clock.
 
 use super::{
     Cut, HANDSHAKE_FOR, IDLE_FOR, UNACKNOWLEDGED_MS,
@@ -50,14 +51,18 @@ impl AsFd for Channel {
     }
 }
 
-/// A socket that connects, from the calling thread's network namespace.
-pub fn begin(to: SocketAddr) -> rustix::io::Result<OwnedFd> {
-    let family = match to {
+pub fn socket_for(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    socket_with(family, SocketType::STREAM, flags, None)
+}
+
+/// A socket that connects, from the calling thread's network namespace.
+pub fn begin(to: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let socket = socket_for(to)?;
     match connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error),
@@ -65,11 +70,10 @@ pub fn begin(to: SocketAddr) -> rustix::io::Result<OwnedFd> {
 }
 
 impl Channel {
-    fn new(pod: u64, tenant: &str, socket: OwnedFd, session: Session) -> Self {
+    fn new(now: Instant, pod: u64, tenant: &str, socket: OwnedFd, session: Session) -> Self {
         // Without these it is slower, and a peer that is gone is noticed later.
         let _ = set_tcp_nodelay(&socket, true);
         let _ = set_tcp_user_timeout(&socket, UNACKNOWLEDGED_MS);
-        let now = Instant::now();
         Self {
             pod,
             peer: None,
@@ -86,19 +90,20 @@ impl Channel {
 
     /// `None` without randomness.
     pub fn open(
+        now: Instant,
         pod: u64,
         tenant: &str,
         peer: SocketAddr,
         socket: OwnedFd,
         key: &Key,
     ) -> Option<Self> {
-        let mut channel = Self::new(pod, tenant, socket, Session::initiate(key)?);
+        let mut channel = Self::new(now, pod, tenant, socket, Session::initiate(key)?);
         channel.peer = Some(peer);
         Some(channel)
     }
 
-    pub fn accepted(pod: u64, tenant: &str, socket: OwnedFd) -> Self {
-        Self::new(pod, tenant, socket, Session::respond())
+    pub fn accepted(now: Instant, pod: u64, tenant: &str, socket: OwnedFd) -> Self {
+        Self::new(now, pod, tenant, socket, Session::respond())
     }
 
     pub fn is_authentic(&self) -> bool {
@@ -113,6 +118,12 @@ impl Channel {
         self.session.keeps()
     }
 
+    /// Why its time is over, if it is.
+    pub fn is_over(&self, now: Instant) -> Option<Cut> {
+        let (at, why) = self.ends();
+        (at <= now).then_some(why)
+    }
+
     /// When it ends, and why, if nothing happens.
     pub fn ends(&self) -> (Instant, Cut) {
         if self.greeted {
@@ -123,8 +134,8 @@ impl Channel {
     }
 
     /// Says something once the greeting is over.
-    pub fn say(&mut self, message: Message) -> Result<(), Cut> {
-        self.used = Instant::now();
+    pub fn say(&mut self, now: Instant, message: Message) -> Result<(), Cut> {
+        self.used = now;
         if !self.greeted {
             self.waiting.push(message);
             return Ok(());
@@ -175,7 +186,12 @@ impl Channel {
     }
 
     /// Reads what has come; what was said, and how it ended, if it did.
-    pub fn hear(&mut self, keys: &[Key], space: &mut [u8]) -> (Vec<Message>, Result<(), Cut>) {
+    pub fn hear(
+        &mut self,
+        now: Instant,
+        keys: &[Key],
+        space: &mut [u8],
+    ) -> (Vec<Message>, Result<(), Cut>) {
         let mut heard = Vec::new();
         for _ in 0..READS_IN_TURN {
             let length = match read(&self.socket, &mut *space) {
@@ -185,7 +201,7 @@ impl Channel {
                 Err(Errno::AGAIN) => break,
                 Err(_) => return (heard, Err(Cut::Ended)),
             };
-            let taken = self.take(&space[..length], keys, &mut heard);
+            let taken = self.take(now, &space[..length], keys, &mut heard);
             if taken.is_err() {
                 return (heard, taken);
             }
@@ -194,7 +210,13 @@ impl Channel {
         (heard, flushed)
     }
 
-    fn take(&mut self, bytes: &[u8], keys: &[Key], heard: &mut Vec<Message>) -> Result<(), Cut> {
+    fn take(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        keys: &[Key],
+        heard: &mut Vec<Message>,
+    ) -> Result<(), Cut> {
         let broken = |broken| match broken {
             Broken::Unknown => Cut::UnknownEpoch,
             Broken::Unauthentic => Cut::Unauthentic,
@@ -206,7 +228,7 @@ impl Channel {
             self.greet()?;
         }
         while let Some(bytes) = self.session.next().map_err(broken)? {
-            self.used = Instant::now();
+            self.used = now;
             let message = Message::decode(&bytes).map_err(|Malformed| Cut::Malformed)?;
             match message {
                 Message::Hello { version, tenant } if !self.greeted => {
@@ -242,5 +264,79 @@ impl Channel {
             self.send(&message)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        net::{TcpListener, TcpStream},
+        time::Duration,
+    };
+
+    const KEYS: [Key; 1] = [(1, [7; 32])];
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Both ends of a connection of the kernel's.
+    struct Pair {
+        ends: [Channel; 2],
+        heard: Vec<Message>,
+    }
+
+    impl Pair {
+        fn new(now: Instant) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let at = listener.local_addr().expect("an address");
+            let opened = TcpStream::connect(at).expect("it listens");
+            let (accepted, _) = listener.accept().expect("a connection");
+            for stream in [&opened, &accepted] {
+                stream.set_nonblocking(true).expect("an option");
+            }
+            let opened = Channel::open(now, 1, "shop", at, opened.into(), &KEYS[0]);
+            let accepted = Channel::accepted(now, 2, "shop", accepted.into());
+            Self {
+                ends: [opened.expect("randomness"), accepted],
+                heard: Vec::new(),
+            }
+        }
+
+        /// Both say and hear what there is, until that is so.
+        fn talk(&mut self, now: Instant, until: impl Fn(&Self) -> bool) {
+            let begun = Instant::now();
+            while !until(self) {
+                assert!(begun.elapsed() < Duration::from_secs(5), "nothing comes");
+                for end in &mut self.ends {
+                    end.flush().expect("open");
+                    let (heard, ended) = end.hear(now, &KEYS, &mut [0; 4096]);
+                    ended.expect("open");
+                    self.heard.extend(heard);
+                }
+            }
+        }
+
+        fn over(&self, now: Instant) -> [Option<Cut>; 2] {
+            [0, 1].map(|n| self.ends[n].is_over(now))
+        }
+    }
+
+    #[test]
+    fn one_that_is_used_no_more_ends() {
+        let begun = Instant::now();
+        let mut pair = Pair::new(begun);
+        assert_eq!(pair.over(begun + HANDSHAKE_FOR - MS), [None; 2]);
+        assert_eq!(pair.over(begun + HANDSHAKE_FOR), [Some(Cut::Late); 2]);
+        pair.talk(begun, |pair| pair.ends.iter().all(|end| end.greeted));
+        assert_eq!(pair.over(begun + IDLE_FOR - MS), [None; 2]);
+        assert_eq!(pair.over(begun + IDLE_FOR), [Some(Cut::Idle); 2]);
+
+        let later = begun + IDLE_FOR - MS;
+        let said = Message::Ready { id: 7 };
+        pair.ends[1].say(later, said.clone()).expect("open");
+        // Who says something uses it, and so does who hears it.
+        assert_eq!(pair.over(begun + IDLE_FOR), [Some(Cut::Idle), None]);
+        pair.talk(later, |pair| pair.heard == [said.clone()]);
+        assert_eq!(pair.over(later + IDLE_FOR - MS), [None; 2]);
+        assert_eq!(pair.over(later + IDLE_FOR), [Some(Cut::Idle); 2]);
     }
 }

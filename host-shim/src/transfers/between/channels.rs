@@ -17,16 +17,19 @@ use baton_adopter::Reach;
 use rustix::{
     event::epoll::EventFlags,
     io::Errno,
-    net::{SocketFlags, accept_with},
+    net::{SocketFlags, accept_with, bind as bind_to, listen, sockopt::set_socket_reuseaddr},
 };
 use std::{
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, OwnedFd},
     time::Instant,
 };
 use tracing::{debug, warn};
 
 use super::wire::Message;
+
+/// Connections that come at one moment: as many as the standard library has wait.
+const WAITING_MAX: i32 = 128;
 
 impl Serving<'_> {
     /// Other settings, or other keys.
@@ -134,7 +137,7 @@ impl Serving<'_> {
             };
             let tenant = pod.place.tenant.clone().unwrap_or_default();
             self.make_room(cookie);
-            self.add(Channel::accepted(cookie, &tenant, socket));
+            self.add(Channel::accepted(Instant::now(), cookie, &tenant, socket));
         }
     }
 
@@ -199,7 +202,7 @@ impl Serving<'_> {
             Ended::Unreached
         })?;
         let tenant = place.tenant.unwrap_or_default();
-        let channel = Channel::open(cookie, &tenant, peer, socket, &key);
+        let channel = Channel::open(Instant::now(), cookie, &tenant, peer, socket, &key);
         let id = channel
             .and_then(|channel| self.add(channel))
             .ok_or(Ended::Busy)?;
@@ -234,7 +237,7 @@ impl Serving<'_> {
             self.lost_channels.push((id, Cut::Ended));
             return;
         };
-        if let Err(why) = channel.say(message) {
+        if let Err(why) = channel.say(Instant::now(), message) {
             self.lost_channels.push((id, why));
             return;
         }
@@ -256,7 +259,7 @@ impl Serving<'_> {
         };
         let was_authentic = channel.is_authentic();
         let flushed = channel.flush();
-        let (heard, ended) = channel.hear(&self.settings.keys, space);
+        let (heard, ended) = channel.hear(Instant::now(), &self.settings.keys, space);
         let is_new = !was_authentic && channel.is_authentic();
         let authentic = self.channels.values().filter(|c| c.is_authentic()).count();
         if is_new && authentic > CHANNELS_MAX {
@@ -309,9 +312,9 @@ impl Serving<'_> {
 
     /// Channels whose time is over.
     pub fn end_channels(&mut self, now: Instant) {
-        let ends = self.channels.iter().map(|(id, c)| (*id, c.ends()));
-        let over = ends.filter(|(_, (at, _))| *at <= now);
-        for (id, (_, why)) in over.collect::<Vec<_>>() {
+        let all = self.channels.iter();
+        let over = all.filter_map(|(id, channel)| Some((*id, channel.is_over(now)?)));
+        for (id, why) in over.collect::<Vec<_>>() {
             self.cut(id, why);
         }
     }
@@ -332,14 +335,23 @@ fn bind(place: &Place, port: u16, home: std::os::fd::BorrowedFd<'_>) -> anyhow::
         open.cookie() == place.cookie,
         "its namespace is another one"
     );
-    let bound = visit(&open, home, || {
-        let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
-        both.or_else(|error| match Errno::from_io_error(&error) {
-            Some(Errno::ADDRINUSE) => Err(error),
-            // Without IPv6.
-            _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
-        })
-    })??;
-    bound.set_nonblocking(true)?;
-    Ok(bound.into())
+    let bound = visit(&open, home, || bind_here(port))??;
+    listen(&bound, WAITING_MAX)?;
+    Ok(bound)
+}
+
+/// That port of the calling thread's network namespace, where nobody listens yet.
+pub fn bind_here(port: u16) -> rustix::io::Result<OwnedFd> {
+    let bound = |to: SocketAddr| {
+        let socket = channel::socket_for(to)?;
+        set_socket_reuseaddr(&socket, true)?;
+        bind_to(&socket, &to)?;
+        Ok(socket)
+    };
+    let both = bound((Ipv6Addr::UNSPECIFIED, port).into());
+    both.or_else(|error| match error {
+        Errno::ADDRINUSE => Err(error),
+        // Without IPv6.
+        _ => bound((Ipv4Addr::UNSPECIFIED, port).into()),
+    })
 }

@@ -17,13 +17,18 @@ use std::{
     time::Duration,
 };
 
-fn bytes(seed: u32, len: usize) -> Vec<u8> {
+pub fn bytes(seed: u32, len: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 24) as u8
     };
     (0..len).map(|_| next()).collect()
+}
+
+pub fn restored_in(scene: &Scene, pod: usize, connection: &Connection) -> Restoring {
+    let restoring = scene.pods[pod].run(|| Restoring::new(connection, &Cold));
+    restoring.expect("the address is there")
 }
 
 /// From the first pod to the second one; the client's segments are held back meanwhile.
@@ -34,8 +39,7 @@ fn moved(scene: &Scene, server: TcpStream) -> (Connection, TcpStream) {
     let connection = frozen.export().expect("all of it");
     let record = decode(&encode(&connection)).expect("as written");
     assert_eq!(record, connection);
-    let restoring = scene.pods[1].run(|| Restoring::new(&record, &Cold));
-    let restoring = restoring.expect("the address is there");
+    let restoring = restored_in(scene, 1, &record);
     frozen.commit().expect("the old one ends");
     drop(application);
     scene.hold(false);
@@ -44,7 +48,7 @@ fn moved(scene: &Scene, server: TcpStream) -> (Connection, TcpStream) {
     (connection, patient(TcpStream::from(socket)))
 }
 
-fn exact(mut from: &TcpStream, wanted: &[u8]) {
+pub fn exact(mut from: &TcpStream, wanted: &[u8]) {
     let mut got = vec![0; wanted.len()];
     from.read_exact(&mut got).expect("all of it");
     assert!(got == wanted, "the bytes differ");

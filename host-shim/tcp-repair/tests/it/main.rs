@@ -3,4 +3,5 @@
 
 mod exits;
 mod export;
+mod half_closed;
 mod scene;

@@ -67,6 +67,16 @@ impl Space {
         })
     }
 
+    /// Whether a socket here, of whatever state, has a peer at this port.
+    pub fn has_peer(&self, port: u16) -> bool {
+        let peer = format!(":{port:04X}");
+        let tables = self.run(|| ["tcp", "tcp6"].map(of_thread));
+        tables.iter().flat_map(|table| table.lines()).any(|line| {
+            let remote = line.split_whitespace().nth(2);
+            remote.is_some_and(|remote| remote.ends_with(&peer))
+        })
+    }
+
     /// A counter of TCP, as `nstat` names it without its group.
     pub fn count(&self, name: &str) -> u64 {
         let (file, group) = match name {
@@ -74,8 +84,7 @@ impl Space {
             _ => ("snmp", "Tcp:"),
         };
         self.run(|| {
-            let file = format!("/proc/thread-self/net/{file}");
-            let text = fs::read_to_string(file).expect("counters");
+            let text = of_thread(file);
             let mut lines = text.lines().filter(|line| line.starts_with(group));
             let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
             let mut both = names.split(' ').zip(values.split(' '));
@@ -149,6 +158,10 @@ fn set(socket: &TcpStream, option: i32, value: i32) {
         )
     };
     assert_eq!(done, 0);
+}
+
+fn of_thread(file: &str) -> String {
+    fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect("it is there")
 }
 
 fn ip(arguments: &str) {

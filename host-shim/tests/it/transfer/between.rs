@@ -13,6 +13,7 @@ use baton_sdk::wire::{Message, STATE_BYTES_MAX};
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    process::Command,
     thread,
 };
 
@@ -45,6 +46,12 @@ fn a_download_over_ipv6_moves_between_nodes() {
         super::FILE_BYTES / 16,
         3,
     );
+}
+
+#[test]
+fn the_rest_for_a_client_that_has_closed_its_direction_moves_between_nodes() {
+    let scene = Scene::between(NODES);
+    super::last_download(&scene, &format!("0.0.0.0:{PORT}"), false);
 }
 
 #[test]
@@ -191,14 +198,38 @@ fn a_pods_own_port_is_left_to_it() {
     let at = format!("0.0.0.0:{FAR_PORT}");
     let own = scene.pods[1].within(|| TcpListener::bind(at));
     let own = own.expect("enter the pod").expect("the port is free");
-    let (_b, _listener) = (App::new(&scene, 1), listens(&scene));
+    let (b, _listener) = (App::new(&scene, 1), listens(&scene));
     scene.knows(1);
     let taken = || scene.figure_of(1, "baton_shim_transfer_ports_taken_total");
     wait_for("it is counted", || taken() == 1.0);
     assert!(!scene.probe(1).1.between_nodes);
     assert!(scene.daemon_of(1).log().contains("transfers.port"));
+    let found = || {
+        let (files, _) = scene.other.as_ref().expect("two nodes");
+        let output = Command::new(env!("CARGO_BIN_EXE_host-shim"))
+            .args(["preflight", "--output", "json", "--config"])
+            .arg(files.path("shim.yaml"))
+            .output();
+        let said = output.expect("run host-shim").stdout;
+        let report: serde_json::Value = serde_json::from_slice(&said).expect("JSON");
+        let findings = report["findings"].as_array().expect("a list");
+        let door = findings.iter().find(|f| f["check"] == "transfers.port");
+        let door = door.expect("it is looked at");
+        let text = |field: &str| door[field].as_str().unwrap_or_default().to_owned();
+        (text("status"), text("found"))
+    };
+    let (status, words) = found();
+    assert_eq!(status, "note", "{words}");
+    assert!(
+        words.starts_with("17464 is another process's: its connections"),
+        "{words}"
+    );
     drop(own);
     wait_for("it is free", || scene.probe(1).1.between_nodes);
+    let listens = ("good".into(), "17464: host-shim listens".into());
+    assert_eq!(found(), listens);
+    drop(b);
+    wait_for("nobody listens", || found().1 == "17464 is free");
 }
 
 /// Strangers that connect and say nothing, or nonsense, are closed, and keep nobody out.

@@ -26,8 +26,10 @@ const READY: u8 = 7;
 const GO: u8 = 8;
 const SPOKEN: u8 = 9;
 const LOST: u8 = 10;
+const UNDO: u8 = 11;
 /// Of `between/mod.rs`.
 const CHANNELS_MAX: usize = 256;
+const SPOKEN_MAX: usize = 1_024;
 
 /// A channel from the first pod to the second one.
 struct Far {
@@ -205,6 +207,41 @@ fn an_application_that_leaves_what_is_ready_has_it_reset() {
     wait_for("it is counted", || r.scene.received(1, "reset") == 1);
     let ended = (&r.client).read(&mut [0]).expect_err("it was reset");
     assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
+}
+
+/// A Go that comes again is answered as before for as many as are remembered.
+#[test]
+fn what_was_given_is_remembered_of_as_many() {
+    let mut r = ready();
+    let mut connection = r.frozen.export().expect("exported");
+    let number = r.scene.probe(1).0;
+    r.far.says(UNDO, ID, &[]);
+    r.app.back();
+    connection.local = "10.9.0.3:80".parse().expect("an address");
+    // What these sockets say to the client draws resets, as their ports are nobody's.
+    let port = |n: usize| 1_024 + u16::try_from(n).expect("few");
+    for n in 0..=SPOKEN_MAX {
+        let id = ID + 1 + n as u128;
+        connection.remote.set_port(port(n));
+        let ends = (connection.local, connection.remote);
+        r.far.offers(id, number, ends);
+        r.app.say(&Message::Take {
+            id: r.app.offered(),
+        });
+        assert_eq!(r.far.answer(id).0, TAKEN);
+        r.far.says(RECORD, id, &encode(&connection));
+        assert_eq!(r.far.answer(id), (READY, vec![]));
+        r.far.says(GO, id, &[]);
+        r.app.gets();
+        assert_eq!(r.far.answer(id).0, SPOKEN);
+    }
+    for (n, answer) in [(0, LOST), (1, SPOKEN), (SPOKEN_MAX, SPOKEN)] {
+        let id = ID + 1 + n as u128;
+        r.far.says(GO, id, &[]);
+        assert_eq!(r.far.answer(id).0, answer, "{n}");
+    }
+    r.frozen.abort().expect("thawed");
+    goes_on(&r.client, &r.server);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::{
     fs,
     hash::Hasher,
     io::{Read, Write},
-    net::TcpStream,
+    net::{Shutdown, TcpStream},
     path::{Path, PathBuf},
     sync::{
         Condvar, Mutex,
@@ -112,7 +112,15 @@ fn head(stream: &mut TcpStream) -> (String, usize) {
 }
 
 fn download(stream: &mut TcpStream, file: &str, gate: &Gate) -> Vec<u8> {
+    ask(stream, file);
+    body(stream, gate)
+}
+
+fn ask(stream: &mut TcpStream, file: &str) {
     write!(stream, "GET /{file} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+}
+
+fn body(stream: &mut TcpStream, gate: &Gate) -> Vec<u8> {
     let (status, length) = head(stream);
     assert!(status.starts_with("HTTP/1.1 200"), "{status}");
     let mut body = vec![0; length];
@@ -155,6 +163,7 @@ fn upload(stream: &mut TcpStream, file: &str, body: &[u8], gate: &Gate) {
 /// Moves the connection back and forth while the client works, every other time while it stands
 /// still.
 fn moves(scene: &Scene, stream: &TcpStream, gate: &Gate, bytes: usize, moves: usize) {
+    scene.fence();
     let part = bytes / (moves + 1);
     for n in 0..moves {
         gate.open(part * (n + 1));
@@ -216,6 +225,41 @@ fn a_download_over_ipv6_moves() {
 #[test]
 fn a_download_over_mapped_addresses_moves() {
     moved_download(&format!("[::]:{PORT}"), false, FILE_BYTES / 16, 3);
+}
+
+/// A client that has said all and closed its direction.
+fn last_download(scene: &Scene, at: &str, v6: bool) {
+    let directory = Directory::new();
+    let wanted = content(FILE_BYTES);
+    fs::write(directory.0.join("file"), &wanted).expect("a file");
+    let servers = [0, 1].map(|pod| scene.serve(pod, directory.path(), at));
+    let mut stream = scene.connect(v6);
+    let control = stream.try_clone().expect("a descriptor");
+    let gate = Gate::default();
+    ask(&mut stream, "file");
+    stream.shutdown(Shutdown::Write).expect("open");
+    let got = std::thread::scope(|threads| {
+        let client = threads.spawn(|| body(&mut stream, &gate));
+        // More is left behind the last one than both ends' buffers hold, so that the server has not
+        // closed yet.
+        moves(scene, &control, &gate, wanted.len() / 2, MOVES / 2);
+        gate.open(wanted.len());
+        client.join().expect("the client has all")
+    });
+    assert!(got == wanted, "the content differs");
+    // The last server reads the end, which its own kernel never heard of, and closes too.
+    assert_eq!(stream.read(&mut [0]).expect("a clean end"), 0);
+    let ended = (scene.ended("moved"), scene.ended("reset"));
+    assert_eq!(ended, (MOVES as u64 / 2, 0));
+    for server in servers {
+        server.link().close();
+    }
+}
+
+#[test]
+fn the_rest_for_a_client_that_has_closed_its_direction_moves() {
+    last_download(&Scene::new(), &format!("0.0.0.0:{PORT}"), false);
+    last_download(&Scene::new(), &format!("[::]:{PORT}"), true);
 }
 
 #[test]

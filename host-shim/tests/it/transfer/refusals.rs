@@ -11,7 +11,8 @@ use baton_sdk::{
     Link, Why,
     wire::{Message, STATE_BYTES_MAX, VERSION},
 };
-use baton_tcp_repair::Frozen;
+use baton_tcp_repair::{Frozen, QUEUE_BYTES_MAX};
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use std::{
     io::{ErrorKind, Read, Write},
     net::TcpStream,
@@ -124,22 +125,32 @@ fn what_cannot_go_stays_and_goes_on() {
         assert!(a.back().contains("too long"));
         assert!(b.back().contains("too long"));
     });
-    // Half closed: the kernel's state cannot be restored.
+    let not_moved = |why: &str, says: &str| {
+        kept(&scene, &client, why, || {
+            let (id, state) = (a.wanted(), vec![]);
+            a.give(&Message::Out { id, state }, &server);
+            let id = b.offered();
+            b.say(&Message::Take { id });
+            for told in [a.back(), b.back()] {
+                assert!(told.contains(says), "{told}");
+            }
+        });
+    };
+    // More than a record has room for, as the client reads nothing.
+    let much = vec![7; QUEUE_BYTES_MAX as usize + (8 << 20)];
+    set_socket_send_buffer_size_force(&server, 2 * much.len()).expect("root");
+    (&server).write_all(&much).expect("room");
+    not_moved("not_exported", "bytes are queued");
+    (&client)
+        .read_exact(&mut vec![0; much.len()])
+        .expect("all of it");
     goes_on(&client, &server);
-    client.shutdown(std::net::Shutdown::Write).expect("open");
-    let read = (&server).read(&mut [0; 4]).expect("the end");
-    assert_eq!(read, 0);
-    kept(&scene, &client, "not_exported", || {
-        let (id, state) = (a.wanted(), vec![]);
-        a.give(&Message::Out { id, state }, &server);
-        let id = b.offered();
-        b.say(&Message::Take { id });
-        assert!(a.back().contains("peer has closed"));
-        assert!(b.back().contains("peer has closed"));
-    });
-    (&server).write_all(b"last").expect("open");
+    // The server has said all: nothing is gained.
+    server.shutdown(std::net::Shutdown::Write).expect("open");
+    not_moved("not_frozen", "FIN-WAIT-");
+    (&client).write_all(b"last").expect("open");
     let mut got = [0; 4];
-    (&client).read_exact(&mut got).expect("open");
+    (&server).read_exact(&mut got).expect("open");
     assert_eq!(&got, b"last");
 }
 

@@ -160,6 +160,16 @@ impl Scene {
         self.daemon = Daemon::start(&self.files, control, &["--keep-on-exit"]);
     }
 
+    /// The client takes no reset of a kernel without the socket, as none comes through a dataplane
+    /// from a pod that had the connection. The route follows a moment later than a dataplane does,
+    /// so that the old pod may be told of bytes that it never sent.
+    pub fn fence(&self) {
+        run(&format!(
+            "ip netns exec {}-client nft add rule inet answers in tcp flags & (rst | ack) == rst drop",
+            self.name
+        ));
+    }
+
     pub fn route_to(&self, pod: usize) {
         let client = format!("{}-client", self.name);
         run(&format!(

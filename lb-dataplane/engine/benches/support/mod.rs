@@ -5,7 +5,7 @@
 #[path = "../../tests/common/mod.rs"]
 pub mod common;
 
-use baton_api::{Limits, MigrationMode, Protocol};
+use baton_api::{Limits, MigrationMode, MoveMethod, Protocol};
 use baton_engine::Verdict;
 use baton_packet::Flags;
 use common::{Conn, FRAME_BYTES, World, conn::*, policy, settings};
@@ -71,6 +71,8 @@ pub const BURST_MAX: usize = 32;
 pub struct Loaded {
     w: World,
     flows: Vec<Conn>,
+    /// What each flow's pod has less in its numbers than the client sees; 0 unless translated.
+    shifts: Vec<u32>,
     said: Said,
     /// Each flow once, in an order without neighbours.
     pub order: Vec<u32>,
@@ -134,6 +136,7 @@ impl Loaded {
         let mut it = Self {
             w,
             flows: Vec::with_capacity(count),
+            shifts: vec![0; count],
             said: Said::new(v6),
             order,
             counted: None,
@@ -167,6 +170,42 @@ impl Loaded {
         self.flows.push(c);
     }
 
+    /// All flows, which have had an exchange, go to other pods by translation.
+    pub fn translate(&mut self) {
+        const ISN: u32 = 0x1234_5678;
+        let mode = |w: &mut World, mode| {
+            w.change(|s| {
+                s.policies[0].migration.mode = mode;
+                s.policies[0].migration.method = MoveMethod::Translation;
+            });
+        };
+        mode(&mut self.w, MigrationMode::Always);
+        for n in 0..self.flows.len() {
+            let mut c = self.flows[n].clone();
+            let request = self.w.client_wire(&c, PSH_ACK, GET).build();
+            let mut recorder = Recorder::default();
+            recorder.give(&mut self.w, &request);
+            let syn = self.w.check(recorder.sent.last().expect("a SYN"));
+            take_leg(&mut c, &syn);
+            let mut p = c.clone();
+            (p.seq, p.server, p.server_clock) = (syn.segment.seq.0, ISN, 77);
+            let synack = self.w.synack_wire(&p).build();
+            recorder.give(&mut self.w, &synack);
+            c.seq = c.seq.wrapping_add(GET.len() as u32);
+            self.shifts[n] = c.server.wrapping_sub(ISN + 1);
+            c.server_clock = 77;
+            let mut ok = self.w.pod_wire(&c, PSH_ACK, OK);
+            ok.seq = ISN + 1;
+            self.pass(&ok.build());
+            c.server = c.server.wrapping_add(OK.len() as u32);
+            let ack = self.w.client_wire(&c, Flags::ACK, &[]).build();
+            self.pass(&ack);
+            self.flows[n] = c;
+        }
+        mode(&mut self.w, MigrationMode::Never);
+        assert_eq!(self.w.table("translated_legs").0, self.flows.len() as u64);
+    }
+
     fn pass(&mut self, frame: &[u8]) -> Vec<u8> {
         let buffer = &mut self.buffers[0];
         buffer[..frame.len()].copy_from_slice(frame);
@@ -188,7 +227,9 @@ impl Loaded {
             let wire = if kind.is_clients() {
                 self.w.client_wire(c, flags, data)
             } else {
-                self.w.pod_wire(c, flags, data)
+                let mut wire = self.w.pod_wire(c, flags, data);
+                wire.seq = wire.seq.wrapping_sub(self.shifts[*id as usize]);
+                wire
             };
             let frame = wire.build();
             buffer[..frame.len()].copy_from_slice(&frame);

@@ -55,7 +55,9 @@ impl Deciding<'_> {
         };
         let ended = (reply.rst || reply.fin) && !data;
         let nothing = ack == boundary || !self.safe.taken_data_is_no_withdrawal;
-        if ended && (self.idle() || self.view.restoring || nothing) {
+        if reply.rst && ack == boundary && seq != next && self.refuses_syns() {
+            // Drawn by a SYN of ours that is late.
+        } else if ended && (self.idle() || self.view.restoring || nothing) {
             // The application took the connection and ended, before it had any of the request. That
             // says nothing about a socket that an earlier one of several adoptions may have made in
             // a process that is gone.
@@ -83,7 +85,7 @@ impl Deciding<'_> {
     }
 
     /// `without`: the new owner lacks the request's bytes.
-    fn confirmed(&mut self, without: bool) {
+    pub(super) fn confirmed(&mut self, without: bool) {
         self.step(if without {
             Event::ConfirmedWithout
         } else {
@@ -130,6 +132,13 @@ impl Deciding<'_> {
         } else {
             self.with(Effect::AwaitAnswer);
         }
+    }
+
+    /// Whether a RST from the leg may be a kernel's refusal of a SYN, which acknowledges the SYN
+    /// and has number 0, wherever that is among the client's. A process that read the request may
+    /// have been there in between.
+    fn refuses_syns(&self) -> bool {
+        self.view.progress.is(Mark::Opening) && self.safe.late_refusal_is_no_end
     }
 
     /// A kernel without the socket that we opened: what became of the request is unknown.

@@ -55,13 +55,24 @@ impl Deciding<'_> {
             self.progress().set(Mark::OwnerFin, end.fin);
             self.with(Effect::HoldEnd(end.closer_listens()));
             self.step(Event::OwnerEnded);
-            if gone {
+            if gone || self.was_never_accepted(end) {
                 self.owner_gone();
             } else {
                 self.with(Effect::AskListener(end.closer_listens()));
             }
             self.then(Then::Held);
         }
+    }
+
+    /// A kernel without the connection that a handshake of ours began, and that was sent nothing
+    /// since: a request socket answers a keepalive too, and was given up (`opening`).
+    fn was_never_accepted(&self, end: End) -> bool {
+        let (numbers, progress) = (&self.view.numbers, self.view.progress);
+        progress.is(Mark::Translated)
+            && numbers.client_next == numbers.boundary
+            && !end.fin
+            && end.acked.is_none()
+            && self.safe.given_up_is_no_close
     }
 
     /// The owner ended with a request outstanding: whether the pod lives makes no difference, this

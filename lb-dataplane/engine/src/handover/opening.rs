@@ -10,6 +10,17 @@
 //!   third pod, whatever its method is.
 //! - **A SYN-ACK confirms nothing.** Where a listener's queue is full, Linux answers a SYN and then
 //!   drops what follows. The old owner stands by until the new one has acknowledged the request.
+//! - **A handshake that a pod gives up is no close.** A request socket (the end of the handshake
+//!   was lost, or the accept queue is full) acknowledges a keepalive as a connection does, and that
+//!   confirms a move without a request. Where the pod's kernel does not know the connection later,
+//!   and nothing was sent to it since, the flow is rescued; the client had been reset, and nothing
+//!   counted (found by the hand-over model). Rejected: a keepalive with a challenge's number, which
+//!   only a connection acknowledges. Where a listener has `TCP_DEFER_ACCEPT`, there is none before
+//!   the request, and such flows would never leave a pod that drains.
+//! - **Behind the SYN-ACK, a RST that acknowledges nothing of the request counts only with the
+//!   exact number.** A kernel without a listener refuses a SYN with number 0, which lies within a
+//!   window of the pod's own numbers once in four times, and a copy of our SYN may be late: the pod
+//!   had run the request and died, and the old owner ran it again (found by the hand-over model).
 
 use super::{Deciding, Effect, Mark, Opening};
 use crate::{counters::Counter, states::Event};
@@ -19,6 +30,7 @@ impl Deciding<'_> {
     pub(super) fn opening(&mut self, answer: Opening) {
         debug_assert!(self.view.progress.is(Mark::Opening));
         match answer {
+            Opening::Opened if !self.safe.syn_ack_is_no_answer => self.confirmed(!self.idle()),
             Opening::Opened => {
                 self.progress().tries = 1;
                 self.step(Event::Opened);

@@ -5,12 +5,13 @@
 use super::{Mark, Numbers, View};
 use baton_packet::{Flags, Segment, parse_adoption};
 
-/// Whether a flow may be handed on by its application: both ends are open, its owner is confirmed,
-/// has the client's own numbers, and is not asked to let go of it. What the protocol's guard says does not matter: the
-/// application says how far it is.
+/// Whether a flow may be handed on by its application: the server has not closed, its owner is
+/// confirmed, has the client's own numbers, and is not asked to let go of it. A client that has
+/// said all goes along, as it waits for the rest of its answer. What the protocol's guard says does
+/// not matter: the application says how far it is.
 #[must_use]
 pub fn may_be_transferred(view: &View) -> bool {
-    view.state.is_open()
+    view.state.serves()
         && !view.progress.is(Mark::ReleaseAsked)
         && !view.progress.is(Mark::Translated)
 }

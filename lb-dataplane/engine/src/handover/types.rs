@@ -248,6 +248,12 @@ pub struct Safeguards {
     pub late_rst_is_told_apart: bool,
     /// So is one from an owner that accepted the flow itself.
     pub every_rst_is_told_apart: bool,
+    /// A refused SYN says nothing of a handshake that was answered before.
+    pub late_refusal_is_no_end: bool,
+    /// A SYN-ACK confirms nothing.
+    pub syn_ack_is_no_answer: bool,
+    /// A handshake that a pod gives up is no close.
+    pub given_up_is_no_close: bool,
 }
 
 impl Safeguards {
@@ -265,6 +271,9 @@ impl Safeguards {
         kept_fin_is_answered: true,
         late_rst_is_told_apart: true,
         every_rst_is_told_apart: true,
+        late_refusal_is_no_end: true,
+        syn_ack_is_no_answer: true,
+        given_up_is_no_close: true,
     };
 }
 

@@ -117,7 +117,15 @@ impl State {
         matches!((self.conn(), self.owner()), (Conn::Open, Owner::Held))
     }
 
-    /// That, and it is the client's turn.
+    /// Established, the server's end not closed, and the owner confirmed.
+    #[inline]
+    #[must_use]
+    pub const fn serves(self) -> bool {
+        let open = matches!(self.conn(), Conn::Open | Conn::ClientClosed);
+        open && matches!(self.owner(), Owner::Held)
+    }
+
+    /// Open, and it is the client's turn.
     #[inline]
     #[must_use]
     pub const fn is_quiet(self) -> bool {

@@ -6,7 +6,7 @@
 
 use crate::{
     ids::Leg,
-    index::{Hash, Index},
+    index::{FREE, Hash, Index},
     keyed::Keyed,
 };
 use baton_packet::Shift;
@@ -58,7 +58,18 @@ impl Shifts {
     /// That of a leg, if it is translated.
     #[inline]
     pub(crate) fn of(&self, leg: Leg) -> Option<Shift> {
-        Some(self.slots[self.slot(leg)? as usize])
+        if self.used() == 0 {
+            return None;
+        }
+        // Mostly it is where it is looked for first; marks are whole keys.
+        let hash = self.hash_of(leg);
+        match self.index.guess(hash) {
+            Some(slot) if slot != FREE => self.slots.get(slot as usize).copied(),
+            _ => self
+                .index
+                .find(hash, |_| true)
+                .map(|slot| self.slots[slot as usize]),
+        }
     }
 
     /// A leg is translated from now on. False if there are too many.

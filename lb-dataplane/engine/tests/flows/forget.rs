@@ -399,8 +399,25 @@ fn where_trackers_may_hold_too_much_nothing_moves_but_in_need() {
     assert!(tracked > limit, "{tracked} of {limit}");
     w.stays(&mut c, GET);
     assert_eq!(w.count(Counter::StayedTracked), 1);
+    // A handshake of ours may use a pair that they remember.
     w.responds(&mut c, OK);
     w.ack(&mut c);
+    w.change(|s| s.policies[0].migration.method = baton_api::MoveMethod::Translation);
+    w.run_ms(1_050);
+    let syn = one(w.data(&mut c, GET));
+    assert!(syn.is(Flags::SYN), "{syn:?}");
+    w.run_ms(20);
+    assert_eq!(w.table("tracked_pairs").0, tracked);
+    take_leg(&mut c, &syn);
+    let mut pod = c.clone();
+    (pod.seq, pod.server) = (syn.segment.seq.0, 77);
+    w.inject(&w.synack_wire(&pod).build());
+    (pod.seq, pod.server) = (c.seq, 78);
+    w.inject(&w.pod_wire(&pod, PSH_ACK, OK).build());
+    c.server_sent(PSH_ACK, OK);
+    w.inject(&w.client_wire(&c, Flags::ACK, &[]).build());
+    w.assert_state(&c, "Idle");
+    w.change(|s| s.policies[0].migration.method = baton_api::MoveMethod::Adoption);
     // A drain does not wait for that.
     let name = format!("pod-{}", c.pod);
     w.engine.drain(w.now, None, &name, true);

@@ -346,7 +346,7 @@ fn a_move_that_was_taken_back_is_not_tried_again_and_is_remembered() {
         Some(LastMove {
             cause: None,
             ago: Micros(0),
-            by_transfer: false,
+            by: None,
         })
     );
 }

@@ -166,7 +166,9 @@ fn the_other_pods_first_segment_makes_it_the_owner() {
         w.exchange(&mut c);
         let (flows, _) = w.engine.flows(w.now, 0, 8);
         let last = flows[0].last_move.as_ref().expect("it moved");
-        assert!(last.by_transfer && last.cause.as_deref() == Some("drain"));
+        assert!(
+            last.by == Some(baton_api::MoveBy::Transfer) && last.cause.as_deref() == Some("drain")
+        );
         let state = w.engine.state(w.now);
         let drain = state.policies[0].backends[before].drain.as_ref();
         assert_eq!(drain.map(|d| d.moved), Some(1));
@@ -546,6 +548,53 @@ fn who_asks_for_a_move_gets_it_in_the_middle_of_a_message() {
         let flow = w.flow(c.client, |_| true).expect("a flow");
         assert_eq!(flow.asked_to, None);
     }
+}
+
+/// The client has said all and waits for the rest: before the question, or while it is open.
+#[test]
+fn a_client_that_has_closed_its_direction_gets_the_rest_from_the_other_pod() {
+    for before in [true, false] {
+        let mut w = world();
+        let mut c = w.idle(1);
+        w.stays(&mut c, GET);
+        w.responds(&mut c, HEAD);
+        if before {
+            w.client_fin(&mut c);
+            let ack = w.pod_wire(&c, Flags::ACK, b"");
+            w.forwarded_to_client(&c, &ack);
+        }
+        drain(&mut w, c.pod);
+        let question = transfers(&w.run_ms(SOON_MS)).remove(0);
+        assert_eq!(question.segment.seq.0, c.seq);
+        if !before {
+            w.client_fin(&mut c);
+        }
+        let acked = c.server;
+        c = heir(&w, &c, &question);
+        speaks(&mut w, &mut c, acked, &[b'x'; 400]);
+        w.ack(&mut c);
+        w.responds(&mut c, &[b'x'; 600]);
+        w.ack(&mut c);
+        assert_eq!(w.state(&c).as_deref(), Some("ClientFin"));
+        w.pod_fin(&mut c);
+        w.ack(&mut c);
+        let _ = w.run_ms(2_000);
+        assert_eq!(w.state(&c), None);
+        assert_eq!((w.count(Counter::TransfersDone), lost(&w)), (1, 0));
+    }
+}
+
+/// Its server has said all: there is nothing to gain.
+#[test]
+fn a_flow_whose_server_has_closed_its_direction_is_not_asked_for() {
+    let mut w = world();
+    let mut c = w.idle(1);
+    w.stays(&mut c, GET);
+    let fin = w.pod_wire(&c, FIN_ACK, OK);
+    let _ = w.inject(&fin.build());
+    drain(&mut w, c.pod);
+    assert!(transfers(&w.run_ms(1_000)).is_empty());
+    assert_eq!(w.state(&c).as_deref(), Some("ServerFin"));
 }
 
 /// What the pod's counts were of moves with the flow.

@@ -2,7 +2,7 @@
 //! and flows that move by both methods.
 
 use crate::common::{Conn, Dest, End, Sent, World, answer, conn::*};
-use baton_api::{MigrationMode, MoveMethod, Protocol};
+use baton_api::{MigrationMode, MoveBy, MoveMethod, Protocol};
 use baton_engine::{Counter, Lost};
 use baton_packet::{Flags, Reason};
 
@@ -147,6 +147,9 @@ fn a_request_moves_to_a_pod_that_is_sent_a_syn() {
         assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
         client_says(&mut w, (&mut c, &mut p), Flags::ACK, b"");
         w.assert_state(&c, "Idle");
+        let view = w.flow(c.client, |_| true).expect("a flow");
+        let last = view.last_move.expect("it moved");
+        assert_eq!(last.by, Some(MoveBy::Translation));
         // The old leg is closed with its own numbers.
         let fin = one(w.run_ms(10));
         assert_eq!((fin.to, fin.segment.seq.0), (Dest::Pod(old.pod), old.seq));
@@ -369,6 +372,27 @@ fn a_pod_that_ends_before_it_has_the_request_did_not_have_it() {
 }
 
 #[test]
+fn a_late_refusal_of_our_syn_does_not_mean_that_the_pod_never_had_the_request() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let p = moved(&mut w, &mut c, POST);
+    // The pod ran it and died, and only then a copy of our SYN meets its kernel. Number 0 is a
+    // little ahead of what the pod's own would be.
+    let mut rst = w.pod_wire(&p, RST_ACK, &[]);
+    (rst.seq, rst.ack) = (0, p.seq.wrapping_sub(POST.len() as u32));
+    rst.options.clear();
+    assert!(rst.seq.wrapping_sub(ISN) < 1 << 30);
+    assert!(w.inject(&rst.build()).is_empty());
+    w.assert_state(&c, "Adopting");
+    assert_eq!(w.count(Counter::Rollbacks), 0);
+    // The exact one is the connection's.
+    rst.seq = p.server;
+    let sent = w.inject(&rst.build());
+    assert!(sent.iter().any(|s| s.data() == POST), "{sent:?}");
+    w.assert_state(&c, "Request");
+}
+
+#[test]
 fn a_bare_reset_of_a_leg_that_was_opened_leaves_the_requests_fate_unknown() {
     let mut w = world(2);
     let mut c = w.idle(1);
@@ -415,6 +439,30 @@ fn a_flow_at_rest_leaves_a_pod_that_drains() {
     );
     client_says(&mut w, (&mut c, &mut p), PSH_ACK, GET);
     pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
+}
+
+#[test]
+fn a_handshake_that_the_pod_gives_up_is_no_close() {
+    let mut w = World::of(3, |p| {
+        p.migration.mode = MigrationMode::DrainOnly;
+        p.migration.method = MoveMethod::Translation;
+    });
+    let mut c = w.idle(1);
+    crate::drain::drain(&mut w, c.pod);
+    let syn = until_syn(&mut w);
+    let mut p = opened(&w, &mut c, &syn);
+    agrees(&mut w, &mut p);
+    // A request socket says as much as a connection: our ACK was lost, or the queue is full.
+    w.inject(&w.pod_wire(&p, Flags::ACK, &[]).build());
+    w.assert_state(&c, "Idle");
+    let mut rst = w.pod_wire(&p, Flags::RST, &[]);
+    rst.options.clear();
+    let challenge = one(w.inject(&rst.build()));
+    rst.seq = challenge.segment.ack.0;
+    let sent = w.inject(&rst.build());
+    let syn = sent.iter().find(|s| s.is(Flags::SYN)).expect("a SYN");
+    assert_ne!(opened(&w, &mut c, syn).pod, p.pod);
+    assert!(sent.iter().all(|s| s.to != Dest::Client), "{sent:?}");
 }
 
 #[test]

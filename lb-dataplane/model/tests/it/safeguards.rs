@@ -19,6 +19,14 @@ fn config(faults: Faults) -> Config {
     }
 }
 
+/// No pod adopts.
+fn opened(faults: Faults) -> Config {
+    Config {
+        opened: [true; 3],
+        ..config(faults)
+    }
+}
+
 /// The configuration holds with all safeguards, and without the one that `without` takes away
 /// `property` does not.
 fn bites(config: Config, without: impl FnOnce(&mut Safeguards), property: &str) {
@@ -190,6 +198,33 @@ fn with_final_refusals_awaiting_each_is_not_needed() {
         "{:?}",
         report.counterexamples
     );
+}
+
+#[test]
+fn a_syn_ack_that_confirms_lets_the_old_owner_go_before_there_is_a_connection() {
+    let property = "a confirmed adoption was made";
+    let without = |s: &mut Safeguards| s.handover.syn_ack_is_no_answer = false;
+    bites(opened(NONE), without, property);
+}
+
+#[test]
+fn a_late_refusal_of_a_syn_that_is_believed_executes_twice() {
+    let faults = Faults { crashes: 1, ..NONE };
+    let without = |s: &mut Safeguards| s.handover.late_refusal_is_no_end = false;
+    bites(opened(faults), without, ONCE);
+}
+
+#[test]
+fn a_handshake_that_is_given_up_is_taken_for_a_close() {
+    let config = Config {
+        drain: true,
+        ..opened(Faults {
+            given_up: 1,
+            ..NONE
+        })
+    };
+    let without = |s: &mut Safeguards| s.handover.given_up_is_no_close = false;
+    bites(config, without, "a counted reason holds");
 }
 
 #[test]

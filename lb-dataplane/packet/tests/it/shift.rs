@@ -2,7 +2,7 @@
 //! and nothing else changes.
 
 use crate::support::{Packet, oracle, packet, segment};
-use baton_packet::{Flags, SeqNumber, Shift, timestamps};
+use baton_packet::{Flags, SeqNumber, Shift, plain, timestamps};
 use etherparse::TcpOptionElement as Option_;
 use proptest::prelude::*;
 
@@ -133,6 +133,40 @@ proptest! {
         let shifted: Vec<_> = old_edges.iter().map(|(a, b)| (of(*a), of(*b))).collect();
         prop_assert_eq!(edges, shifted);
         prop_assert_eq!(unchanged(&frame, &before), before);
+    }
+
+    /// Where a segment is plain, the short way comes to the same.
+    #[test]
+    fn the_short_way_is_the_same(
+        packet in packet(), stamps in any::<Option<[u32; 2]>>(), shift in shift(), push in any::<bool>(),
+    ) {
+        let options = stamps.map_or_else(Vec::new, |n| {
+            let numbers = n.iter().flat_map(|n| n.to_be_bytes());
+            [1, 1, 8, 10].into_iter().chain(numbers).collect()
+        });
+        let mut packet = whole(packet, options);
+        packet.flags = if push { 0x18 } else { 0x10 };
+        (packet.extra, packet.urgent, packet.ttl) = (0, 0, packet.ttl.max(2));
+        let frame = packet.frame();
+        let mut both = [(); 4].map(|()| frame.clone());
+        let [long_in, long_out, short_in, short_out] = &mut both;
+        let _ = shift.to_client(long_in, &segment(&frame));
+        let _ = shift.to_pod(long_out, &segment(&frame));
+        let plainly = match stamps {
+            Some(_) => plain::<true>(&frame).map(|plain| {
+                plain.shift_to_client(short_in, &shift);
+                plain.shift_to_pod(short_out, &shift);
+            }),
+            None => plain::<false>(&frame).map(|plain| {
+                plain.shift_to_client(short_in, &shift);
+                plain.shift_to_pod(short_out, &shift);
+            }),
+        };
+        prop_assert_eq!(plainly.is_some(), packet.src.is_ipv4());
+        if plainly.is_some() {
+            prop_assert_eq!(short_in, long_in);
+            prop_assert_eq!(short_out, long_out);
+        }
     }
 
     /// What a pod sent comes back to it as it was.

@@ -1,0 +1,270 @@
+//! The explorations of moves and rescues by translation: pods that do not adopt, whose legs are
+//! opened by a handshake.
+//!
+//! Owns the list. [`crate::plans`] runs it with its own.
+
+use crate::{
+    config::{Config, Faults},
+    wire::Network,
+};
+
+const NONE: Faults = Config::new("", Network::Forever).faults;
+/// No pod adopts.
+const ALL: [bool; 3] = [true; 3];
+/// The one adopts that the flow begins at.
+const SECOND: [bool; 3] = [false, true, false];
+/// All others do.
+const FIRST: [bool; 3] = [true, false, false];
+
+fn forever(name: &'static str, opened: [bool; 3], faults: Faults) -> Config {
+    Config {
+        opened,
+        faults,
+        tries_max: 2,
+        legs_max: 3,
+        ..Config::new(name, Network::Forever)
+    }
+}
+
+/// Safety, as in [`crate::plans::safety`].
+#[must_use]
+pub fn safety() -> Vec<Config> {
+    let full = Faults { full: 1, ..NONE };
+    let killed = Faults { crashes: 1, ..NONE };
+    let closed = Faults { closes: 1, ..NONE };
+    let restarted = Faults {
+        crashes: 1,
+        restarts: 1,
+        ..NONE
+    };
+    let given_up = Faults {
+        given_up: 1,
+        ..NONE
+    };
+    let mut all = vec![
+        forever("opened: no fault but the network", ALL, NONE),
+        forever("opened: a full queue", ALL, full),
+        forever("opened: killed", ALL, killed),
+        forever("opened: closed", ALL, closed),
+        forever("opened: killed and started again", ALL, restarted),
+        forever(
+            "opened: a handshake given up, a full queue",
+            ALL,
+            Faults {
+                full: 1,
+                ..given_up
+            },
+        ),
+        forever("opened: a stale socket", ALL, Faults { stale: 1, ..full }),
+        forever(
+            "opened: a pod falls silent",
+            ALL,
+            Faults {
+                silences: 1,
+                ..NONE
+            },
+        ),
+        Config {
+            legs_max: 2,
+            ..forever(
+                "opened: the client closes",
+                ALL,
+                Faults {
+                    client_closes: 1,
+                    ..closed
+                },
+            )
+        },
+        Config {
+            requests: 0,
+            ..forever(
+                "opened: no request, the client closes, killed",
+                ALL,
+                Faults {
+                    client_closes: 1,
+                    closes: 1,
+                    ..killed
+                },
+            )
+        },
+        forever(
+            "opened: the client resets, killed",
+            ALL,
+            Faults {
+                client_resets: 1,
+                ..killed
+            },
+        ),
+        forever(
+            "opened: a request repeated, a full queue",
+            ALL,
+            Faults {
+                client_repeats: 1,
+                ..full
+            },
+        ),
+        forever(
+            "opened: a release, killed",
+            ALL,
+            Faults {
+                releases: 1,
+                ..killed
+            },
+        ),
+        Config {
+            legs_max: 2,
+            ..forever(
+                "opened: two processes killed",
+                ALL,
+                Faults { crashes: 2, ..NONE },
+            )
+        },
+        forever("opened or adopted: killed", SECOND, killed),
+        forever("opened or adopted: full", SECOND, full),
+        forever("opened or adopted: closed", SECOND, closed),
+        forever("adopted or opened: killed", FIRST, killed),
+        forever("adopted or opened: full", FIRST, full),
+        Config {
+            unlike: SECOND,
+            ..forever("opened: a pod that agrees to less, killed", ALL, killed)
+        },
+    ];
+    for (name, faults) in [
+        ("opened, drain: a full queue", full),
+        ("opened, drain: killed", killed),
+        ("opened, drain: closed", closed),
+        ("opened, drain: given up", given_up),
+    ] {
+        all.push(Config {
+            fresh: true,
+            drain: true,
+            ..forever(name, ALL, faults)
+        });
+    }
+    for (name, faults) in [
+        ("opened, replay: a full queue", full),
+        ("opened, replay: killed", killed),
+        ("opened, replay: closed", closed),
+    ] {
+        all.push(Config {
+            replay: true,
+            ..forever(name, ALL, faults)
+        });
+    }
+    for (name, faults) in [
+        ("opened, response timeout: a full queue", full),
+        ("opened, response timeout: killed", killed),
+    ] {
+        all.push(Config {
+            replay: true,
+            response_timeout: true,
+            legs_max: 2,
+            ..forever(name, ALL, faults)
+        });
+    }
+    for (name, faults) in [
+        ("opened, three pods: full", full),
+        ("opened, three pods: killed", killed),
+        ("opened, three pods: closed", closed),
+    ] {
+        all.push(Config {
+            pods: 3,
+            ..forever(name, SECOND, faults)
+        });
+    }
+    for (name, faults) in [
+        ("opened, two requests: killed", killed),
+        ("opened, two requests: closed", closed),
+        ("opened, two parts: killed", killed),
+    ] {
+        let two = name.contains("requests");
+        all.push(Config {
+            requests: if two { 2 } else { 1 },
+            parts: if two { 1 } else { 2 },
+            legs_max: 2,
+            ..forever(name, ALL, faults)
+        });
+    }
+    all
+}
+
+/// Eventual service, as in [`crate::plans::service`].
+#[must_use]
+pub fn service() -> Vec<Config> {
+    let lost = Faults { losses: 1, ..NONE };
+    let counted = |name, opened, faults| Config {
+        opened,
+        faults,
+        tries_max: 2,
+        legs_max: 3,
+        ..Config::new(name, Network::Counted)
+    };
+    vec![
+        counted("service, opened: a loss", ALL, lost),
+        counted(
+            "service, opened: a loss, a double",
+            ALL,
+            Faults { doubles: 1, ..lost },
+        ),
+        counted(
+            "service, opened: a full queue",
+            ALL,
+            Faults { full: 1, ..lost },
+        ),
+        counted(
+            "service, opened: given up",
+            ALL,
+            Faults {
+                given_up: 1,
+                ..lost
+            },
+        ),
+        counted(
+            "service, opened: an early timer",
+            ALL,
+            Faults { early: 1, ..lost },
+        ),
+        counted(
+            "service, opened: a stale socket",
+            ALL,
+            Faults { stale: 1, ..lost },
+        ),
+        counted(
+            "service, opened: silent",
+            ALL,
+            Faults {
+                silences: 1,
+                ..NONE
+            },
+        ),
+        Config {
+            legs_max: 2,
+            ..counted(
+                "service, opened: killed",
+                ALL,
+                Faults { crashes: 1, ..lost },
+            )
+        },
+        Config {
+            drain: true,
+            fresh: true,
+            ..counted(
+                "service, opened: drain, a full queue",
+                ALL,
+                Faults { full: 1, ..lost },
+            )
+        },
+        Config {
+            unlike: SECOND,
+            ..counted("service, opened: a pod that agrees to less", ALL, lost)
+        },
+        Config {
+            pods: 3,
+            ..counted(
+                "service: opened or adopted, a full queue",
+                SECOND,
+                Faults { full: 1, ..lost },
+            )
+        },
+    ]
+}
