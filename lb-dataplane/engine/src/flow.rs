@@ -26,9 +26,9 @@ impl Bits {
     pub(crate) const SACK: u16 = 1 << 1;
     pub(crate) const TIMESTAMPS: u16 = 1 << 2;
     pub(crate) const ECN: u16 = 1 << 3;
-    /// Segments of it are set aside (`early`) or wait (`backlog`), its client's next bytes must wait
-    /// (`release`), or its leg is translated (`opening`): each comes with all that this takes. Here, since these are not in the
-    /// first cache line.
+    /// Segments of it are set aside (`early`) or wait (`backlog`), its client's next bytes must
+    /// wait (`release`), or its leg is translated (`opening`): each comes with all that this
+    /// takes. Here, since these are not in the first cache line.
     pub(crate) const ASIDE: u16 = 1 << 4;
     /// An adoption carries a session's restoring bytes, and their replies are still to come.
     pub(crate) const PRELUDE: u16 = 1 << 5;

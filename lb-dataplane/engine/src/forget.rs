@@ -78,7 +78,7 @@ impl Engine {
         if used {
             (backend.ports).give_back(&mut self.rests, leg.port, now.ms(), rest);
         }
-        if rest != Rest::Unforgotten && backend.liveness.forgets() {
+        if rest != Rest::Unforgotten && backend.forgets() {
             let rested_ms = now.ms() + u64::from(rest.ms());
             self.forgets.rested_ms = self.forgets.rested_ms.min(rested_ms);
         }
@@ -99,7 +99,7 @@ impl Engine {
                 break;
             };
             // One that left the snapshot has nobody who answers; its ports have all the time.
-            if backend.listed && backend.liveness.forgets() {
+            if backend.listed && backend.forgets() {
                 while left > 0
                     && let Some(slot) = self.forgets.free.last().copied()
                     && let Some((port, rest)) = self.backends[index]
@@ -279,7 +279,7 @@ impl Engine {
     /// and so does the adopter.
     pub(crate) fn forget_in_front(&mut self, id: FlowId, out: &mut impl Output) {
         let leg = self.flows[id].owner;
-        if self.backends[usize::from(leg.backend)].liveness.forgets() {
+        if self.backends[usize::from(leg.backend)].forgets() {
             let seq = self.forget_number(id);
             if self.emit_forget(leg, seq, false, out) {
                 self.counters.add(Counter::ForgetsSent);

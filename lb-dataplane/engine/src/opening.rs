@@ -15,9 +15,10 @@
 //! - **Adoption stays the first choice**: no round trip, nothing to shift for each segment, and no
 //!   state that another dataplane would have to know. What has no adopter, or one that says no, is
 //!   sent a SYN: any kernel takes that, and what is on the way to it too.
-//! - **Numbers are shifted where frames come in and go out**, not where they are looked at. Rejected:
-//!   two sets of numbers in the flow. Each of the 60 places that compare one with a segment's would
-//!   have had to say which it means, and flows that are not translated would carry both.
+//! - **Numbers are shifted where frames come in and go out**, not where they are looked at.
+//!   Rejected: two sets of numbers in the flow. Each of the 60 places that compare one with a
+//!   segment's would have had to say which it means, and flows that are not translated would carry
+//!   both.
 
 use crate::{
     Engine, Output, Verdict,

@@ -555,7 +555,8 @@ impl Policy {
         })
     }
 
-    /// Any backend that takes flows over and may be given one more flow this millisecond, the better of two.
+    /// Any backend that takes flows over and may be given one more this millisecond, the better of
+    /// two.
     pub(crate) fn choose_rescue(
         &self,
         v6: bool,

@@ -86,6 +86,11 @@ impl Adopter {
         }
     }
 
+    /// A kernel without it answered the last probe.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.finding == Finding::NoAdopter
+    }
+
     /// Nothing is known against a handshake with the pod.
     fn may_open(&self) -> bool {
         let nobody = [Reason::NoListener, Reason::AcceptQueueFull].map(Finding::Refused);

@@ -142,6 +142,11 @@ impl Backend {
         }
     }
 
+    /// Whether its adopter is there and answers Forgets.
+    pub(crate) fn forgets(&self) -> bool {
+        self.liveness.forgets() && !self.adopter.is_gone()
+    }
+
     /// It has left the snapshot and has no legs: its memory, without which it can have none.
     pub(crate) fn take_tables(&mut self) -> Tables {
         debug_assert_eq!(self.ports.used(), 0, "legs of {}", self.name);
