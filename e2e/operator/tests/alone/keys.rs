@@ -305,7 +305,7 @@ async fn an_excluded_node_is_sent_no_key_and_nothing_is_adopted_there() -> Resul
     class.served(&admin, on(None)).await?;
     let told = |c: &Value| {
         let message = c["message"].as_str().unwrap_or_default();
-        c["status"] == "False" && message.contains("is excluded from adoptions")
+        c["reason"] == "ByTranslation" && message.contains("is excluded from adoptions")
     };
     admin
         .condition_where("Adoptable names the node", &policy, "Adoptable", told)
