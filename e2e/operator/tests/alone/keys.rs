@@ -120,7 +120,8 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
     let says = format!("cannot have it adopt: {why}");
     let told = |c: &Value| {
         let message = c["message"].as_str().unwrap_or_default();
-        c["status"] == "False" && message.contains(&says) && message.contains("1 of 2 backends")
+        let translated = c["reason"] == "ByTranslation";
+        translated && message.contains(&says) && message.contains("1 of 2 backends")
     };
     admin
         .condition_where(
@@ -132,7 +133,10 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
         .await?;
     shim_at.set(&[first], &[(&own, None), (&other, None)]);
     dataplane.set_figures(vec![figures(served, &[])]);
-    admin.condition(&policy, "Adoptable", "True").await?;
+    let adopts = |c: &Value| c["reason"] == "Adoptable";
+    admin
+        .condition_where("all adopt", &policy, "Adoptable", adopts)
+        .await?;
 
     // Keys: the next one is signed with when the dataplane and the shim have it, and not before.
     let ask = json!({ "metadata": { "annotations": { "baton.dev/rotate": "now" } } });
