@@ -53,8 +53,11 @@ fn none_waited(report: &LoadReport) -> Result<()> {
 #[test]
 fn connections_move_through_a_firewall_that_wants_to_see_a_syn() -> Result<()> {
     let (scene, tracker) = scene("strict")?;
+    // That takes 2 s of silence. Until then nothing moves.
+    for pod in scene.lab.pods() {
+        scene.wait_reason(pod.name(), SILENT)?;
+    }
     let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
-    // At once, before any probe has given up hope.
     let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
     let (report, echo) = load.join()?;
     let moves = translations(&scene)?;
@@ -66,9 +69,6 @@ fn connections_move_through_a_firewall_that_wants_to_see_a_syn() -> Result<()> {
     );
     scene.explained(no_error(&report, Some(REQUESTS)))?;
     scene.explained(none_waited(&report))?;
-    for pod in scene.lab.pods() {
-        scene.wait_reason(pod.name(), SILENT)?;
-    }
     let adopted = scene.counter("migrations_total")? - moves;
     ensure!(adopted == 0, "{adopted} were adopted");
     ensure!(moves > REQUESTS / 2, "{moves} of {REQUESTS}");
