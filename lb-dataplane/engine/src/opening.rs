@@ -249,7 +249,7 @@ impl Engine {
         let leg = flow.owner;
         if !self.shifts.put(leg, shift) {
             self.counters.add(Counter::ShiftsFull);
-            return Opening::Unlike;
+            return Opening::NoRoom;
         }
         let flow = &mut self.flows[id];
         (flow.server_ts, flow.server_ts_ms) = (here, now.ms32());

@@ -39,6 +39,7 @@ impl Deciding<'_> {
                 self.with(Effect::OpeningUnlike);
                 self.never_had_it(Event::Withdrawn);
             }
+            Opening::NoRoom => self.never_had_it(Event::Withdrawn),
             Opening::Refused => {
                 self.with(Effect::OpeningRefused);
                 self.never_had_it(Event::Refused);

@@ -152,8 +152,10 @@ pub struct Talk {
 pub enum Opening {
     /// The pod agreed, and its numbers are known.
     Opened,
-    /// It agreed to less than the client was promised, or there is no room for its numbers.
+    /// It agreed to less than the client was promised.
     Unlike,
+    /// It agreed, and there is no room to remember its numbers. That says nothing of the pod.
+    NoRoom,
     /// Its kernel refused.
     Refused,
     /// Another socket is on the pair, and expects this number.

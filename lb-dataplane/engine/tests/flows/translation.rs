@@ -677,6 +677,8 @@ fn no_more_legs_are_translated_than_there_is_room_for() {
     assert!(sent.iter().any(|s| s.is(RST_ACK)), "{sent:?}");
     assert!(sent.iter().any(|s| s.data() == GET), "{sent:?}");
     assert_eq!(w.count(Counter::ShiftsFull), 1);
+    // That is not the pod's doing.
+    assert_eq!(w.count(Counter::OpeningsUnlike), 0);
     w.assert_state(&flows[0], "Request");
     assert_eq!(w.table("translated_legs"), (32, 32));
     // Nor is another one asked for.
