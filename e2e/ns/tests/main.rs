@@ -140,6 +140,18 @@ fn more<E: Exchange>(load: &Load<E>, requests: u64) -> Result<u64> {
     )
 }
 
+/// A request that waited for a retransmission that backed off: 200 ms and 400 ms.
+fn none_waited(report: &LoadReport) -> Result<()> {
+    ensure!(
+        report.slow.requests == 0,
+        "{} requests on {} connections took more than 500 ms, the longest {} ms",
+        report.slow.requests,
+        report.slow.connections,
+        report.latency.max_us / 1_000
+    );
+    Ok(())
+}
+
 fn no_error(report: &LoadReport, requests: Option<u64>) -> Result<()> {
     ensure!(
         report.errors.is_empty(),

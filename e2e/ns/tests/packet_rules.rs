@@ -136,24 +136,32 @@ fn requests_move_through_a_pods_proxy_by_translation() -> Result<()> {
     Ok(())
 }
 
+/// Requests that moved to the first pod by adoption, and then its rules come.
+fn redirected_after_moves(
+    name: &str,
+    method: MoveMethod,
+    (tool, commands): (&str, &[&str]),
+) -> Result<Scene> {
+    let mut scene = scene(name, method)?;
+    scene.start()?;
+    let address = scene.address(HTTP_PORT)?;
+    let mut client = HttpClient::connect(scene.lab.client().namespace(), address)?;
+    for _ in 0..20 {
+        client.get("/")?;
+    }
+    ensure!(moves_to(&scene, 0)? > 0, "{tool}: it adopted before");
+    let translated = scene.counter("openings_total{result=\"opened\"}")?;
+    ensure!(translated == 0, "{tool}: {translated}");
+    drop(client);
+    redirect(&scene, commands)?;
+    Ok(scene)
+}
+
 /// Rules that come while connections move: from then on they come by the proxy.
 #[test]
 fn a_redirect_that_comes_while_requests_move_is_followed_by_translation() -> Result<()> {
     for (tool, commands) in REDIRECTS {
-        let mut scene = scene("meshcome", MoveMethod::Auto)?;
-        scene.start()?;
-        let address = scene.address(HTTP_PORT)?;
-        let mut client = HttpClient::connect(scene.lab.client().namespace(), address)?;
-        for _ in 0..20 {
-            client.get("/")?;
-        }
-        drop(client);
-        ensure!(moves_to(&scene, 0)? > 0, "{tool}: it adopted before");
-        ensure!(
-            scene.counter("openings_total{result=\"opened\"}")? == 0,
-            "{tool}"
-        );
-        redirect(&scene, commands)?;
+        let scene = redirected_after_moves("meshcome", MoveMethod::Auto, (tool, commands))?;
         // Nobody has read the rules yet.
         let served = served_by_proxy(&scene)?;
         let translated = scene.counter("openings_total{result=\"opened\"}")?;
@@ -167,17 +175,7 @@ fn a_redirect_that_comes_while_requests_move_is_followed_by_translation() -> Res
 #[test]
 fn a_redirect_that_comes_while_requests_move_is_not_gone_around() -> Result<()> {
     for (tool, commands) in REDIRECTS {
-        let mut scene = scene("meshing", MoveMethod::Adoption)?;
-        scene.start()?;
-        let address = scene.address(HTTP_PORT)?;
-        let mut client = HttpClient::connect(scene.lab.client().namespace(), address)?;
-        for _ in 0..20 {
-            client.get("/")?;
-        }
-        let moved = moves_to(&scene, 0)?;
-        ensure!(moved > 0, "{tool}: it adopted before");
-        drop(client);
-        redirect(&scene, commands)?;
+        let scene = redirected_after_moves("meshing", MoveMethod::Adoption, (tool, commands))?;
         // Nobody has read the rules yet.
         let moved = moves_to(&scene, 0)?;
         let served = served_by_proxy(&scene)?;

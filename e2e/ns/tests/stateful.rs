@@ -4,24 +4,25 @@
 use crate::no_error;
 use anyhow::{Context, Result, ensure};
 use baton_api::Protocol;
-use baton_lab::{LoadOptions, RedisCheck, RedisStateful, Server};
+use baton_lab::{LoadOptions, LoadReport, RedisCheck, RedisStateful, Server};
 use baton_ns::{REDIS_POLICY, REDIS_PORT, Scene};
+use std::collections::BTreeMap;
 
 const COMMANDS: u64 = 120_000;
 const CONNECTIONS: usize = 16;
 
-#[test]
-fn conversations_with_state_stay_whole_beside_connections_that_move() -> Result<()> {
-    let mut scene = Scene::with_pods("stateful", 3)?;
-    scene.add_redis()?;
-    scene.config.policies[REDIS_POLICY].protocol = Protocol::Resp;
-    scene.start()?;
+/// Conversations with state, beside a load of so many commands; how many rounds of each went right.
+pub fn beside_commands(
+    scene: &Scene,
+    connections: usize,
+    commands: u64,
+) -> Result<(BTreeMap<&'static str, u64>, LoadReport)> {
     let address = scene.address(REDIS_PORT)?;
     let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
     let namespace = scene.lab.client().namespace();
     let options = LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some(COMMANDS),
+        connections,
+        requests: Some(commands),
         ..LoadOptions::new(address)
     };
     let stateful = RedisStateful::start(namespace, address, &servers)?;
@@ -29,7 +30,17 @@ fn conversations_with_state_stay_whole_beside_connections_that_move() -> Result<
     let report = RedisCheck::finish(load)?;
     let rounds = stateful.finish();
     let rounds = scene.explained(rounds.context("a conversation was broken"))?;
-    scene.explained(no_error(&report, Some(COMMANDS)))?;
+    scene.explained(no_error(&report, Some(commands)))?;
+    Ok((rounds, report))
+}
+
+#[test]
+fn conversations_with_state_stay_whole_beside_connections_that_move() -> Result<()> {
+    let mut scene = Scene::with_pods("stateful", 3)?;
+    scene.add_redis()?;
+    scene.config.policies[REDIS_POLICY].protocol = Protocol::Resp;
+    scene.start()?;
+    let (rounds, report) = beside_commands(&scene, CONNECTIONS, COMMANDS)?;
     let figures = scene.nothing_lost(REDIS_POLICY)?;
     eprintln!(
         "{rounds:?}\n{:.0} commands/s, {} moved, {} rolled back, pinned {:?}",

@@ -2,10 +2,10 @@
 //! connections hold: the same pair of leg port and Pod is used again and again while somebody on
 //! the way may remember its last use. `make soak-tracked` and `make bench-short` have the figures.
 
-use crate::{http_without_error, more, no_error};
+use crate::{http_without_error, more, no_error, none_waited};
 use anyhow::{Result, ensure};
 use baton_api::Migration;
-use baton_lab::{HttpEcho, LoadReport};
+use baton_lab::HttpEcho;
 use baton_ns::{Scene, until};
 
 const PODS: usize = 4;
@@ -21,18 +21,6 @@ const REQUESTS: u64 = 180_000;
 const FEW_PORTS: &str = "20000-22047";
 const SHORT: u64 = 40_000;
 const SHORT_AT_A_TIME: usize = 32;
-
-/// A request that waited for a retransmission that backed off: 200 ms and 400 ms.
-fn none_waited(report: &LoadReport) -> Result<()> {
-    ensure!(
-        report.slow.requests == 0,
-        "{} requests on {} connections took more than 500 ms, the longest {} ms",
-        report.slow.requests,
-        report.slow.connections,
-        report.latency.max_us / 1_000
-    );
-    Ok(())
-}
 
 #[test]
 fn pairs_of_port_and_pod_are_used_again_behind_a_node_that_remembers() -> Result<()> {

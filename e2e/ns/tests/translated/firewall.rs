@@ -3,9 +3,9 @@
 //! translation without being told.
 
 use super::{nothing_was_reset, only_believed_closes, translations, wait_up};
-use crate::{more, no_error};
+use crate::{more, no_error, none_waited};
 use anyhow::{Result, ensure};
-use baton_lab::{HttpEcho, LoadReport, Tracker};
+use baton_lab::{HttpEcho, Tracker};
 use baton_ns::{Scene, nft};
 
 const CONNECTIONS: usize = 32;
@@ -36,18 +36,6 @@ fn scene(name: &str) -> Result<(Scene, Tracker)> {
     scene.start_shim()?;
     scene.start_dataplane()?;
     Ok((scene, tracker))
-}
-
-/// A request that waited for a retransmission that backed off: 200 ms and 400 ms.
-fn none_waited(report: &LoadReport) -> Result<()> {
-    ensure!(
-        report.slow.requests == 0,
-        "{} requests on {} connections took more than 500 ms, the longest {} ms",
-        report.slow.requests,
-        report.slow.connections,
-        report.latency.max_us / 1_000
-    );
-    Ok(())
 }
 
 #[test]

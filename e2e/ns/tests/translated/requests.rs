@@ -3,11 +3,12 @@
 
 use super::{move_by, moves_to, nothing_was_reset, start_alone, translations};
 use crate::{
-    addresses, every_request_moves, http_without_error, no_error, redis_without_error, wire,
+    addresses, every_request_moves, http_without_error, redis_without_error,
+    stateful::beside_commands, wire,
 };
 use anyhow::{Context, Result, ensure};
 use baton_api::{Algorithm, MoveMethod, Protocol};
-use baton_lab::{HttpClient, LoadOptions, RedisCheck, RedisStateful, Server};
+use baton_lab::HttpClient;
 use baton_ns::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, kernel_counters, set_sysctl};
 
 const REQUESTS: u64 = 200_000;
@@ -63,20 +64,7 @@ fn redis_sessions_move_by_translation() -> Result<()> {
     scene.add_redis()?;
     scene.config.policies[REDIS_POLICY].protocol = Protocol::Resp;
     start_alone(&mut scene)?;
-    let address = scene.address(REDIS_PORT)?;
-    let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
-    let namespace = scene.lab.client().namespace();
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some(SOME),
-        ..LoadOptions::new(address)
-    };
-    let stateful = RedisStateful::start(namespace, address, &servers)?;
-    let load = RedisCheck::start(namespace, &servers, options)?;
-    let report = RedisCheck::finish(load)?;
-    let rounds = stateful.finish();
-    let rounds = scene.explained(rounds.context("a conversation was broken"))?;
-    scene.explained(no_error(&report, Some(SOME)))?;
+    let (rounds, _) = beside_commands(&scene, CONNECTIONS, SOME)?;
     let figures = scene.nothing_lost(REDIS_POLICY)?;
     let moves = translations(&scene)?;
     eprintln!(
