@@ -317,7 +317,8 @@ impl Engine {
         if report.forgets && !backend.liveness.forgets() {
             self.forgets.look_now(now);
         }
-        if backend.liveness.reported(now, report) {
+        let found = reason != Reason::NoListener;
+        if backend.liveness.reported(now, report, found) {
             self.counters.add(Counter::BackendsRestarted);
             self.judge_pools(now, index);
         }

@@ -37,7 +37,9 @@
 //!   by another pod. On a machine with three to four busy processes for each CPU, 2 of 60 shutdowns
 //!   right after a start closed connections with 50 ms: nginx's master had not had its turn. With a
 //!   second, none in 200. A close with `Connection: close`, a body that ends with the connection, a
-//!   pinned flow: these pass at once.
+//!   pinned flow: these pass at once. An adopter that found no listener the last time is one that
+//!   tells: a server that quit right after its start had its ends taken for those of a pod without
+//!   marks, until the adopter was probed again (1 of 8 such shutdowns of 2 connections, once).
 //! - **Without marks an end is believed while anybody listens** (a pod without adopter, more than
 //!   128 sockets on one port), and `status` says that ends are not marked. What it costs:
 //!   connections of a killed server whose last process still listens. Rejected: five rules by time
@@ -160,6 +162,8 @@ pub(crate) struct Liveness {
     ejected_until_ms: u64,
     /// What the adopter last reported of the listener.
     report: ListenerReport,
+    /// Its adopter tells of listeners, though it may have found none the last time.
+    tells: bool,
     /// Since when there is this listener.
     since: Instant,
     /// The adopter left a liveness probe unanswered, and gets no other one before it answers.
@@ -274,7 +278,7 @@ impl Liveness {
         // All who had it have it: the server goes on.
         let same = reported && self.supports_report() && !lately(self.since);
         // Without an adopter that tells of the listener nothing says that the end was not meant.
-        if !let_go && (same || self.report.listener.is_none()) {
+        if !let_go && (same || !self.tells) {
             0
         } else {
             // Sooner if it is told meanwhile that all is as it was.
@@ -305,13 +309,16 @@ impl Liveness {
         back
     }
 
-    /// The adopter tells of the listener. Whether it is another one than before.
-    pub(crate) fn reported(&mut self, now: Instant, report: ListenerReport) -> bool {
+    /// The adopter tells of the listener; `found`: there is one, so that a report without any says
+    /// that this adopter cannot tell. Whether it is another one than before.
+    pub(crate) fn reported(&mut self, now: Instant, report: ListenerReport, found: bool) -> bool {
         self.mute = false;
         let before = std::mem::replace(&mut self.report, report);
         let Some(new) = report.listener else {
+            self.tells &= !found;
             return false;
         };
+        self.tells = true;
         let Some(old) = before.listener else {
             self.since = now;
             return false;
@@ -396,6 +403,8 @@ impl Liveness {
         if probe.tries == 0 || probe.adopter_ack.is_some() {
             probe.isn = seq;
         }
+        // Whether a listener that was gone is there again, a SYN says as well.
+        let reports = reports && self.down != Some(Down::NoListener);
         let to_adopter = reports && !probe.by_syn && probe.tries < LIVENESS_PROBES_MAX;
         probe.adopter_ack = to_adopter.then_some(ack);
         probe.sent_us = now.0;
@@ -466,7 +475,7 @@ impl Liveness {
     }
 
     fn supports_report(&self) -> bool {
-        !self.mute && self.marks_ends()
+        !self.mute && self.report.marks_exits && self.tells
     }
 
     /// Whether its adopter answers Forgets.
