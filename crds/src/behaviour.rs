@@ -34,6 +34,13 @@ pub struct Migration {
     /// takes one round trip to the pod longer. `Auto`: by adoption where the pod adopts, by
     /// translation elsewhere.
     pub method: MoveMethod,
+    /// Whose connection to a pod is the one that its client's connection leaves. `Private`: nobody
+    /// else's, it is closed. `Shared`: the next client's of this policy whose request goes to that
+    /// pod, as with the connection pools of layer-7 proxies: a move then costs the pod no accept
+    /// and no close. Only with `protocol` `HTTP1`, `RESP` or `Memcached`; a pod must read requests
+    /// as RFC 9112 says, since what it takes for the rest of one client's request is read in front
+    /// of another's.
+    pub legs: Legs,
     /// With `WhenBetter`, in calm: move only if the mean wait here is at least this many per cent
     /// of that at the other backend.
     #[schemars(range(min = 100, max = 10_000))]
@@ -71,6 +78,16 @@ pub enum MigrationMode {
     Never,
 }
 
+/// Whose a connection to a pod is that its client's connection leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Legs {
+    /// Nobody else's.
+    #[default]
+    Private,
+    /// The next client's that goes to the pod.
+    Shared,
+}
+
 /// How another pod takes a connection over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum MoveMethod {
@@ -88,6 +105,7 @@ impl Default for Migration {
         Self {
             mode: MigrationMode::WhenBetter,
             method: MoveMethod::Auto,
+            legs: Legs::Private,
             ratio_percent: 150,
             gain: "300us".into(),
             cooldown: "5ms".into(),

@@ -182,6 +182,7 @@ fn last_move(view: &FlowView) -> String {
     let how = match by {
         Some(MoveBy::Transfer) => ", handed on by its application",
         Some(MoveBy::Translation) => ", by translation",
+        Some(MoveBy::SharedLeg) => ", on a connection that another client had before",
         Some(MoveBy::Adoption) | None => "",
     };
     format!(", {} ago{how}, because {why}", micros(ago.0))

@@ -167,6 +167,8 @@ pub enum MoveBy {
     Adoption,
     /// The dataplane opened a connection to it, and translates its numbers.
     Translation,
+    /// A connection to it was there already, which another flow had before.
+    SharedLeg,
     /// The application that had the flow handed it on, in the middle of what it did.
     Transfer,
 }

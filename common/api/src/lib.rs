@@ -37,7 +37,7 @@ pub use replies::{
 };
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS,
-    LIMIT_NAME_BYTES, LIMIT_POLICIES, Limits, LoadSignal, Migration, MigrationMode, MoveMethod,
+    LIMIT_NAME_BYTES, LIMIT_POLICIES, Legs, Limits, LoadSignal, Migration, MigrationMode, MoveMethod,
     Policy, Protocol, Snapshot, SnapshotError, Timeouts, is_name,
 };
 pub use state::{

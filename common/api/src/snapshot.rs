@@ -204,6 +204,8 @@ pub struct Migration {
     pub mode: MigrationMode,
     /// How a flow's new leg comes to be.
     pub method: MoveMethod,
+    /// Whether a leg that a flow leaves may be another flow's next.
+    pub legs: Legs,
     /// In calm, move only if the mean wait here is at least this many hundredths of that at the
     /// other one. At least 100. A backend that is also the busier one is left at 70 % of what is
     /// above 100.
@@ -259,11 +261,23 @@ pub enum MoveMethod {
     Translation,
 }
 
+/// Whose a leg is that its flow leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Legs {
+    /// Nobody else's: it is closed.
+    #[default]
+    Private,
+    /// The next flow's of this policy that goes to the backend, where the protocol is followed
+    /// exactly: HTTP/1, RESP and memcached.
+    Shared,
+}
+
 impl Default for Migration {
     fn default() -> Self {
         Self {
             mode: MigrationMode::WhenBetter,
             method: MoveMethod::Auto,
+            legs: Legs::Private,
             ratio_percent: 150,
             gain: Micros(300),
             cooldown: Micros::from_millis(5),

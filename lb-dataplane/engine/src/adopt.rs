@@ -106,6 +106,7 @@ impl Engine {
         };
         self.client_goes(id, target);
         self.hand_over(id, leg, chosen.cause);
+        self.note_reusable(id, !must);
         self.expect_of_move(id, chosen.waits_us);
         self.counters.add(Counter::MigrationsBegun);
         true
@@ -178,14 +179,14 @@ impl Engine {
     }
 
     /// The owner becomes the standby leg, the pending leg the owner.
-    pub(crate) fn take_over(&mut self, id: FlowId) {
+    pub(crate) fn take_over(&mut self, now: Instant, id: FlowId) {
         let leg = std::mem::replace(&mut self.pending, Leg::NONE);
         let old = self.flows[id].owner;
         self.legs.assign(old, Use::Standby(id));
         self.leaves(id, old.backend);
         self.own_leg(id, leg);
-        self.begins_opening(id);
         self.flows[id].standby = old;
+        self.begins_on_leg(now, id);
     }
 
     /// Whether the request follows only once the pod has answered our SYN, or what restores the
@@ -343,9 +344,14 @@ impl Engine {
         // In its name anybody can send a RST; one with another number, or an adopter's late answer,
         // says nothing.
         let exact = segment.seq == flow.server_next && parse_adoption(frame, segment).is_none();
+        let new = segment.payload_len() > 0
+            && segment.seq.add(segment.seq_len()).after(flow.server_next);
+        if new {
+            // Its leg is nobody's next.
+            self.flows[id].progress.set(Mark::Reusable, false);
+        }
         let input = Input::Standby {
-            new: segment.payload_len() > 0
-                && segment.seq.add(segment.seq_len()).after(flow.server_next),
+            new,
             reset: flags.has(Flags::RST) && exact,
             fin: flags.has(Flags::FIN) && !flags.has(Flags::RST),
         };
@@ -408,6 +414,9 @@ impl Engine {
             self.free_leg(now, old, Rest::Quiet);
             return;
         }
+        if !rescued && self.park(now, id, old) {
+            return;
+        }
         // An owner that was overdue has the request, or some of it.
         let flow = &self.flows[id];
         let reached = if rescued {
@@ -464,7 +473,7 @@ impl Engine {
         reached: SeqNumber,
         out: &mut impl Output,
     ) {
-        if !self.begin_close(now, id, leg, reached) {
+        if self.begin_close(now, id, leg, reached).is_none() {
             self.reset_leg(id, leg, out);
             self.counters.add(Counter::LegsReset);
             self.free_leg(now, leg, Rest::Quiet);

@@ -7,7 +7,7 @@ use crate::{
     flow::{Bits, Flow},
     handover::Mark,
     ids::{FlowId, Leg, to_addr},
-    legs::Use,
+    legs::{By, Use},
     mutants::Mutant,
     pins::PinReason,
     states::State,
@@ -82,7 +82,8 @@ impl Engine {
         }
         assert_eq!(closing, self.closing.used(), "closing legs");
         assert_eq!(translated, self.shifts.used(), "translated legs");
-        assert!(!self.pending_opens, "a leg to be opened, and not used");
+        let used = matches!(self.pending_by, By::Adoption);
+        assert!(used, "a leg to be opened or shared, and not used");
         assert!(!self.pending.is_some(), "a leg was taken and not used");
         let sweeping = self.backends.iter().filter(|b| b.sweep.is_some()).count();
         assert!(self.sweeps.len() >= sweeping, "a sweep without a turn");

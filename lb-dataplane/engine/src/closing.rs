@@ -29,7 +29,7 @@ use crate::{
     ids::{FlowId, Leg, NONE},
     legs::Use,
     ports::Rest,
-    tables::ClosingLeg,
+    tables::{ClosingLeg, Parking, Promises},
     timing::{
         CLOSE_PACE_US, CLOSE_WAIT_MS, CLOSE_WITHIN_US, CLOSES_PER_PACE_MAX, CLOSING_FIN_TRIES_MAX,
         CLOSING_FIN_WAIT_MS, CLOSING_HELD_UP_MAX,
@@ -46,19 +46,19 @@ const CLOSES_PER_CALL_MAX: usize = 128;
 const CLOSES_AT_LEAST: usize = 16;
 
 impl Engine {
-    fn closing_timer(&self, id: u32) -> u32 {
+    pub(crate) fn closing_timer(&self, id: u32) -> u32 {
         self.flows.limit() + id
     }
 
-    /// Puts a flow's former leg, which was sent nothing behind `reached`, into the table; `false`
-    /// if it is full.
+    /// Puts a flow's former leg, which was sent nothing behind `reached`, into the table, if that is
+    /// not full.
     pub(crate) fn begin_close(
         &mut self,
         now: Instant,
         id: FlowId,
         leg: Leg,
         reached: SeqNumber,
-    ) -> bool {
+    ) -> Option<u32> {
         let flow = &self.flows[id];
         let entry = ClosingLeg {
             leg,
@@ -77,18 +77,22 @@ impl Engine {
             pod_fin: false,
             pod_waits: false,
             waits: false,
+            parking: Parking::No,
+            pod_scale: 0,
+            mss: 0,
+            promises: Promises::default(),
+            later: NONE,
+            earlier: NONE,
             before: NONE,
             next: NONE,
         };
-        let Some(closing) = self.closing.insert(entry) else {
-            return false;
-        };
+        let closing = self.closing.insert(entry)?;
         self.legs.assign(leg, Use::Closing(closing));
         if self.closing.waiting == 0 {
             self.closing.pace_us = now.0 + CLOSE_PACE_US;
         }
         self.closing.queue(closing);
-        true
+        Some(closing)
     }
 
     /// Begins the closes whose turn it is.
@@ -107,7 +111,10 @@ impl Engine {
             let id = self.closing.first;
             if id != NONE {
                 self.spend(1);
-                self.send_fin(now, id, out);
+                match self.closing.legs[id as usize].parking {
+                    Parking::No => self.send_fin(now, id, out),
+                    _ => self.ask_parked(now, id, out),
+                }
             }
         }
         if wanted > room as u64 {
@@ -116,7 +123,7 @@ impl Engine {
         }
     }
 
-    fn closing_spec(&self, id: u32) -> Option<SegmentSpec<'static>> {
+    pub(crate) fn closing_spec(&self, id: u32) -> Option<SegmentSpec<'static>> {
         let entry = &self.closing.legs[id as usize];
         let mut spec = self.to_leg(entry.leg)?;
         spec.ack = entry.ack;
@@ -149,6 +156,7 @@ impl Engine {
 
     fn end_close(&mut self, now: Instant, id: u32, how: Counter) {
         self.wheel.cancel(self.closing_timer(id));
+        self.unpark(id);
         let leg = self.closing.remove(id);
         let clean = how == Counter::LegsClosed;
         self.free_leg(now, leg, if clean { Rest::Clean } else { Rest::Quiet });
@@ -157,6 +165,7 @@ impl Engine {
 
     /// The timer of a closing leg.
     pub(crate) fn closing_due(&mut self, now: Instant, id: u32, out: &mut impl Output) {
+        self.unpark(id);
         let entry = &self.closing.legs[id as usize];
         if !entry.fin_acked && entry.tries < CLOSING_FIN_TRIES_MAX {
             return self.send_fin(now, id, out);
@@ -198,11 +207,14 @@ impl Engine {
             return Verdict::Absorbed;
         }
         let entry = &mut self.closing.legs[id as usize];
-        if let Some((value, _)) = baton_packet::timestamps(segment.options(frame))
+        let stamp = baton_packet::timestamps(segment.options(frame)).map(|(value, _)| value);
+        if let Some(value) = stamp
             && let Some((_, echo)) = &mut entry.stamps
         {
             *echo = value;
         }
+        let spoke = entry.parking != Parking::No && !self.parked_says(id, segment, stamp);
+        let entry = &mut self.closing.legs[id as usize];
         if entry.tries > 0 && segment.ack == entry.fin.add(1) && !entry.fin_acked {
             entry.fin_acked = true;
             self.wheel
@@ -222,11 +234,12 @@ impl Engine {
         }
         let end = segment.seq.add(segment.seq_len());
         let in_order = segment.seq == entry.ack;
-        let closes = segment.flags.has(Flags::FIN) && in_order;
+        let closes = (segment.flags.has(Flags::FIN) && in_order) || spoke;
         if in_order {
             entry.ack = end;
-            entry.pod_waits |= closes && !entry.fin_acked;
-            entry.pod_fin |= closes;
+            let fin = segment.flags.has(Flags::FIN);
+            entry.pod_waits |= fin && !entry.fin_acked;
+            entry.pod_fin |= fin;
         }
         if (closes && entry.tries == 0) || (elsewhere && entry.tries < CLOSING_FIN_TRIES_MAX) {
             // The application closed before our FIN left, or the FIN has to go again: it also

@@ -254,7 +254,7 @@ impl Engine {
             return false;
         };
         (spec.flags, spec.seq) = (Flags::RST, seq);
-        self.emit(out, |buffer| build_segment(buffer, &spec));
+        self.emit_to(leg, spec, out);
         true
     }
 

@@ -12,7 +12,7 @@ use crate::{
     flow::FlowTable,
     ids::{Addr, Leg, to_addr},
     kept::{self, Kept},
-    legs::Legs,
+    legs::{By, Legs},
     load::Others,
     lookup::Lookup,
     mutants::Committed,
@@ -192,7 +192,7 @@ pub struct Engine {
     /// The leg that the current event redirects its flow to.
     pub(crate) pending: Leg,
     /// And whether that is opened by a handshake.
-    pub(crate) pending_opens: bool,
+    pub(crate) pending_by: By,
     /// The dataplane's own interface is down: silence says nothing about anybody.
     pub(crate) link_down: Option<Instant>,
     /// Time that it was down in all, in us: so much the engine's own clock is behind.
@@ -298,7 +298,7 @@ impl Engine {
             new_pending_moves: false,
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
-            pending_opens: false,
+            pending_by: By::default(),
             link_down: None,
             stood_still_us: 0,
             link_settled_ms: 0,

@@ -34,6 +34,8 @@ pub(crate) enum What {
     Opening,
     /// The SYN was sent again.
     OpeningAgain,
+    /// The request leaves on a leg that another flow had before.
+    LegShared,
     /// An adoption was refused.
     Refused(Reason),
     /// The new owner confirmed.
@@ -63,6 +65,7 @@ impl What {
             What::AdoptingAgain => "adopting_again",
             What::Opening => "opening",
             What::OpeningAgain => "opening_again",
+            What::LegShared => "leg_shared",
             What::Refused(_) => "refused",
             What::Moved => "moved",
             What::RolledBack => "rolled_back",

@@ -337,7 +337,7 @@ impl Engine {
         let leg = std::mem::replace(&mut self.pending, Leg::NONE);
         self.drop_owner(now, id, Rest::Quiet);
         self.own_leg(id, leg);
-        self.begins_opening(id);
+        self.begins_on_leg(now, id);
         self.flows[id].progress.leg_is_new();
     }
 }

@@ -50,7 +50,9 @@ impl Engine {
             return None;
         };
         let flow = &self.flows[id];
-        if error.inner_seq.since(flow.client_next).unsigned_abs() > QUOTE_WINDOW {
+        let shift = self.shifts.of(leg).unwrap_or_default();
+        let seq = error.inner_seq.add(shift.acked);
+        if seq.since(flow.client_next).unsigned_abs() > QUOTE_WINDOW {
             return None;
         }
         let frontend = &self.frontends[usize::from(flow.frontend)];
@@ -62,6 +64,7 @@ impl Engine {
             dst_port: frontend.port,
         };
         let macs = (self.settings.mac, self.client_mac(flow)?);
+        shift.quoted_to_client(frame, error);
         rewrite_icmp(frame, error, (ours, client), inner, macs).ok()?;
         Some(usize::from(error.end))
     }

@@ -7,6 +7,7 @@ use crate::{
     ids::{FlowId, Leg},
     index::{FREE, Hash, Index},
     keyed::Keyed,
+    tables::Shared,
 };
 
 /// What a port of ours towards a backend is used for.
@@ -24,6 +25,16 @@ pub(crate) enum Use {
     /// Of a flow that is handed on, in the pod that will have it, or that had it (slot in the table
     /// of transfers).
     Transfer(u16),
+}
+
+/// How a flow comes to the leg that was taken for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum By {
+    #[default]
+    Adoption,
+    Handshake,
+    /// It is open, and was another flow's.
+    Shared(Shared),
 }
 
 /// Two bits of kind, thirty of index.

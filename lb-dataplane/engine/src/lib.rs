@@ -85,6 +85,7 @@ mod routes;
 mod server;
 mod session;
 mod shares;
+mod sharing;
 mod sift;
 mod signing;
 mod sources;

@@ -29,6 +29,7 @@ use crate::{
     flow::{Bits, Flow},
     handover::{Input, Mark, Opening},
     ids::{FlowId, Leg},
+    legs::By,
     mutants::Mutant,
     policy::Policy,
     ports::Purpose,
@@ -94,6 +95,10 @@ impl Engine {
         target: u16,
         must: bool,
     ) -> Result<Leg, Counter> {
+        if let Some((leg, shared)) = self.take_parked(id, target) {
+            self.pending_by = By::Shared(shared);
+            return Ok(leg);
+        }
         let opens = self.is_opened(now, id, &self.backends[usize::from(target)]);
         if opens && self.shifts.is_full() {
             return Err(Counter::StayedShiftsFull);
@@ -108,7 +113,9 @@ impl Engine {
             (true, true) => Purpose::Opening,
         };
         if let Some(leg) = self.take_port(now, target, purpose) {
-            self.pending_opens = opens;
+            if opens {
+                self.pending_by = By::Handshake;
+            }
             return Ok(leg);
         }
         if full {
@@ -123,9 +130,12 @@ impl Engine {
     }
 
     /// The owner is the leg that [`Self::leg_to_heir`] took.
-    pub(crate) fn begins_opening(&mut self, id: FlowId) {
-        let opens = std::mem::take(&mut self.pending_opens);
-        self.flows[id].progress.set(Mark::Opening, opens);
+    pub(crate) fn begins_on_leg(&mut self, now: Instant, id: FlowId) {
+        match std::mem::take(&mut self.pending_by) {
+            By::Adoption => self.flows[id].progress.set(Mark::Opening, false),
+            By::Handshake => self.flows[id].progress.set(Mark::Opening, true),
+            By::Shared(shared) => self.share_leg(now, id, &shared),
+        }
     }
 
     /// Our SYN to the owner leg, or, once that was answered, what ends the handshake and restores
@@ -135,6 +145,10 @@ impl Engine {
         let again = flow.progress.tries > 1;
         let (first, next) = self.adoption_start(id);
         let client_ts = self.first_client_ts(id);
+        if flow.progress.is(Mark::Shared) && !again {
+            // There is nothing to open.
+            return self.tell(id, What::LegShared);
+        }
         if flow.progress.is(Mark::Translated) {
             let Some(mut spec) = self.to_leg(flow.owner) else {
                 return;
@@ -237,6 +251,8 @@ impl Engine {
         let (value, _) = offer.timestamps.unwrap_or((here, 0));
         let shift = Shift {
             seq: next.0.wrapping_sub(segment.seq.add(1).0),
+            acked: 0,
+            echoes: 0,
             stamps: here.wrapping_sub(value),
             stamps_from: if echoes_all {
                 here.wrapping_sub(i32::MAX as u32)
@@ -294,11 +310,13 @@ impl Engine {
     /// Gives a segment that has the client's numbers those of its leg.
     #[inline]
     pub(crate) fn numbers_of_leg(&self, leg: Leg, spec: &mut SegmentSpec<'_>) {
-        if let Some(shift) = self.shifts.of(leg)
-            && spec.flags.has(Flags::ACK)
-        {
-            spec.ack = shift.ack_to_pod(spec.ack);
-            spec.timestamps = (spec.timestamps).map(|(own, echo)| (own, shift.echo_to_pod(echo)));
+        if let Some(shift) = self.shifts.of(leg) {
+            spec.seq = shift.seq_to_pod(spec.seq);
+            if spec.flags.has(Flags::ACK) {
+                spec.ack = shift.ack_to_pod(spec.ack);
+            }
+            spec.timestamps = (spec.timestamps)
+                .map(|(own, echo)| (shift.stamp_to_pod(own), shift.echo_to_pod(echo)));
         }
     }
 }

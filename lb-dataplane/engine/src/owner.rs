@@ -34,6 +34,7 @@ impl Engine {
         (flow.owner, flow.renewed) = (leg, renewed);
         flow.progress.set(Mark::Opening, translated);
         flow.progress.set(Mark::Translated, translated);
+        flow.progress.set(Mark::Shared, false);
         flow.note_aside();
     }
 

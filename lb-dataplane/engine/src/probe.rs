@@ -317,8 +317,7 @@ impl Engine {
         if report.forgets && !backend.liveness.forgets() {
             self.forgets.look_now(now);
         }
-        let found = reason != Reason::NoListener;
-        if backend.liveness.reported(now, report, found) {
+        if backend.liveness.reported(now, report) {
             self.counters.add(Counter::BackendsRestarted);
             self.judge_pools(now, index);
         }

@@ -78,7 +78,7 @@ impl Engine {
             Action::AckClient => self.ack_client(id, out),
             Action::TakeOver => {
                 self.owner_changes(id);
-                self.take_over(id);
+                self.take_over(now, id);
             }
             Action::CloseStandby => {
                 self.adoption_confirmed(now, id);

@@ -130,6 +130,13 @@ pub(crate) const CLOSE_WITHIN_US: u64 = 2_000;
 /// Closes in each [`CLOSE_PACE_US`], at most: with some 5 us each for the pods' applications, 160
 /// us. 128,000 a second.
 pub(crate) const CLOSES_PER_PACE_MAX: u64 = 32;
+/// A leg that nobody has is closed after so long: less than the shortest time after which servers
+/// close idle connections themselves (Node.js and Apache 5 s, gunicorn 2 s, nginx 75 s).
+pub(crate) const PARKED_FOR_MS: u64 = 1_500;
+/// Parked at one pod, at most; what flows leave beyond that is closed.
+pub(crate) const PARKED_PER_BACKEND_MAX: u32 = 256;
+/// Of these, so many are looked at for one that fits the next flow.
+pub(crate) const PARKED_LOOKED_AT_MAX: usize = 4;
 /// First retransmission of our FIN (Linux `TCP_RTO_MIN` is 200 ms); doubles with each.
 pub(crate) const CLOSING_FIN_WAIT_MS: u64 = 200;
 /// FINs sent before the leg is reset.

@@ -247,6 +247,7 @@ impl Engine {
         let ago_ms = now.ms32().wrapping_sub(flow.moved_ms);
         let by = match flow.progress {
             progress if progress.is(Mark::HandedOn) => MoveBy::Transfer,
+            progress if progress.is(Mark::Shared) => MoveBy::SharedLeg,
             progress if progress.is(Mark::Translated) => MoveBy::Translation,
             _ => MoveBy::Adoption,
         };

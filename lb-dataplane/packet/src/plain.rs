@@ -43,6 +43,22 @@ fn renew(field: &mut [u8; 4], new: u32) -> u64 {
     delta
 }
 
+/// The same for two numbers, one behind the other.
+#[inline(always)]
+fn renew_pair(pair: &mut [u8; 8], new: impl Fn(u32, u32) -> (u32, u32)) -> u64 {
+    let ([first, second], _) = pair.as_chunks_mut::<4>() else {
+        return 0;
+    };
+    let (a, b) = new(u32::from_be_bytes(*first), u32::from_be_bytes(*second));
+    renew(first, a) + renew(second, b)
+}
+
+/// The same for a header's sequence and acknowledgement numbers.
+#[inline(always)]
+fn renew_numbers(tcp: &mut [u8; TCP_BYTES], new: impl Fn(u32, u32) -> (u32, u32)) -> u64 {
+    array_mut::<8>(tcp, 4).map_or(0, |pair| renew_pair(pair, new))
+}
+
 macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident: $of:ty = $read:expr;)+) => {
         impl<const STAMPED: bool> Plain<STAMPED> {
@@ -149,15 +165,18 @@ impl<const STAMPED: bool> Plain<STAMPED> {
     pub fn shift_to_client(&self, frame: &mut [u8], shift: &Shift) {
         let window = shift.window_to_client(self.window(frame));
         let mut delta = 0;
-        if STAMPED && let Some(value) = array_mut::<4>(frame, L4 + TCP_BYTES + 4) {
-            let new = u32::from_be_bytes(*value).wrapping_add(shift.stamps);
-            delta += renew(value, new);
+        if STAMPED {
+            delta += self.renew_stamps(frame, |value, echo| {
+                (
+                    value.wrapping_add(shift.stamps),
+                    echo.wrapping_add(shift.echoes),
+                )
+            });
         }
         if let Some(tcp) = array_mut::<TCP_BYTES>(frame, L4) {
-            if let Some(seq) = array_mut::<4>(tcp, 4) {
-                let new = u32::from_be_bytes(*seq).wrapping_add(shift.seq);
-                delta += renew(seq, new);
-            }
+            delta += renew_numbers(tcp, |seq, ack| {
+                (seq.wrapping_add(shift.seq), ack.wrapping_add(shift.acked))
+            });
             let [a, b] = window.to_be_bytes();
             delta += replace(tcp, 12, &[tcp[12], tcp[13], a, b]);
             patch(tcp, TCP_CHECK, delta);
@@ -168,17 +187,26 @@ impl<const STAMPED: bool> Plain<STAMPED> {
     #[inline]
     pub fn shift_to_pod(&self, frame: &mut [u8], shift: &Shift) {
         let mut delta = 0;
-        if STAMPED && let Some(echo) = array_mut::<4>(frame, L4 + TCP_BYTES + 8) {
-            let new = shift.echo_to_pod(u32::from_be_bytes(*echo));
-            delta += renew(echo, new);
+        if STAMPED {
+            delta += self.renew_stamps(frame, |value, echo| {
+                (shift.stamp_to_pod(value), shift.echo_to_pod(echo))
+            });
         }
         if let Some(tcp) = array_mut::<TCP_BYTES>(frame, L4) {
-            if let Some(ack) = array_mut::<4>(tcp, 8) {
-                let new = u32::from_be_bytes(*ack).wrapping_sub(shift.seq);
-                delta += renew(ack, new);
-            }
+            delta += renew_numbers(tcp, |seq, ack| {
+                (seq.wrapping_sub(shift.acked), ack.wrapping_sub(shift.seq))
+            });
             patch(tcp, TCP_CHECK, delta);
         }
+    }
+
+    /// Writes both timestamps, and says what that adds to the sum of a checksum.
+    #[inline(always)]
+    fn renew_stamps(&self, frame: &mut [u8], new: impl Fn(u32, u32) -> (u32, u32)) -> u64 {
+        let Some(stamps) = array_mut::<8>(frame, L4 + TCP_BYTES + 4) else {
+            return 0;
+        };
+        renew_pair(stamps, new)
     }
 
     /// The same as the decoder sees it.

@@ -1,11 +1,11 @@
-//! The shift of a translated leg: what lies between the numbers of a pod's socket, which it chose
-//! itself, and those that the client knows.
+//! The shift of a translated leg: what lies between the numbers of a pod's socket and those that
+//! the client knows, in both directions.
 //!
-//! Owns the change of a segment's own numbers in place: the pod's sequence numbers and timestamps
-//! on the way to the client, what acknowledges and echoes them on the way back (with selective
-//! acknowledgements, RFC 2018), and windows where the two scales differ (RFC 7323 section 2). The
-//! client's numbers are the same on both sides. A shift is constant for the leg's life; it never
-//! changes the length of anything.
+//! Owns the change of a segment's own numbers in place: sequence numbers and timestamps of either
+//! side, what acknowledges and echoes them (with selective acknowledgements, RFC 2018), and windows
+//! where the two scales differ (RFC 7323 section 2). The client's own numbers are the same on both
+//! sides but on a leg that was another client's before. A shift is constant while a flow has the
+//! leg; it never changes the length of anything.
 
 use crate::{
     Flags, IcmpError, Segment, SeqNumber,
@@ -26,8 +26,12 @@ const WINDOW: usize = 12;
 pub struct Shift {
     /// To its sequence numbers.
     pub seq: u32,
+    /// To what it acknowledges: to the numbers that the client has there.
+    pub acked: u32,
     /// To its timestamps.
     pub stamps: u32,
+    /// To what it echoes.
+    pub echoes: u32,
     /// Its first timestamp, as the client knows it. What the client echoes of before was another
     /// pod's, and means this one to this pod: Linux takes no handshake whose end echoes another
     /// (`tcp_check_req`).
@@ -45,16 +49,20 @@ impl Shift {
     pub fn to_client(&self, frame: &mut [u8], seg: &Segment) -> Segment {
         let mut seg = *seg;
         seg.seq = seg.seq.add(self.seq);
+        if seg.flags.has(Flags::ACK) {
+            seg.ack = seg.ack.add(self.acked);
+        }
         // That of a SYN is not scaled.
         if !seg.flags.has(Flags::SYN) {
             seg.window = self.window_to_client(seg.window);
         }
-        let stamps = |stamps: &mut [u8; 8]| {
-            let [a, b, c, d, ..] = *stamps;
-            let value = u32::from_be_bytes([a, b, c, d]).wrapping_add(self.stamps);
-            stamps[..4].copy_from_slice(&value.to_be_bytes());
+        let stamps = |value: u32, echo: u32| {
+            (
+                value.wrapping_add(self.stamps),
+                echo.wrapping_add(self.echoes),
+            )
         };
-        Self::write(frame, &seg, stamps, |edge| edge);
+        Self::write(frame, &seg, stamps, |edge| edge.wrapping_add(self.acked));
         seg
     }
 
@@ -70,15 +78,11 @@ impl Shift {
     #[must_use]
     pub fn to_pod(&self, frame: &mut [u8], seg: &Segment) -> Segment {
         let mut seg = *seg;
-        if !seg.flags.has(Flags::ACK) {
-            return seg;
+        seg.seq = self.seq_to_pod(seg.seq);
+        if seg.flags.has(Flags::ACK) {
+            seg.ack = self.ack_to_pod(seg.ack);
         }
-        seg.ack = self.ack_to_pod(seg.ack);
-        let stamps = |stamps: &mut [u8; 8]| {
-            let [.., a, b, c, d] = *stamps;
-            let echo = self.echo_to_pod(u32::from_be_bytes([a, b, c, d]));
-            stamps[4..].copy_from_slice(&echo.to_be_bytes());
-        };
+        let stamps = |value, echo| (self.stamp_to_pod(value), self.echo_to_pod(echo));
         Self::write(frame, &seg, stamps, |edge| edge.wrapping_sub(self.seq));
         seg
     }
@@ -87,8 +91,16 @@ impl Shift {
     /// again. To be called in front of [`rewrite_icmp`](crate::rewrite_icmp), which sums the error
     /// anew.
     pub fn quoted_to_pod(&self, frame: &mut [u8], error: &IcmpError) {
+        Self::quote(frame, error, error.inner_seq.sub(self.seq));
+    }
+
+    /// The same for an error about a segment that went to the pod: the client's number.
+    pub fn quoted_to_client(&self, frame: &mut [u8], error: &IcmpError) {
+        Self::quote(frame, error, error.inner_seq.add(self.acked));
+    }
+
+    fn quote(frame: &mut [u8], error: &IcmpError, seq: SeqNumber) {
         let at = usize::from(error.inner_l4);
-        let seq = error.inner_seq.sub(self.seq);
         let Some(field) = array_mut::<4>(frame, at + SEQ) else {
             return;
         };
@@ -99,6 +111,20 @@ impl Shift {
         {
             patch(field, 0, delta);
         }
+    }
+
+    /// The client's number of a byte, as the pod has it.
+    #[inline]
+    #[must_use]
+    pub fn seq_to_pod(&self, seq: SeqNumber) -> SeqNumber {
+        seq.sub(self.acked)
+    }
+
+    /// The client's timestamp, likewise.
+    #[inline]
+    #[must_use]
+    pub fn stamp_to_pod(&self, value: u32) -> u32 {
+        value.wrapping_sub(self.echoes)
     }
 
     /// What the client acknowledges, in the pod's numbers.
@@ -123,13 +149,14 @@ impl Shift {
     fn write(
         frame: &mut [u8],
         seg: &Segment,
-        stamps: impl Fn(&mut [u8; 8]),
+        stamps: impl Fn(u32, u32) -> (u32, u32),
         edge: impl Fn(u32) -> u32,
     ) {
         let mut delta = change_options(frame, seg, |kind, option| match (kind, option) {
             (TIMESTAMPS, [_, _, value @ ..]) if value.len() == 8 => {
-                if let Some(value) = value.first_chunk_mut() {
-                    stamps(value);
+                if let ([value, echo], _) = value.as_chunks_mut::<4>() {
+                    let (own, other) = stamps(u32::from_be_bytes(*value), u32::from_be_bytes(*echo));
+                    (*value, *echo) = (own.to_be_bytes(), other.to_be_bytes());
                 }
             }
             (SACK, [_, _, edges @ ..]) => {

@@ -239,6 +239,10 @@ fn migration(migration: &crd::Migration) -> Result<api::Migration, Refusal> {
             crd::MoveMethod::Adoption => api::MoveMethod::Adoption,
             crd::MoveMethod::Translation => api::MoveMethod::Translation,
         },
+        legs: match migration.legs {
+            crd::Legs::Private => api::Legs::Private,
+            crd::Legs::Shared => api::Legs::Shared,
+        },
         ratio_percent: number("spec.migration.ratioPercent", migration.ratio_percent)?,
         gain: span("spec.migration.gain", &migration.gain)?,
         cooldown: span("spec.migration.cooldown", &migration.cooldown)?,

@@ -171,6 +171,13 @@ fn words_are_converted() {
         let got = template("migration", json!({"method": word}));
         assert_eq!(got.migration.method, method);
     }
+    for (word, legs) in [
+        ("Private", api::Legs::Private),
+        ("Shared", api::Legs::Shared),
+    ] {
+        let got = template("migration", json!({"legs": word}));
+        assert_eq!(got.migration.legs, legs);
+    }
     for (word, on_deadline) in [
         ("Wait", api::OnDeadline::Wait),
         ("Close", api::OnDeadline::Close),
@@ -190,6 +197,7 @@ fn numbers_and_spans_of_migration_are_converted() {
     let expected = api::Migration {
         mode: api::MigrationMode::WhenBetter,
         method: api::MoveMethod::Auto,
+        legs: api::Legs::Private,
         ratio_percent: 300,
         gain: api::Micros::from_millis(2),
         cooldown: api::Micros::from_millis(7),

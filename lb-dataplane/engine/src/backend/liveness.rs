@@ -28,18 +28,17 @@
 //!   and 40 with a listener for each worker). A close is then 0 to 1 ms late where it was 4
 //!   (`closes`: 1.0009 s directly, 1.0012 s through Baton). A lost probe is sent again after 20 ms,
 //!   and only the third is a SYN.
-//! - **Where it is not known yet who holds the listener** (a server or dataplane that started less
-//!   than 1 s ago: a count from between two forks would be met again when the first worker lets
-//!   go), or the adopter is mute (two probes lost; it is probed ten times a second then), **an end
+//! - **Where it was not known at an end who holds the listener** (two reports alike, a second
+//!   apart, say it: a count from between two forks would be met again when the first worker lets
+//!   go), or the adopter is mute (two probes lost; it is probed ten times a second then), **the end
 //!   is believed a second after it at the latest**: the last FINs of a server that shuts down, and
 //!   those that it means, are the same until its listener is gone. We chose the connections; the
 //!   close is late by less than a second, and a request that the client sends meanwhile is served
 //!   by another pod. On a machine with three to four busy processes for each CPU, 2 of 60 shutdowns
 //!   right after a start closed connections with 50 ms: nginx's master had not had its turn. With a
-//!   second, none in 200. A close with `Connection: close`, a body that ends with the connection, a
-//!   pinned flow: these pass at once. An adopter that found no listener the last time is one that
-//!   tells: a server that quit right after its start had its ends taken for those of a pod without
-//!   marks, until the adopter was probed again (1 of 8 such shutdowns of 2 connections, once).
+//!   second, none in 200; but where the second was counted from the first report instead of from
+//!   the end, one on a slow machine. A close with `Connection: close`, a body that ends with the
+//!   connection, a pinned flow: these pass at once.
 //! - **Without marks an end is believed while anybody listens** (a pod without adopter, more than
 //!   128 sockets on one port), and `status` says that ends are not marked. What it costs:
 //!   connections of a killed server whose last process still listens. Rejected: five rules by time
@@ -132,6 +131,7 @@ struct LivenessProbe {
     due_ms: Option<u64>,
     sent_us: u64,
     first_sent_us: u64,
+    first_end_us: u64,
     last_end_us: u64,
     /// Flows that ended since the pod was last known to live.
     ends: u32,
@@ -162,10 +162,11 @@ pub(crate) struct Liveness {
     ejected_until_ms: u64,
     /// What the adopter last reported of the listener.
     report: ListenerReport,
-    /// Its adopter tells of listeners, though it may have found none the last time.
-    tells: bool,
-    /// Since when there is this listener.
+    /// Since when there is this listener, with so many holders or more.
     since: Instant,
+    /// Since when it is known who holds it: it was told of for [`HOLDERS_SETTLE_US`] then, and is
+    /// held as before.
+    known: Option<Instant>,
     /// The adopter left a liveness probe unanswered, and gets no other one before it answers.
     pub(crate) mute: bool,
     /// When its listener was last let go of by one of several holders, or by a process that exited.
@@ -175,14 +176,24 @@ pub(crate) struct Liveness {
     probe: LivenessProbe,
 }
 
+impl LivenessProbe {
+    /// This many more flows ended.
+    fn ends_at(&mut self, now: Instant, count: u32) {
+        if self.ends == 0 {
+            self.first_end_us = now.0;
+        }
+        self.ends = self.ends.saturating_add(count);
+        self.last_end_us = now.0;
+    }
+}
+
 impl Liveness {
     /// What a piece of evidence comes to; `waiting`: flows wait for the pod.
     pub(crate) fn learn(&mut self, now: Instant, waiting: bool, evidence: Evidence) -> Belief {
         let probe = &mut self.probe;
         match evidence {
             Evidence::End { closer_listens } => {
-                probe.ends = probe.ends.saturating_add(1);
-                probe.last_end_us = now.0;
+                probe.ends_at(now, 1);
                 // Where the pod is being watched, this end has not to wait for that.
                 if closer_listens && probe.due_ms.is_some() && probe.tries == 0 {
                     return Belief::Probe;
@@ -190,8 +201,7 @@ impl Liveness {
                 self.doubt(now)
             }
             Evidence::Exit => {
-                probe.ends = probe.ends.max(FEW_ENDS + 1);
-                probe.last_end_us = now.0;
+                probe.ends_at(now, FEW_ENDS + 1);
                 self.let_go = Some(now);
                 self.doubt(now)
             }
@@ -275,10 +285,11 @@ impl Liveness {
     fn settle_us(&self, now: Instant, reported: bool) -> u64 {
         let lately = |at: Instant| now.0 < at.0 + HOLDERS_SETTLE_US;
         let let_go = reported && self.let_go.is_some_and(lately);
-        // All who had it have it: the server goes on.
-        let same = reported && self.supports_report() && !lately(self.since);
+        // All who had it before the first of these ends have it: the server goes on.
+        let known = self.known.is_some_and(|at| at.0 <= self.probe.first_end_us);
+        let same = reported && self.supports_report() && known;
         // Without an adopter that tells of the listener nothing says that the end was not meant.
-        if !let_go && (same || !self.tells) {
+        if !let_go && (same || self.report.listener.is_none()) {
             0
         } else {
             // Sooner if it is told meanwhile that all is as it was.
@@ -309,25 +320,27 @@ impl Liveness {
         back
     }
 
-    /// The adopter tells of the listener; `found`: there is one, so that a report without any says
-    /// that this adopter cannot tell. Whether it is another one than before.
-    pub(crate) fn reported(&mut self, now: Instant, report: ListenerReport, found: bool) -> bool {
+    /// The adopter tells of the listener. Whether it is another one than before.
+    pub(crate) fn reported(&mut self, now: Instant, report: ListenerReport) -> bool {
         self.mute = false;
         let before = std::mem::replace(&mut self.report, report);
         let Some(new) = report.listener else {
-            self.tells &= !found;
             return false;
         };
-        self.tells = true;
         let Some(old) = before.listener else {
-            self.since = now;
+            (self.since, self.known) = (now, None);
             return false;
         };
         let (other, several) = (old.id != new.id, old.several || new.several);
         if other {
             // Of several it is not known which had accepted a flow: the others may go on, and close
             // what they mean to.
-            (self.since, self.let_go) = (now, several.then_some(now));
+            self.let_go = several.then_some(now);
+        }
+        if other || new.holders != old.holders {
+            (self.since, self.known) = (now, None);
+        } else if now.ms() >= self.since.ms() + HOLDERS_SETTLE_US / 1_000 {
+            self.known.get_or_insert(now);
         }
         if other && !several {
             self.replaced = Some(now);
@@ -403,8 +416,6 @@ impl Liveness {
         if probe.tries == 0 || probe.adopter_ack.is_some() {
             probe.isn = seq;
         }
-        // Whether a listener that was gone is there again, a SYN says as well.
-        let reports = reports && self.down != Some(Down::NoListener);
         let to_adopter = reports && !probe.by_syn && probe.tries < LIVENESS_PROBES_MAX;
         probe.adopter_ack = to_adopter.then_some(ack);
         probe.sent_us = now.0;
@@ -475,7 +486,7 @@ impl Liveness {
     }
 
     fn supports_report(&self) -> bool {
-        !self.mute && self.report.marks_exits && self.tells
+        !self.mute && self.marks_ends()
     }
 
     /// Whether its adopter answers Forgets.

@@ -19,6 +19,7 @@ use crate::{
     memberships::Memberships,
     ports::Ports,
     routes::HopId,
+    tables::Parked,
 };
 pub(crate) use adopter::{Adopter, Finding};
 use baton_api::LoadSignal;
@@ -84,6 +85,8 @@ pub(crate) struct Backend {
     pub(crate) move_cost: MoveCost,
     pub(crate) figures: OfBackend,
     pub(crate) keyring: Keyring,
+    /// Legs that its next flows may have.
+    pub(crate) parked: Parked,
     /// Flows that it owns.
     pub(crate) flows: u32,
     /// Of these, the ones that never move.

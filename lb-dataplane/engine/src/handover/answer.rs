@@ -69,6 +69,12 @@ impl Deciding<'_> {
         } else if ended && self.may_replay_again() {
             // Whether it executed the request before it ended is unknown.
             self.fate_unknown(Lost::FateUnknown);
+        } else if self.is_unasked(ack) {
+            // Older than the request, or said at the same moment: a time-out's message would be
+            // another client's answer. Of the request the pod has had nothing.
+            if data {
+                self.never_had_it(Event::Withdrawn);
+            }
         } else if self.view.restoring {
             self.then(Then::JudgeSession);
         } else if !data && !ended && ack.before(numbers.client_acked) {
@@ -132,6 +138,14 @@ impl Deciding<'_> {
         } else {
             self.with(Effect::AwaitAnswer);
         }
+    }
+
+    /// Whether a segment of a leg that was another flow's before is about nothing of the request.
+    fn is_unasked(&self, ack: SeqNumber) -> bool {
+        self.view.progress.is(Mark::Shared)
+            && !self.idle()
+            && ack == self.view.numbers.boundary
+            && self.safe.unasked_is_no_answer
     }
 
     /// Whether a RST from the leg may be a kernel's refusal of a SYN, which acknowledges the SYN

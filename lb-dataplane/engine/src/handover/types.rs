@@ -62,6 +62,10 @@ pub enum Mark {
     Opening = 1 << 11,
     /// And the pod has answered: its numbers are shifted on that leg.
     Translated = 1 << 12,
+    /// The present owner's leg was another flow's before.
+    Shared = 1 << 13,
+    /// The standby leg may be another flow's next.
+    Reusable = 1 << 14,
 }
 
 impl Progress {
@@ -256,6 +260,8 @@ pub struct Safeguards {
     pub syn_ack_is_no_answer: bool,
     /// A handshake that a pod gives up is no close.
     pub given_up_is_no_close: bool,
+    /// What a pod says on another flow's former leg before it has the request is no answer.
+    pub unasked_is_no_answer: bool,
 }
 
 impl Safeguards {
@@ -276,6 +282,7 @@ impl Safeguards {
         late_refusal_is_no_end: true,
         syn_ack_is_no_answer: true,
         given_up_is_no_close: true,
+        unasked_is_no_answer: true,
     };
 }
 

@@ -1,9 +1,63 @@
 //! Legs that close: a slab of them, and those that have not begun to, in their order.
 //!
-//! Owns their memory. When they close, and how, is `closing`'s.
+//! Owns their memory, that of the parked ones among them too. When they close, and how, is
+//! `closing`'s; who may have one instead is `sharing`'s.
 
 use crate::ids::{Leg, NONE};
 use baton_packet::SeqNumber;
+
+/// What a leg was opened with, which the next flow must have been promised too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Promises {
+    pub(crate) policy: u16,
+    /// Of the options that both ends agreed to (`Bits`).
+    pub(crate) options: u16,
+    /// How far the client shifts its windows.
+    pub(crate) scale: u8,
+    /// Which of the pod's processes it is with.
+    pub(crate) process: u32,
+}
+
+/// The legs that are parked at a pod and ready, the last one first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parked {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+impl Default for Parked {
+    fn default() -> Self {
+        Self {
+            first: NONE,
+            count: 0,
+        }
+    }
+}
+
+/// A leg that was taken from those that are parked, in the numbers of the flow that left it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    /// Next byte that the pod expects, and that it sends.
+    pub(crate) next: SeqNumber,
+    pub(crate) pod_next: SeqNumber,
+    /// The last timestamps of both sides.
+    pub(crate) stamps: Option<(u32, u32)>,
+    /// How far the pod shifts its windows.
+    pub(crate) pod_scale: u8,
+}
+
+/// Whether a leg may be another flow's next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parking {
+    /// It closes.
+    No,
+    /// Its pod is to be asked, in its turn.
+    Begins,
+    /// The pod was asked.
+    Asked,
+    /// And has answered: it is among those of its pod.
+    Ready,
+}
 
 /// One closing leg.
 #[derive(Clone)]
@@ -27,8 +81,16 @@ pub(crate) struct ClosingLeg {
     pub(crate) pod_fin: bool,
     /// It closed before it knew of our close, so that its kernel is left in TIME_WAIT.
     pub(crate) pod_waits: bool,
-    /// Its FIN waits for its turn to leave for the first time.
+    /// Its FIN, or the question of its pod, waits for its turn to leave for the first time.
     pub(crate) waits: bool,
+    pub(crate) parking: Parking,
+    /// Of one that is parked: what the next flow has to be like.
+    pub(crate) pod_scale: u8,
+    pub(crate) mss: u16,
+    pub(crate) promises: Promises,
+    /// Those that are ready at the same pod, parked behind and before it.
+    pub(crate) later: u32,
+    pub(crate) earlier: u32,
     /// The legs that wait before and after it, or the next free slot.
     pub(crate) before: u32,
     pub(crate) next: u32,
@@ -65,6 +127,12 @@ impl Closing {
                 pod_fin: false,
                 pod_waits: false,
                 waits: false,
+                parking: Parking::No,
+                pod_scale: 0,
+                mss: 0,
+                promises: Promises::default(),
+                later: NONE,
+                earlier: NONE,
                 before: NONE,
                 next: if i + 1 < limit { i + 1 } else { NONE },
             })
@@ -123,6 +191,43 @@ impl Closing {
         }
     }
 
+    /// A parked leg's pod has answered.
+    pub(crate) fn ready(&mut self, id: u32, parked: &mut Parked) {
+        let first = std::mem::replace(&mut parked.first, id);
+        parked.count += 1;
+        let leg = &mut self.legs[id as usize];
+        (leg.parking, leg.later, leg.earlier) = (Parking::Ready, NONE, first);
+        if let Some(first) = self.legs.get_mut(first as usize) {
+            first.later = id;
+        }
+    }
+
+    /// The leg is not parked any more.
+    pub(crate) fn unpark(&mut self, id: u32, parked: &mut Parked) {
+        let leg = &mut self.legs[id as usize];
+        if std::mem::replace(&mut leg.parking, Parking::No) != Parking::Ready {
+            return;
+        }
+        let (later, earlier) = (leg.later, leg.earlier);
+        match self.legs.get_mut(later as usize) {
+            Some(later) => later.earlier = earlier,
+            None => parked.first = earlier,
+        }
+        if let Some(earlier) = self.legs.get_mut(earlier as usize) {
+            earlier.later = later;
+        }
+        parked.count -= 1;
+    }
+
+    /// Those that are ready at a pod, the last one first.
+    pub(crate) fn parked(&self, parked: &Parked) -> impl Iterator<Item = (u32, &ClosingLeg)> {
+        let mut id = parked.first;
+        std::iter::from_fn(move || {
+            let leg = self.legs.get(id as usize)?;
+            Some((std::mem::replace(&mut id, leg.earlier), leg))
+        })
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.free == NONE
     }
@@ -153,6 +258,7 @@ impl Closing {
     pub(crate) fn remove(&mut self, id: u32) -> Leg {
         self.unqueue(id);
         let slot = &mut self.legs[id as usize];
+        debug_assert!(slot.parking != Parking::Ready, "in its pod's list");
         slot.next = self.free;
         self.free = id;
         self.used -= 1;

@@ -89,6 +89,17 @@ impl Shifts {
         true
     }
 
+    /// A leg has another shift from now on: another flow has it. There is room.
+    pub(crate) fn renew(&mut self, leg: Leg, shift: Shift) {
+        match self.slot(leg) {
+            Some(slot) => self.slots[slot as usize] = shift,
+            None => {
+                let room = self.put(leg, shift);
+                debug_assert!(room, "whoever takes a leg has looked");
+            }
+        }
+    }
+
     /// It is no leg any more.
     pub(crate) fn remove(&mut self, leg: Leg) {
         if let Some(slot) = self.slot(leg)

@@ -41,6 +41,7 @@ mod replaced;
 mod replay;
 mod rescue;
 mod session;
+mod sharing;
 mod sift;
 mod sources;
 mod transfer;

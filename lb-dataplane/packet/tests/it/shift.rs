@@ -7,12 +7,17 @@ use etherparse::TcpOptionElement as Option_;
 use proptest::prelude::*;
 
 fn shift() -> impl Strategy<Value = Shift> {
-    (any::<[u32; 3]>(), 0u8..15, 0u8..15).prop_map(|(numbers, pod_scale, client_scale)| Shift {
-        seq: numbers[0],
-        stamps: numbers[1],
-        stamps_from: numbers[2],
-        pod_scale,
-        client_scale,
+    (any::<[u32; 5]>(), 0u8..15, 0u8..15).prop_map(|(numbers, pod_scale, client_scale)| {
+        let [seq, acked, stamps, echoes, stamps_from] = numbers;
+        Shift {
+            seq,
+            acked,
+            stamps,
+            echoes,
+            stamps_from,
+            pod_scale,
+            client_scale,
+        }
     })
 }
 
@@ -91,19 +96,25 @@ proptest! {
         let packet = whole(packet, options);
         let before = packet.frame();
         let mut frame = before.clone();
+        let acks = segment(&before).flags.has(Flags::ACK);
         let seg = shift.to_client(&mut frame, &segment(&before));
         prop_assert_eq!(segment(&frame), seg, "what is read is what is there");
         let oracle = oracle(&frame);
         prop_assert!(oracle.tcp_checksum_right);
         prop_assert_eq!(oracle.tcp.sequence_number, packet.seq.wrapping_add(shift.seq));
-        prop_assert_eq!(oracle.tcp.acknowledgment_number, packet.ack);
+        let acked = if acks { shift.acked } else { 0 };
+        let ack = SeqNumber(packet.ack).add(acked);
+        prop_assert_eq!(oracle.tcp.acknowledgment_number, ack.0);
         let syn = seg.flags.has(Flags::SYN);
         let window = u64::from(packet.window) << shift.pod_scale >> shift.client_scale;
         let window = if syn { u64::from(packet.window) } else { window.min(0xffff) };
         prop_assert_eq!(u64::from(oracle.tcp.window_size), window);
         let ((old, old_edges), (new, edges)) = (read(&before), read(&frame));
-        prop_assert_eq!(new, old.map(|(v, e)| (v.wrapping_add(shift.stamps), e)));
-        prop_assert_eq!(edges, old_edges, "these are about the client's bytes");
+        let of = |(v, e): Pair| (v.wrapping_add(shift.stamps), e.wrapping_add(shift.echoes));
+        prop_assert_eq!(new, old.map(of));
+        let of = |edge: u32| edge.wrapping_add(shift.acked);
+        let shifted: Vec<_> = old_edges.iter().map(|(a, b)| (of(*a), of(*b))).collect();
+        prop_assert_eq!(edges, shifted, "these are about the client's bytes");
         prop_assert_eq!(unchanged(&frame, &before), before);
     }
 
@@ -117,18 +128,14 @@ proptest! {
         let acks = segment(&before).flags.has(Flags::ACK);
         let seg = shift.to_pod(&mut frame, &segment(&before));
         prop_assert_eq!(segment(&frame), seg);
-        if !acks {
-            prop_assert_eq!(frame, before);
-            return Ok(());
-        }
         let oracle = oracle(&frame);
         prop_assert!(oracle.tcp_checksum_right);
-        prop_assert_eq!(oracle.tcp.sequence_number, packet.seq);
+        prop_assert_eq!(oracle.tcp.sequence_number, shift.seq_to_pod(SeqNumber(packet.seq)).0);
         prop_assert_eq!(oracle.tcp.window_size, packet.window);
-        let ack = SeqNumber(packet.ack).sub(shift.seq);
+        let ack = SeqNumber(packet.ack).sub(if acks { shift.seq } else { 0 });
         prop_assert_eq!(oracle.tcp.acknowledgment_number, ack.0);
         let ((old, old_edges), (new, edges)) = (read(&before), read(&frame));
-        prop_assert_eq!(new, old.map(|(v, e)| (v, shift.echo_to_pod(e))));
+        prop_assert_eq!(new, old.map(|(v, e)| (shift.stamp_to_pod(v), shift.echo_to_pod(e))));
         let of = |edge: u32| edge.wrapping_sub(shift.seq);
         let shifted: Vec<_> = old_edges.iter().map(|(a, b)| (of(*a), of(*b))).collect();
         prop_assert_eq!(edges, shifted);
@@ -167,6 +174,24 @@ proptest! {
             prop_assert_eq!(short_in, long_in);
             prop_assert_eq!(short_out, long_out);
         }
+    }
+
+    /// What a pod acknowledges and echoes is what the client sent.
+    #[test]
+    fn the_client_gets_back_what_it_sent(packet in packet(), shift in shift(), value in any::<u32>()) {
+        let stamps = [&[1, 1, 8, 10][..], &value.to_be_bytes(), &[0; 4]].concat();
+        let mut packet = whole(packet, stamps);
+        packet.flags = 0x10;
+        let before = packet.frame();
+        let mut frame = before.clone();
+        let seg = shift.to_pod(&mut frame, &segment(&before));
+        let stamp = timestamps(seg.options(&frame)).expect("timestamps").0;
+        (packet.ack, packet.options) = (seg.seq.0, [&[1, 1, 8, 10, 0, 0, 0, 0][..], &stamp.to_be_bytes()].concat());
+        let before_back = packet.frame();
+        let mut back = before_back.clone();
+        let seg = shift.to_client(&mut back, &segment(&before_back));
+        prop_assert_eq!(seg.ack, segment(&before).seq);
+        prop_assert_eq!(timestamps(seg.options(&back)).expect("timestamps").1, value);
     }
 
     /// What a pod sent comes back to it as it was.

@@ -1,0 +1,212 @@
+//! Shared legs: connections to pods that no flow has at present, and on which the next request of
+//! any flow of the policy may travel.
+//!
+//! A leg that its flow has left is not closed but parked, among the closing legs: the pod is sent a
+//! keepalive, and whose answer says that it has all of the old flow's bytes and owes none is ready.
+//! The next flow that goes to this pod has it without a handshake, an adoption, an accept or a
+//! close: its numbers are shifted in both directions ([`Shift`]).
+//!
+//! Owns which legs are parked and who may have one. How such a leg closes is `closing`'s; what a
+//! pod's answer on it means is decided in `handover::answer`.
+//!
+//! # Decisions
+//!
+//! - **Only what a guard follows exactly shares**: a request that the guard and the pod read
+//!   differently would have its rest taken for the next client's. What ties a flow to its pod pins
+//!   it, and a pinned flow's leg is nobody else's. A flow with a session of its own neither leaves
+//!   a leg to others nor takes one.
+//! - **A leg is ready by an answer, not by a pause.** The answer to a keepalive says which byte the
+//!   pod expects and sends next, and what its timestamp clock shows; so the next flow's numbers
+//!   begin exactly there, and timestamps never run back.
+//! - **What a pod says of its own accord ends the parking**: a time-out's message would be the next
+//!   client's answer. What it sends at the very moment that a request is on its way acknowledges
+//!   nothing of that, and the request goes elsewhere (`handover::answer`).
+
+use crate::{
+    Engine, Output,
+    backend::Backend,
+    clock::Instant,
+    counters::Counter,
+    flow::{Bits, Flow},
+    handover::Mark,
+    ids::{FlowId, Leg},
+    legs::Use,
+    mutants::Mutant,
+    policy::Policy,
+    states::State,
+    tables::{ClosingLeg, Parking, Promises, Shared, guard_of},
+    timing::{PARKED_FOR_MS, PARKED_LOOKED_AT_MAX, PARKED_PER_BACKEND_MAX},
+};
+use baton_api::Legs;
+use baton_guard::PRELUDE_MAX;
+use baton_packet::{Segment, Shift, Flags};
+
+/// Options that both ends of a leg agreed to, and that the next flow must have.
+const OPTIONS: [u16; 4] = [Bits::WSCALE, Bits::SACK, Bits::TIMESTAMPS, Bits::ECN];
+
+fn promises(flow: &Flow, backend: &Backend) -> Promises {
+    let has = |bit: &u16| if flow.bits.has(*bit) { *bit } else { 0 };
+    Promises {
+        policy: flow.policy,
+        options: OPTIONS.iter().map(has).sum(),
+        scale: flow.scales & 15,
+        process: backend.liveness.process(),
+    }
+}
+
+impl Policy {
+    /// Whether its flows share legs.
+    pub(crate) fn shares_legs(&self) -> bool {
+        self.spec.migration.legs == Legs::Shared && guard_of(self.spec.protocol).is_some()
+    }
+}
+
+impl Engine {
+    /// Whether the flow's legs may be others' before and behind it.
+    fn shares(&self, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        self.policies[usize::from(flow.policy)].shares_legs()
+            && flow.pin.is_none()
+            && self
+                .tracker(id)
+                .is_some_and(|t| t.prelude(&mut [0; PRELUDE_MAX]).is_none())
+    }
+
+    /// Whether the leg that the flow leaves with this request may be another one's next: the flow
+    /// was at rest, and its pod stays.
+    pub(crate) fn note_reusable(&mut self, id: FlowId, pod_stays: bool) {
+        let reusable = pod_stays && self.flows[id].state == State::Idle && self.shares(id);
+        self.flows[id].progress.set(Mark::Reusable, reusable);
+    }
+
+    /// Parks the leg that the flow has left, instead of closing it. `false`: it is to be closed.
+    pub(crate) fn park(&mut self, now: Instant, id: FlowId, leg: Leg) -> bool {
+        let spoke = self.flows[id].progress.is(Mark::StandbyGone);
+        let reusable = self.flows[id].progress.take(Mark::Reusable);
+        if !reusable || (spoke && !self.mutated(Mutant::ParkEnded)) {
+            return false;
+        }
+        let backend = &self.backends[usize::from(leg.backend)];
+        let full = backend.parked.count >= PARKED_PER_BACKEND_MAX
+            || self.closing.used() >= self.closing.limit() / 2;
+        if full {
+            self.counters.add(Counter::ParkedFull);
+            return false;
+        }
+        let flow = &self.flows[id];
+        let scale = (self.shifts.of(leg)).map_or(flow.scales >> 4, |shift| shift.pod_scale);
+        let (mss, promises) = (flow.mss, promises(flow, backend));
+        let Some(closing) = self.begin_close(now, id, leg, flow.boundary) else {
+            return false;
+        };
+        let entry = &mut self.closing.legs[closing as usize];
+        (entry.parking, entry.pod_scale, entry.mss) = (Parking::Begins, scale, mss);
+        entry.promises = promises;
+        true
+    }
+
+    /// The keepalive that a parked leg's pod is asked with; it also acknowledges the last response.
+    pub(crate) fn ask_parked(&mut self, now: Instant, id: u32, out: &mut impl Output) {
+        self.closing.unqueue(id);
+        let leg = self.closing.leg(id);
+        let spec = self.closing_spec(id);
+        let entry = &mut self.closing.legs[id as usize];
+        entry.parking = Parking::Asked;
+        if let Some(mut spec) = spec {
+            (spec.seq, spec.payload) = (entry.fin.add(u32::MAX), &[0]);
+            self.emit_to(leg, spec, out);
+        }
+        self.wheel
+            .arm(self.closing_timer(id), now.ms() + PARKED_FOR_MS);
+    }
+
+    /// A segment, other than a RST, from a leg that is parked. Whether it is still.
+    pub(crate) fn parked_says(&mut self, id: u32, segment: &Segment, stamp: Option<u32>) -> bool {
+        let entry = &self.closing.legs[id as usize];
+        let backend = entry.leg.backend;
+        let end = segment.seq.add(segment.seq_len());
+        let speaks = end.after(entry.ack) || segment.flags.has(Flags::SYN);
+        if speaks && !self.mutated(Mutant::ParkSpeaking) {
+            self.unpark(id);
+            return false;
+        }
+        let answers = segment.flags.has(Flags::ACK)
+            && segment.ack == entry.fin
+            && segment.seq == entry.ack
+            && segment.seq_len() == 0;
+        // One without a window would have the next request wait.
+        let ready = answers && segment.window > 0 && stamp.is_some() == entry.stamps.is_some();
+        if ready && entry.parking == Parking::Asked {
+            self.closing
+                .ready(id, &mut self.backends[usize::from(backend)].parked);
+            self.counters.add(Counter::LegsParked);
+        }
+        true
+    }
+
+    /// The leg is not parked any more.
+    pub(crate) fn unpark(&mut self, id: u32) {
+        let backend = usize::from(self.closing.leg(id).backend);
+        let parked = &mut self.backends[backend].parked;
+        self.closing.unpark(id, parked);
+    }
+
+    /// Takes a leg of those that are parked at a pod, for a flow that goes there.
+    pub(crate) fn take_parked(&mut self, id: FlowId, target: u16) -> Option<(Leg, Shared)> {
+        let backend = &self.backends[usize::from(target)];
+        if backend.parked.count == 0 || !backend.liveness.is_usable() || !self.shares(id) {
+            return None;
+        }
+        let flow = &self.flows[id];
+        let (promises, mss) = (promises(flow, backend), flow.mss);
+        let fits = |entry: &ClosingLeg| entry.promises == promises && entry.mss <= mss;
+        let found = self.closing.parked(&backend.parked);
+        let (closing, entry) = found.take(PARKED_LOOKED_AT_MAX).find(|(_, e)| fits(e))?;
+        let shared = Shared {
+            next: entry.fin,
+            pod_next: entry.ack,
+            stamps: entry.stamps,
+            pod_scale: entry.pod_scale,
+        };
+        let leg = entry.leg;
+        if self.shifts.of(leg).is_none() && self.shifts.is_full() {
+            self.counters.add(Counter::ShiftsFull);
+            return None;
+        }
+        self.unpark(closing);
+        self.wheel.cancel(self.closing_timer(closing));
+        self.closing.remove(closing);
+        self.legs.assign(leg, Use::Owner(id));
+        Some((leg, shared))
+    }
+
+    /// The flow has a leg that was another one's: what lies between the numbers of the two.
+    pub(crate) fn share_leg(&mut self, now: Instant, id: FlowId, shared: &Shared) {
+        let flow = &self.flows[id];
+        let leg = flow.owner;
+        let old = self.shifts.of(leg).unwrap_or_default();
+        let here = flow.server_ts_at(now.ms32());
+        let (own, pods) = shared.stamps.unwrap_or((0, here));
+        let first = self.first_client_ts(id);
+        let by = |to: u32, from: u32| to.wrapping_sub(from);
+        let shift = Shift {
+            seq: by(flow.server_next.0, shared.pod_next.0).wrapping_add(old.seq),
+            acked: by(flow.boundary.0, shared.next.0).wrapping_add(old.acked),
+            stamps: by(here, pods).wrapping_add(old.stamps),
+            echoes: by(first, own).wrapping_add(old.echoes),
+            stamps_from: here,
+            pod_scale: shared.pod_scale,
+            client_scale: flow.scales >> 4,
+        };
+        self.shifts.renew(leg, shift);
+        let flow = &mut self.flows[id];
+        if shared.stamps.is_some() {
+            (flow.server_ts, flow.server_ts_ms) = (here, now.ms32());
+        }
+        for mark in [Mark::Opening, Mark::Translated, Mark::Shared] {
+            flow.progress.set(mark, true);
+        }
+        flow.note_aside();
+        self.counters.add(Counter::LegsShared);
+    }
+}

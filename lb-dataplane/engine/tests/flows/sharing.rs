@@ -1,0 +1,221 @@
+//! Legs that flows have one after the other: when one is parked, who gets it, what both ends see,
+//! and what ends that.
+
+use crate::common::{Conn, Dest, Sent, World, conn::*, wire::stamps};
+use baton_api::{Legs, MoveBy};
+use baton_engine::Counter;
+use baton_packet::Flags;
+
+/// A pod's clock on a leg whose numbers are its own.
+const LATER: u32 = 1_000;
+
+fn world(pods: usize) -> World {
+    World::of(pods, |p| p.migration.legs = Legs::Shared)
+}
+
+/// A flow moves by adoption and is served there; its old end, as the pod has it, and what that pod
+/// was asked.
+fn leaves(w: &mut World, c: &mut Conn) -> (Conn, Sent) {
+    let old = c.clone();
+    w.moves(c, GET);
+    w.responds(c, OK);
+    w.ack(c);
+    let sent: Vec<_> = (0..10)
+        .flat_map(|_| w.run_ms(1))
+        .filter(|s| s.to == Dest::Pod(old.pod) && s.segment.src_port == old.leg.port())
+        .collect();
+    (old, one(sent))
+}
+
+/// The pod answers the keepalive on a leg that is parked, with a clock of its own.
+fn answers(w: &mut World, old: &Conn, asked: &Sent) {
+    assert_eq!(asked.data().len(), 1, "{asked:?}");
+    assert_eq!(asked.segment.seq.0, old.seq.wrapping_sub(1));
+    assert_eq!(asked.segment.ack.0, old.server);
+    let mut pod = old.clone();
+    pod.server_clock = pod.server_clock.wrapping_add(LATER);
+    let ack = w.pod_wire(&pod, Flags::ACK, &[]);
+    assert!(w.inject(&ack.build()).is_empty());
+}
+
+/// Two flows, on two pods: the first one has moved to the other's, and its leg is parked.
+fn parked() -> (World, Conn, Conn, Conn) {
+    let mut w = world(2);
+    let (mut a, b) = (w.idle(1), w.idle(2));
+    assert_ne!(a.pod, b.pod);
+    let (old, asked) = leaves(&mut w, &mut a);
+    answers(&mut w, &old, &asked);
+    assert_eq!(w.count(Counter::LegsParked), 1);
+    (w, a, b, old)
+}
+
+/// The second flow's request, which leaves on the first one's leg; the pod's end of it.
+fn shared(w: &mut World, b: &mut Conn, old: &Conn, request: &[u8]) -> Conn {
+    let sent = one(w.data(b, request));
+    assert_eq!(sent.to, Dest::Pod(old.pod));
+    assert_eq!(sent.segment.src_port, old.leg.port());
+    assert_eq!((sent.segment.seq.0, sent.segment.ack.0), (old.seq, old.server));
+    assert_eq!(sent.data(), request);
+    let (value, echo) = sent.stamps().expect("timestamps");
+    assert!(value.wrapping_sub(CLIENT_CLOCK) as i32 >= 0, "time runs on");
+    let pods = old.server_clock.wrapping_add(LATER);
+    assert!(echo.wrapping_sub(pods) as i32 >= 0, "what the pod said, or later");
+    let mut p = old.clone();
+    // What it will echo.
+    (p.server_clock, p.seen_ts) = (pods, value);
+    p.client_sent(PSH_ACK, request);
+    (b.pod, b.leg) = (old.pod, old.leg);
+    p
+}
+
+#[test]
+fn a_request_travels_on_another_flows_leg() {
+    let (mut w, mut a, mut b, old) = parked();
+    w.assert_state(&b, "Idle");
+    let accepted = w.count(Counter::MigrationsConfirmed);
+    let mut p = shared(&mut w, &mut b, &old, GET);
+    w.assert_state(&b, "Adopting");
+    assert_eq!(w.count(Counter::LegsShared), 1);
+    // The client gets the answer in its own numbers.
+    let mut wire = w.pod_wire(&p, PSH_ACK, OK);
+    let clock = p.server_clock.wrapping_add(w.now.ms() as u32);
+    wire.options = stamps(clock, p.seen_ts);
+    let got = one(w.inject(&wire.build()));
+    assert_eq!((got.to, got.data()), (Dest::Client, OK));
+    assert_eq!((got.segment.seq.0, got.segment.ack.0), (b.server, b.seq));
+    let (value, echo) = got.stamps().expect("timestamps");
+    assert!(value.wrapping_sub(b.seen_ts) as i32 >= 0, "time runs back");
+    let sent_at = CLIENT_CLOCK.wrapping_add(w.now.ms() as u32);
+    assert_eq!(echo, sent_at, "what the client said");
+    b.seen_ts = value;
+    b.server_sent(PSH_ACK, OK);
+    p.server_sent(PSH_ACK, OK);
+    w.assert_state(&b, "Response");
+    assert_eq!(w.count(Counter::MigrationsConfirmed), accepted + 1);
+    let ack = one(w.client_sends(&mut b, Flags::ACK, b""));
+    assert_eq!((ack.segment.seq.0, ack.segment.ack.0), (p.seq, p.server));
+    w.assert_state(&b, "Idle");
+    let last = w.flow(b.client, |_| true).and_then(|f| f.last_move);
+    assert_eq!(last.and_then(|m| m.by), Some(MoveBy::SharedLeg));
+    assert_eq!(w.table("translated_legs").0, 1);
+    // The flow that had it before is served where it is.
+    w.exchange_anywhere(&mut a);
+}
+
+#[test]
+fn a_leg_goes_from_flow_to_flow() {
+    let mut w = world(2);
+    let mut flows: Vec<Conn> = (1..=4).map(|n| w.idle(n)).collect();
+    let mut legs = 0;
+    for turn in 0..40 {
+        let c = &mut flows[turn % 4];
+        let sent = w.data(c, GET);
+        let request = sent.iter().find(|s| s.data() == GET).expect("a request");
+        let Dest::Pod(pod) = request.to else { panic!() };
+        let mut end = c.clone();
+        (end.pod, end.leg) = (pod, (request.segment.src, request.segment.src_port).into());
+        (end.seq, end.server) = (request.segment.seq.0, request.segment.ack.0);
+        end.server_clock = end.server_clock.wrapping_add(turn as u32 * 7);
+        end.client_sent(PSH_ACK, GET);
+        let got = one(w.inject(&w.pod_wire(&end, PSH_ACK, OK).build()));
+        assert_eq!((got.to, got.data()), (Dest::Client, OK), "turn {turn}");
+        assert_eq!((got.segment.seq.0, got.segment.ack.0), (c.server, c.seq));
+        c.server_sent(PSH_ACK, OK);
+        let _ = w.client_sends(c, Flags::ACK, b"");
+        // What the flow left is asked, and answers.
+        for asked in (0..4).flat_map(|_| w.run_ms(1)).collect::<Vec<_>>() {
+            let Dest::Pod(pod) = asked.to else { continue };
+            if asked.data().len() != 1 || asked.is_question() {
+                continue;
+            }
+            let mut old = flows[0].clone();
+            (old.pod, old.leg) = (pod, (asked.segment.src, asked.segment.src_port).into());
+            (old.seq, old.server) = (asked.segment.seq.0.wrapping_add(1), asked.segment.ack.0);
+            let ack = w.pod_wire(&old, Flags::ACK, &[]);
+            assert!(w.inject(&ack.build()).is_empty());
+            legs += 1;
+        }
+    }
+    assert_eq!(w.count(Counter::LegsParked), legs);
+    assert!(w.count(Counter::LegsShared) > 20, "{}", w.count(Counter::LegsShared));
+}
+
+#[test]
+fn what_a_parked_leg_says_of_its_own_accord_ends_the_parking() {
+    for flags in [PSH_ACK, FIN_ACK] {
+        let (mut w, _, mut b, old) = parked();
+        let data: &[u8] = if flags == PSH_ACK { b"HTTP/1.1 408" } else { b"" };
+        let fin = one(w.inject(&w.pod_wire(&old, flags, data).build()));
+        assert!(fin.is(FIN_ACK), "{fin:?}");
+        assert_eq!((fin.to, fin.segment.seq.0), (Dest::Pod(old.pod), old.seq));
+        assert!(w.moves(&mut b, GET).is_adoption(), "not on that leg");
+        assert_eq!(w.count(Counter::LegsShared), 0);
+    }
+}
+
+#[test]
+fn a_leg_whose_pod_does_not_answer_is_nobodys() {
+    let mut w = world(2);
+    let (mut a, mut b) = (w.idle(1), w.idle(2));
+    let (old, _) = leaves(&mut w, &mut a);
+    assert!(w.moves(&mut b, GET).is_adoption());
+    let fins: Vec<_> = (0..3_000)
+        .flat_map(|_| w.run_ms(1))
+        .filter(|s| s.is(FIN_ACK) && s.segment.src_port == old.leg.port())
+        .collect();
+    assert!(!fins.is_empty(), "it is closed in time");
+    assert_eq!(w.count(Counter::LegsParked), 0);
+}
+
+#[test]
+fn what_crosses_the_request_is_no_answer_to_it() {
+    for flags in [PSH_ACK, FIN_ACK, FIN_ACK | Flags::PSH] {
+        let (mut w, _, mut b, old) = parked();
+        let before = b.clone();
+        let _ = shared(&mut w, &mut b, &old, POST);
+        let data: &[u8] = if flags == FIN_ACK { b"" } else { b"HTTP/1.1 408" };
+        let mut wire = w.pod_wire(&old, flags, data);
+        wire.ack = old.seq;
+        let sent = w.inject(&wire.build());
+        assert!(sent.iter().all(|s| s.to != Dest::Client), "{sent:?}");
+        let again: Vec<_> = sent.iter().filter(|s| s.data() == POST).collect();
+        assert_eq!(again.len(), 1, "{sent:?}");
+        assert_eq!(again[0].to, Dest::Pod(before.pod), "the old owner's");
+        assert_eq!(w.count(Counter::FateReset), 0);
+        (b.pod, b.leg) = (before.pod, before.leg);
+        w.responds(&mut b, OK);
+    }
+}
+
+#[test]
+fn a_late_acknowledgement_says_nothing_of_the_request() {
+    let (mut w, _, mut b, old) = parked();
+    let p = shared(&mut w, &mut b, &old, POST);
+    let ack = w.pod_wire(&old, Flags::ACK, &[]);
+    assert!(w.inject(&ack.build()).is_empty());
+    w.assert_state(&b, "Adopting");
+    let ack = w.pod_wire(&p, Flags::ACK, &[]);
+    assert_eq!(one(w.inject(&ack.build())).to, Dest::Client);
+    w.assert_state(&b, "Request");
+}
+
+#[test]
+fn a_leg_with_other_promises_is_not_taken() {
+    let mut w = world(2);
+    let mut a = w.idle(1);
+    let mut other = Conn::new(2);
+    other.options.client_wscale = Some(3);
+    let mut b = w.idle_as(other);
+    let (old, asked) = leaves(&mut w, &mut a);
+    answers(&mut w, &old, &asked);
+    assert!(w.moves(&mut b, GET).is_adoption());
+    assert_eq!(w.count(Counter::LegsShared), 0);
+}
+
+#[test]
+fn a_parked_leg_is_closed_when_its_time_is_over() {
+    let (mut w, _, _, old) = parked();
+    let sent: Vec<_> = (0..2_000).flat_map(|_| w.run_ms(1)).collect();
+    let fin = sent.iter().find(|s| s.is(FIN_ACK)).expect("a FIN");
+    assert_eq!((fin.to, fin.segment.seq.0), (Dest::Pod(old.pod), old.seq));
+}
