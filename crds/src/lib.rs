@@ -18,8 +18,8 @@ mod text;
 
 pub use allowance::{Allowance, NamespaceSelector};
 pub use behaviour::{
-    ActiveCheck, BackendFailure, Drain, Health, Legs, Migration, MigrationMode, MoveMethod, OnDeadline,
-    OnStall, Timeouts,
+    ActiveCheck, BackendFailure, Drain, Health, Legs, Migration, MigrationMode, MoveMethod,
+    OnDeadline, OnStall, Timeouts,
 };
 pub use check::{Checker, FILE_BYTES_MAX, LIST_DEPTH_MAX, PROBLEMS_MAX, Problem, Report, check};
 pub use condition::{Condition, ConditionStatus, ConditionType};

@@ -37,8 +37,8 @@ pub use replies::{
 };
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS,
-    LIMIT_NAME_BYTES, LIMIT_POLICIES, Legs, Limits, LoadSignal, Migration, MigrationMode, MoveMethod,
-    Policy, Protocol, Snapshot, SnapshotError, Timeouts, is_name,
+    LIMIT_NAME_BYTES, LIMIT_POLICIES, Legs, Limits, LoadSignal, Migration, MigrationMode,
+    MoveMethod, Policy, Protocol, Snapshot, SnapshotError, Timeouts, is_name,
 };
 pub use state::{
     BackendLoad, BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement,

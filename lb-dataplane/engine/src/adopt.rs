@@ -344,8 +344,8 @@ impl Engine {
         // In its name anybody can send a RST; one with another number, or an adopter's late answer,
         // says nothing.
         let exact = segment.seq == flow.server_next && parse_adoption(frame, segment).is_none();
-        let new = segment.payload_len() > 0
-            && segment.seq.add(segment.seq_len()).after(flow.server_next);
+        let new =
+            segment.payload_len() > 0 && segment.seq.add(segment.seq_len()).after(flow.server_next);
         if new {
             // Its leg is nobody's next.
             self.flows[id].progress.set(Mark::Reusable, false);

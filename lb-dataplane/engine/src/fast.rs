@@ -261,7 +261,9 @@ impl Engine {
         let backend = &mut self.backends[usize::from(leg.backend)];
         let flow = &mut self.flows[id];
         let (seq, ack) = (plain.seq(frame), plain.ack(frame));
-        let (seq, ack) = shift.map_or((seq, ack), |shift| (seq.add(shift.seq), ack.add(shift.acked)));
+        let (seq, ack) = shift.map_or((seq, ack), |shift| {
+            (seq.add(shift.seq), ack.add(shift.acked))
+        });
         let predicted = seq == flow.server_next
             && is_within(ack, flow.client_acked, flow.client_next)
             && is_open(flow, STAMPED)

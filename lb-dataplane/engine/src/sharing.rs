@@ -39,7 +39,7 @@ use crate::{
 };
 use baton_api::Legs;
 use baton_guard::PRELUDE_MAX;
-use baton_packet::{Segment, Shift, Flags};
+use baton_packet::{Flags, Segment, Shift};
 
 /// Options that both ends of a leg agreed to, and that the next flow must have.
 const OPTIONS: [u16; 4] = [Bits::WSCALE, Bits::SACK, Bits::TIMESTAMPS, Bits::ECN];

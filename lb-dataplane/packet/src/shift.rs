@@ -155,7 +155,8 @@ impl Shift {
         let mut delta = change_options(frame, seg, |kind, option| match (kind, option) {
             (TIMESTAMPS, [_, _, value @ ..]) if value.len() == 8 => {
                 if let ([value, echo], _) = value.as_chunks_mut::<4>() {
-                    let (own, other) = stamps(u32::from_be_bytes(*value), u32::from_be_bytes(*echo));
+                    let (own, other) =
+                        stamps(u32::from_be_bytes(*value), u32::from_be_bytes(*echo));
                     (*value, *echo) = (own.to_be_bytes(), other.to_be_bytes());
                 }
             }

@@ -80,6 +80,20 @@ impl Legs {
         }
     }
 
+    /// Whether its connection is with another pod.
+    #[must_use]
+    pub fn is_left(&self, leg: Leg) -> bool {
+        self.left.contains(&leg)
+    }
+
+    /// Another connection has the leg from now on, or the one that left it again.
+    pub fn shared(&mut self, now: Time, leg: Leg, conn: u32) {
+        self.left.remove(&leg);
+        if let Some(it) = self.uses.get_mut(&leg) {
+            (it.conn, it.last) = (conn, now);
+        }
+    }
+
     /// The leg's pod closed it, or it was reset: what its port does later is another story, as that
     /// of an adoption which somebody repeats to a pod that has forgotten it.
     pub fn ends(&mut self, leg: Leg) {

@@ -16,7 +16,7 @@ use crate::{
     tcp::Config,
 };
 use baton_api::{
-    Affinity, Algorithm, BackendFailure, ClientIp, Drain, Health, Limits, Micros, Migration,
+    Affinity, Algorithm, BackendFailure, ClientIp, Drain, Health, Legs, Limits, Micros, Migration,
     MigrationMode, MoveMethod, OnDeadline, OnStall, Policy, Protocol, Timeouts,
 };
 use std::net::SocketAddr;
@@ -301,6 +301,9 @@ fn vary_later(policy: &mut Policy, rng: &fastrand::Rng) {
         1 => MoveMethod::Translation,
         _ => MoveMethod::Auto,
     };
+    if rng.u32(..3) == 0 {
+        policy.migration.legs = Legs::Shared;
+    }
 }
 
 fn limits(d: &mut Draw) -> Limits {

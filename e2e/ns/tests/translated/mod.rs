@@ -5,6 +5,7 @@ mod failures;
 mod firewall;
 mod requests;
 mod servers;
+mod shared;
 
 use anyhow::{Result, ensure};
 use baton_api::{BackendHealth, Limits, MoveMethod};

@@ -1,7 +1,7 @@
 //! Legs that flows have one after the other: when one is parked, who gets it, what both ends see,
 //! and what ends that.
 
-use crate::common::{Conn, Dest, Sent, World, conn::*, wire::stamps};
+use crate::common::{Conn, Dest, Sent, World, conn::*, policy, settings, wire::stamps};
 use baton_api::{Legs, MoveBy};
 use baton_engine::Counter;
 use baton_packet::Flags;
@@ -54,12 +54,18 @@ fn shared(w: &mut World, b: &mut Conn, old: &Conn, request: &[u8]) -> Conn {
     let sent = one(w.data(b, request));
     assert_eq!(sent.to, Dest::Pod(old.pod));
     assert_eq!(sent.segment.src_port, old.leg.port());
-    assert_eq!((sent.segment.seq.0, sent.segment.ack.0), (old.seq, old.server));
+    assert_eq!(
+        (sent.segment.seq.0, sent.segment.ack.0),
+        (old.seq, old.server)
+    );
     assert_eq!(sent.data(), request);
     let (value, echo) = sent.stamps().expect("timestamps");
     assert!(value.wrapping_sub(CLIENT_CLOCK) as i32 >= 0, "time runs on");
     let pods = old.server_clock.wrapping_add(LATER);
-    assert!(echo.wrapping_sub(pods) as i32 >= 0, "what the pod said, or later");
+    assert!(
+        echo.wrapping_sub(pods) as i32 >= 0,
+        "what the pod said, or later"
+    );
     let mut p = old.clone();
     // What it will echo.
     (p.server_clock, p.seen_ts) = (pods, value);
@@ -137,14 +143,22 @@ fn a_leg_goes_from_flow_to_flow() {
         }
     }
     assert_eq!(w.count(Counter::LegsParked), legs);
-    assert!(w.count(Counter::LegsShared) > 20, "{}", w.count(Counter::LegsShared));
+    assert!(
+        w.count(Counter::LegsShared) > 20,
+        "{}",
+        w.count(Counter::LegsShared)
+    );
 }
 
 #[test]
 fn what_a_parked_leg_says_of_its_own_accord_ends_the_parking() {
     for flags in [PSH_ACK, FIN_ACK] {
         let (mut w, _, mut b, old) = parked();
-        let data: &[u8] = if flags == PSH_ACK { b"HTTP/1.1 408" } else { b"" };
+        let data: &[u8] = if flags == PSH_ACK {
+            b"HTTP/1.1 408"
+        } else {
+            b""
+        };
         let fin = one(w.inject(&w.pod_wire(&old, flags, data).build()));
         assert!(fin.is(FIN_ACK), "{fin:?}");
         assert_eq!((fin.to, fin.segment.seq.0), (Dest::Pod(old.pod), old.seq));
@@ -173,7 +187,11 @@ fn what_crosses_the_request_is_no_answer_to_it() {
         let (mut w, _, mut b, old) = parked();
         let before = b.clone();
         let _ = shared(&mut w, &mut b, &old, POST);
-        let data: &[u8] = if flags == FIN_ACK { b"" } else { b"HTTP/1.1 408" };
+        let data: &[u8] = if flags == FIN_ACK {
+            b""
+        } else {
+            b"HTTP/1.1 408"
+        };
         let mut wire = w.pod_wire(&old, flags, data);
         wire.ack = old.seq;
         let sent = w.inject(&wire.build());
@@ -218,4 +236,29 @@ fn a_parked_leg_is_closed_when_its_time_is_over() {
     let sent: Vec<_> = (0..2_000).flat_map(|_| w.run_ms(1)).collect();
     let fin = sent.iter().find(|s| s.is(FIN_ACK)).expect("a FIN");
     assert_eq!((fin.to, fin.segment.seq.0), (Dest::Pod(old.pod), old.seq));
+}
+
+#[test]
+fn what_is_left_while_as_many_legs_are_parked_as_may_be_is_closed() {
+    let mut s = settings();
+    s.limits.closing_legs = 16;
+    let mut p = policy(2);
+    p.migration.legs = Legs::Shared;
+    let mut w = World::with(s, p);
+    let mut flows: Vec<Conn> = (1..=9).map(|n| w.idle(n)).collect();
+    for c in &mut flows[..8] {
+        let _ = leaves(&mut w, c);
+    }
+    assert_eq!(w.count(Counter::ParkedFull), 0);
+    let mut b = flows.remove(8);
+    let old = b.clone();
+    w.moves(&mut b, GET);
+    w.responds(&mut b, OK);
+    assert_eq!(w.count(Counter::ParkedFull), 1);
+    let sent: Vec<_> = (0..10).flat_map(|_| w.run_ms(1)).collect();
+    let mut fins = sent.iter().filter(|s| s.is(FIN_ACK));
+    assert!(
+        fins.any(|s| s.segment.src_port == old.leg.port()),
+        "{sent:?}"
+    );
 }

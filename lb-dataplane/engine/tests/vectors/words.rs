@@ -7,8 +7,8 @@ use crate::common::{
     Conn, Listener, World, conn::*, endpoint, pod, pod_mac, pod_name, policy, router, settings,
 };
 use baton_api::{
-    Affinity, BackendFailure, ClientIp, Micros, MigrationMode, MoveMethod, OnDeadline, OnStall,
-    Policy, Protocol,
+    Affinity, BackendFailure, ClientIp, Legs, Micros, MigrationMode, MoveMethod, OnDeadline,
+    OnStall, Policy, Protocol,
 };
 use baton_engine::{DropReason, Route, Settings, Verdict, Via};
 use baton_packet::{AdoptionKey, Flags, Reason};
@@ -128,6 +128,13 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
                 "Auto" => MoveMethod::Auto,
                 "Adoption" => MoveMethod::Adoption,
                 "Translation" => MoveMethod::Translation,
+                _ => return Err(wrong(words)),
+            }
+        }
+        ["legs", name] => {
+            p.migration.legs = match name {
+                "Private" => Legs::Private,
+                "Shared" => Legs::Shared,
                 _ => return Err(wrong(words)),
             }
         }

@@ -90,7 +90,11 @@ impl Truth {
         if let Some((_, next)) = opening.filter(|(first, _)| *first == seg.ack) {
             let by = next.0.wrapping_sub(seg.seq.add(1).0);
             let stamp = seg.stamps.map(|(value, _)| value);
-            self.shifts.entry(leg).or_insert(Shifted { by, stamp });
+            self.shifts.entry(leg).or_insert(Shifted {
+                by,
+                acked: 0,
+                stamp,
+            });
         }
     }
 
@@ -124,6 +128,12 @@ impl Truth {
     #[must_use]
     pub fn as_client_sees(&self, leg: (usize, u16), seq: SeqNumber) -> SeqNumber {
         seq.add(self.shifts.get(&leg).map_or(0, |shifted| shifted.by))
+    }
+
+    /// A number of the client's as its client has it.
+    #[must_use]
+    pub fn as_client_has(&self, leg: (usize, u16), seq: SeqNumber) -> SeqNumber {
+        seq.add(self.shifts.get(&leg).map_or(0, |shifted| shifted.acked))
     }
 
     /// A pod made a socket.

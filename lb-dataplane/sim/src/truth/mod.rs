@@ -13,7 +13,7 @@ use crate::{
     pod::Cause,
     talk::{Language, Request, ResponseReader, Tag},
 };
-use baton_api::{BackendFailure, Policy, Protocol};
+use baton_api::{BackendFailure, Legs, Policy, Protocol};
 use baton_packet::SeqNumber;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -159,15 +159,20 @@ struct Rule {
     from: Time,
     failure: BackendFailure,
     protocol: Protocol,
+    /// Whether legs go from connection to connection.
+    shares: bool,
     /// Where adoption alone takes connections over: pods that have an adopter.
     adopters: Option<Vec<usize>>,
 }
 
-/// What is known of a leg that the engine opened once its pod has answered.
+/// What is known of a leg that the engine opened once its pod has answered, or that another
+/// connection had before.
 #[derive(Clone, Copy, Debug)]
 struct Shifted {
     /// What lies between the pod's numbers and those that the client is to see.
     by: u32,
+    /// The same of the client's own numbers.
+    acked: u32,
     /// The pod's first timestamp.
     stamp: Option<u32>,
 }
@@ -240,6 +245,7 @@ impl Truth {
             from,
             failure: policy.on_backend_failure,
             protocol: policy.protocol,
+            shares: policy.migration.legs == Legs::Shared,
             adopters,
         });
     }
@@ -251,6 +257,12 @@ impl Truth {
         in_force
             .filter(|(rule, end)| rule.from <= to && *end > from)
             .any(|(rule, _)| is(rule))
+    }
+
+    /// Whether legs may go from connection to connection.
+    #[must_use]
+    pub fn legs_are_shared(&self) -> bool {
+        self.rules.iter().any(|rule| rule.shares)
     }
 
     /// Whether a policy of the last moments passes every end of a backend on.
@@ -359,6 +371,32 @@ impl Truth {
             self.shifts.remove(&(pod, port));
             self.opening.remove(&(pod, port));
         }
+    }
+
+    /// A connection has a leg that another one had, whose numbers stand where the pod sends and
+    /// expects them. `of_client`: where the client's stream is there; if that is not known, at rest
+    /// or in front of the request that is not answered.
+    pub fn shares(
+        &mut self,
+        leg: (usize, u16),
+        id: u32,
+        (seq, ack): (SeqNumber, SeqNumber),
+        of_client: Option<SeqNumber>,
+    ) {
+        self.leg_is(leg.0, leg.1, id);
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        let start = |(_, _, start): &(Request, Time, usize)| conn.isn.0.add(1 + *start as u32);
+        let request = conn.requests.get(conn.answered).map(start);
+        let at = of_client.or(request).unwrap_or(conn.taken);
+        let next = conn.server_next().unwrap_or_default();
+        let shifted = Shifted {
+            by: next.0.wrapping_sub(ack.0),
+            acked: at.0.wrapping_sub(seq.0),
+            stamp: None,
+        };
+        self.shifts.insert(leg, shifted);
     }
 
     /// The socket of a leg is that of another one from now on; which connection's, if it is any's.

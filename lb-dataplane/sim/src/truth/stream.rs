@@ -152,6 +152,7 @@ impl Truth {
     /// An acknowledgement of a pod's reaches the engine.
     pub fn pod_acks(&mut self, pod: usize, port: u16, ack: SeqNumber) {
         let id = self.of_leg(pod, port);
+        let ack = self.as_client_has((pod, port), ack);
         if let Some(conn) = id.and_then(|id| self.conns.get_mut(&id))
             && is_near(ack, conn.isn.0)
         {

@@ -114,7 +114,7 @@ impl World {
             .engine
             .migrate(Instant(self.now), &wanted, &mut self.out);
         self.note(|| format!("{wanted:?}: {said:?}"));
-        self.engine_ran(Party::Baton, 0, None);
+        self.engine_ran(Party::Baton, (0, SeqNumber(0)), None);
     }
 
     fn listens_again(&mut self, i: usize) {

@@ -14,7 +14,7 @@ use crate::{
     trace::{Base, Party},
 };
 use baton_engine::{DropReason, Instant, Verdict};
-use baton_packet::{Flags, ether_dst, ether_src};
+use baton_packet::{Flags, SeqNumber, ether_dst, ether_src};
 
 /// Adoptions that an attacker remembers.
 const CAPTURED_MAX: usize = 32;
@@ -27,6 +27,8 @@ pub(super) struct Call {
     origin: Party,
     /// The port of ours or of the client that the frame names.
     port: u16,
+    /// The frame's own number.
+    seq: SeqNumber,
     /// Counted ends that no client's end was matched with yet.
     pub(super) counted: u64,
     /// Sessions were restored in this call: bytes of the engine's own precede the client's.
@@ -193,6 +195,7 @@ impl World {
         let len = frame.len();
         debug_assert!(len <= FRAME_BYTES);
         let port = self.looks_at(from, &frame);
+        let seq = receive(&frame).map_or(SeqNumber(0), |(_, seg)| seg.seq);
         self.stats.frames += 1;
         let dropped = |w: &Self, reason: DropReason| w.engine.dropped(reason);
         let before = self.trace.is_some().then(|| self.states());
@@ -227,7 +230,7 @@ impl World {
         {
             self.violated(why);
         }
-        self.engine_ran(from, port, transmit);
+        self.engine_ran(from, (port, seq), transmit);
     }
 
     /// What the truth learns from a frame before the engine sees it; the port of ours or of the
@@ -278,16 +281,22 @@ impl World {
         if let Some(before) = before {
             self.note_states(&before, "timer");
         }
-        self.engine_ran(Party::Baton, 0, None);
+        self.engine_ran(Party::Baton, (0, SeqNumber(0)), None);
     }
 
     /// Everything that left the engine in one call.
-    pub(super) fn engine_ran(&mut self, origin: Party, port: u16, transmit: Option<Vec<u8>>) {
+    pub(super) fn engine_ran(
+        &mut self,
+        origin: Party,
+        (port, seq): (u16, SeqNumber),
+        transmit: Option<Vec<u8>>,
+    ) {
         self.touched = true;
         let before = std::mem::replace(&mut self.counts, Counts::of(&self.engine));
         let mut call = Call {
             origin,
             port,
+            seq,
             counted: self.counts.ends - before.ends,
             restores: self.counts.sessions != before.sessions,
         };
@@ -352,9 +361,15 @@ impl World {
         }
         if !own {
             if let Party::Client(i) = call.origin
-                && let Some(conn) = self.truth.of_numbers(i, call.port, Some(seg.seq), None)
+                && let Some(conn) = self.truth.of_numbers(i, call.port, Some(call.seq), None)
             {
-                self.truth.leg_is(pod, port, conn);
+                self.is_on_leg((pod, port), conn, seg, Some(call.seq));
+            }
+        } else if message.is_none() && !seg.flags.any(Flags::SYN | Flags::RST | Flags::FIN) {
+            if self.truth.legs_are_shared()
+                && let Some((conn, _)) = self.flow_on(pod, port, None, None)
+            {
+                self.is_on_leg((pod, port), conn, seg, None);
             }
         } else if (message.is_some() || (seg.flags.has(Flags::SYN) && !seg.options.is_empty()))
             && let Some((conn, _)) = self.flow_on(pod, port, Some(seg.seq), None)
@@ -394,9 +409,27 @@ impl World {
             return;
         }
         if let Some(conn) = self.truth.of_leg(pod, port) {
-            let checked = self.truth.to_pod(conn, (pod, port), seg.seq, seg.data);
+            let seq = self.truth.as_client_has((pod, port), seg.seq);
+            let checked = self.truth.to_pod(conn, (pod, port), seq, seg.data);
             self.expect(checked);
         }
+    }
+
+    /// A segment of a connection leaves on a leg: on its own, or on one that is its from now on.
+    fn is_on_leg(&mut self, leg: (usize, u16), conn: u32, seg: &Seg<'_>, own: Option<SeqNumber>) {
+        let before = self.truth.of_leg(leg.0, leg.1);
+        let begins = seg.flags.has(Flags::SYN);
+        // It may come back to a leg that it had before.
+        let elsewhere = own.is_some_and(|own| self.truth.as_client_has(leg, seg.seq) != own);
+        let its = before.is_none_or(|before| before == conn) && !self.legs.is_left(leg);
+        let stays = (its && !elsewhere) || begins || !seg.flags.has(Flags::ACK);
+        if stays || !self.truth.legs_are_shared() {
+            return self.truth.leg_is(leg.0, leg.1, conn);
+        }
+        // One byte in front of the next one asks whether the socket lives.
+        let next = seg.seq.add(u32::from(seg.data == [0]));
+        self.truth.shares(leg, conn, (next, seg.ack), own);
+        self.legs.shared(self.now, leg, conn);
     }
 
     fn leaves_to_client(&mut self, client: usize, seg: &Seg<'_>, own: bool, call: &mut Call) {
