@@ -63,7 +63,7 @@ sim: ## Deterministic simulation: 10,000 seeds; `cargo xtask sim --help` replays
 	target/ci/xtask sim
 
 mutants: ## Deliberate faults of the engine, each of which the simulation must find
-	$(CARGO) test $(CI) -p baton-sim --features mutants --test mutants -- --nocapture
+	$(CARGO) test $(CI) --workspace --features baton-sim/mutants --test mutants -- --nocapture
 
 test: setup lint ## Everything that is tested: pure, property, vectors, namespaces with real servers (root)
 	$(CARGO) build $(CI) --workspace --bins --tests
