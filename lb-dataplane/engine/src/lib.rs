@@ -71,6 +71,7 @@ mod pins;
 mod place;
 mod placement;
 mod policy;
+mod pool;
 mod ports;
 mod prefixes;
 mod prepare;

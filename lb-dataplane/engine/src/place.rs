@@ -12,7 +12,8 @@ use crate::{
     engine::FrontendSlot,
     ids::{FlowId, from_addr},
     in_force::End,
-    policy::{Policy, Pool},
+    policy::Policy,
+    pool::Pool,
     prepare::{Prepared, Progress},
     states::State,
 };

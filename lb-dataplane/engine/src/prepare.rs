@@ -13,7 +13,8 @@ use crate::{
     in_force::{ApplyError, End, Fixed, InForce, Rows, end_of},
     maglev::Maglev,
     member::Member,
-    policy::{Policy, Pool},
+    policy::Policy,
+    pool::Pool,
     sift::{Applied, Lingering, Objection, Wanted, sift, told},
     sources::Sources,
 };
