@@ -11,13 +11,11 @@ use std::time::Instant;
 
 const CONNECTIONS: usize = 64;
 const IDLE: usize = 500;
-const ROUNDS: usize = 2;
 const NODE_PORT: u16 = 8_083;
 const QUIET: Micros = Micros::from_millis(20);
 /// Redis commands between two kills.
 const COMMANDS: u64 = 5_000;
 
-/// Busy connections, and others that make a request at [`ROUNDS`] moments only.
 #[test]
 fn pods_without_shim_are_killed_and_restarted_in_turn() -> Result<()> {
     let kills = kills();
@@ -29,9 +27,6 @@ fn pods_without_shim_are_killed_and_restarted_in_turn() -> Result<()> {
         scene.lab.client().namespace(),
         scene.http_load(CONNECTIONS, None)?,
     )?;
-    let client = scene.lab.client().namespace();
-    let mut idle = IdleConnections::open(client, scene.address(HTTP_PORT)?, IDLE)?;
-    right(&scene, &mut idle)?;
     more(&load, 500)?;
     let start = Instant::now();
     for kill in 0..kills {
@@ -47,9 +42,6 @@ fn pods_without_shim_are_killed_and_restarted_in_turn() -> Result<()> {
         nginx.restart()?;
         let name = nginx.pod().name().to_owned();
         wait_up(&scene, 0, &name)?;
-        if (kill + 1) % (kills / ROUNDS).max(1) == 0 {
-            right(&scene, &mut idle)?;
-        }
     }
     eprintln!(
         "{kills} kills, {:?} for each cycle",
