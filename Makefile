@@ -6,6 +6,7 @@ SECONDS ?= 12
 MINUTES ?= 10
 ITERATIONS ?= 2000000
 MIGRATIONS ?= 1000000
+METHOD ?= Auto
 ROUNDS ?= 5
 SECONDS_EACH ?= 3
 KERNEL ?= linux-image-amd64
@@ -52,8 +53,8 @@ demo: build ## The main job: live connections move between real servers, also of
 soak: soak-path ## soak-path, then pods killed, frozen, drained at random for MINUTES; every answer checked
 	target/release/baton-demo soak --minutes $(MINUTES)
 
-soak-path: build ## MIGRATIONS under loss and reordering, every byte checked; report in target/soak
-	target/release/baton-demo soak --migrations $(MIGRATIONS)
+soak-path: build ## MIGRATIONS by METHOD (Auto, Adoption, Translation) under loss and reordering, every byte checked
+	target/release/baton-demo soak --migrations $(MIGRATIONS) --method $(METHOD)
 
 soak-tracked: build ## MINUTES of moves on a node that tracks connections and drops what is INVALID; report in target/soak
 	target/release/baton-demo soak-tracked --minutes $(MINUTES)

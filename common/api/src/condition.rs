@@ -101,8 +101,8 @@ worded! {
     Adoptability {
         /// It can.
         Ready = "ready",
-        /// It can, and a server's close is believed if anybody listens.
-        ReadyUnmarked = "ready, but ends are not marked: a server's close is believed if anybody listens",
+        /// It can, and a server's close ends the leg alone.
+        ReadyUnmarked = "ready, but ends are not marked: connections at rest outlive their server's close",
         /// Nothing is known yet.
         NotProbed = "not probed yet",
         /// No probe was ever answered.

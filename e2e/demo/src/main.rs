@@ -25,6 +25,7 @@ mod soak_tracked;
 mod uploads;
 
 use anyhow::Result;
+use baton_api::MoveMethod;
 use clap::{Args, Parser, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
 
@@ -122,6 +123,9 @@ struct SoakArguments {
     /// queue for the CPU
     #[arg(long, requires = "migrations", default_value_t = 192, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
+    /// How connections move: Auto, Adoption or Translation
+    #[arg(long, requires = "migrations", default_value = "Auto", value_parser = move_method)]
+    method: MoveMethod,
     /// What happens when follows from this number; a random one if not given
     #[arg(long)]
     seed: Option<u64>,
@@ -202,6 +206,11 @@ struct TrackedArguments {
     /// Where tracked.json goes
     #[arg(long, default_value = "target/soak")]
     out: PathBuf,
+}
+
+/// As policies name it.
+fn move_method(name: &str) -> Result<MoveMethod, serde_json::Error> {
+    serde_json::from_value(name.into())
 }
 
 fn main() -> ExitCode {

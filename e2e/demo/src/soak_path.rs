@@ -15,7 +15,7 @@ use crate::{
     soak_report::{Before, Outcome, SoakReport},
 };
 use anyhow::{Context, Result, ensure};
-use baton_api::{MigrationMode, Policy, Protocol};
+use baton_api::{MigrationMode, MoveMethod, Policy, Protocol};
 use baton_lab::{
     FaultRates, Faults, HttpEcho, HttpRanges, LoadOptions, Pod, Progress as LoadProgress,
     REDIS_PORT, RedisCheck, Server, Side, Way, allow_files, policy,
@@ -54,9 +54,10 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
         corrupted: arguments.corrupt,
     };
     eprintln!(
-        "Soak of {} migrations, seed {seed}; of 1,000 packets at each veth in each direction {} are lost, {} held back, \
+        "Soak of {} migrations (method {:?}), seed {seed}; of 1,000 packets at each veth in each direction {} are lost, {} held back, \
          {} doubled, {} corrupted",
         grouped(wanted),
+        arguments.method,
         rates.lost,
         rates.held,
         rates.doubled,
@@ -66,7 +67,10 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     allow_files(FILES + 2 * u64::from(arguments.connections))?;
     let lab = scene::lab("soakpath", PODS)?;
     let (nginx, servers) = (scene::nginx(&lab)?, lab.in_each_pod(Pod::redis)?);
-    let baton = Baton::start(&lab, &lab.dataplane_config(policies(&nginx, &servers))?)?;
+    let baton = Baton::start(
+        &lab,
+        &lab.dataplane_config(policies(&nginx, &servers, arguments.method))?,
+    )?;
     let dataplane = &baton.dataplane;
 
     let large = connections.div_ceil(PER_LARGE);
@@ -135,6 +139,7 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
         seed,
         wanted,
         before,
+        method: arguments.method,
         connections: (2 * connections + large) as u64,
         drains,
         rates,
@@ -156,14 +161,17 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
 }
 
 /// Every request moves its connection, but a connection's first.
-fn policies(nginx: &[Server], servers: &[Server]) -> Vec<Policy> {
+fn policies(nginx: &[Server], servers: &[Server], method: MoveMethod) -> Vec<Policy> {
     let redis = Policy {
         protocol: Protocol::Resp,
         ..policy("redis", REDIS_PORT, &scene::named(servers))
     };
-    [policy("web", HTTP_PORT, &scene::named(nginx)), redis]
-        .map(|policy| moving(MigrationMode::Always, policy))
-        .to_vec()
+    let mut all = [policy("web", HTTP_PORT, &scene::named(nginx)), redis]
+        .map(|policy| moving(MigrationMode::Always, policy));
+    for policy in &mut all {
+        policy.migration.method = method;
+    }
+    all.to_vec()
 }
 
 /// Looks until it is so. A load gives up on a request after [`TIMEOUT`]; what takes longer will not

@@ -2,13 +2,16 @@
 //! verdict.
 
 use crate::bench::{counters, duration, grouped};
-use baton_api::State;
+use baton_api::{MoveMethod, State};
 use baton_lab::{Counts, FaultCounts, FaultRates, Latency, LoadReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Errors of the loads that a client sees as the end of its connection.
 const ENDS: [&str; 4] = ["reset", "closed", "connect", "io"];
+
+/// The counter of moves by translation.
+const TRANSLATIONS: &str = "openings_total{result=\"opened\"}";
 
 /// Everything that `report.json` holds.
 #[derive(Debug, Serialize)]
@@ -17,6 +20,8 @@ pub struct SoakReport {
     pub seed: u64,
     /// Migrations that were asked for.
     pub wanted: u64,
+    /// How connections moved.
+    pub method: MoveMethod,
     /// Confirmed migrations since the faults began.
     pub migrations: u64,
     /// HTTP requests that were answered right since then.
@@ -40,6 +45,8 @@ pub struct SoakReport {
     pub seconds: f64,
     /// Migrations per second.
     pub migrations_per_second: f64,
+    /// Migrations by translation, since the dataplane's start.
+    pub translations: u64,
     /// Adoption segments that had to be sent again.
     pub adoption_retries: u64,
     /// Adoptions taken back.
@@ -82,6 +89,7 @@ pub struct Before {
 pub struct Outcome<'a> {
     pub seed: u64,
     pub wanted: u64,
+    pub method: MoveMethod,
     pub before: Before,
     pub connections: u64,
     pub rates: FaultRates,
@@ -122,6 +130,7 @@ impl SoakReport {
         Self {
             seed: outcome.seed,
             wanted: outcome.wanted,
+            method: outcome.method,
             migrations,
             requests: outcome.web.requests - before.requests + large_requests,
             large_requests,
@@ -132,6 +141,7 @@ impl SoakReport {
             timeouts,
             seconds: outcome.seconds,
             migrations_per_second: migrations as f64 / outcome.seconds.max(1e-9),
+            translations: counter(TRANSLATIONS),
             adoption_retries: counter("adoption_retries_total"),
             rollbacks: counter("rollbacks_total"),
             connections: outcome.connections,
@@ -187,6 +197,15 @@ impl SoakReport {
         if self.migrations < self.wanted {
             failures.push(format!("only {} migrations", grouped(self.migrations)));
         }
+        match self.method {
+            MoveMethod::Translation if self.translations < self.migrations => {
+                failures.push(format!("only {} translations", grouped(self.translations)));
+            }
+            MoveMethod::Adoption if self.translations > 0 => {
+                failures.push(format!("{} translations", grouped(self.translations)));
+            }
+            _ => {}
+        }
         let done = self.faults_total;
         let asked = [
             ("lost", self.rates.lost, done.lost),
@@ -209,7 +228,7 @@ impl SoakReport {
             format!("p50 {p50}, p99 {p99}, max {max}")
         };
         format!(
-            "{} migrations in {:.0} s ({} a second), {} HTTP requests ({} with responses of up to 1 MB), {} redis \
+            "{} migrations ({} by translation) in {:.0} s ({} a second), {} HTTP requests ({} with responses of up to 1 MB), {} redis \
              commands, {} drains\n\
              wrong bytes {}, client-visible resets {}, timeouts {}\n\
              packets: {} lost, {} held back ({} overtook them), {} doubled, {} corrupted, of {}; {} dropped by the \
@@ -217,6 +236,7 @@ impl SoakReport {
              adoptions sent again {}, taken back {}; flows pinned {:?}, lost {:?}\n\
              HTTP: {}; redis: {}",
             grouped(self.migrations),
+            grouped(self.translations),
             self.seconds,
             grouped(self.migrations_per_second as u64),
             grouped(self.requests),

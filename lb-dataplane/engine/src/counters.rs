@@ -198,6 +198,7 @@ counters! {
     TransfersKept = "transfers_total", "result": "kept"; #[doc = "Connections that stay where they are: one of the applications would not, or host-shim could not."]
     TransfersUnanswered = "transfers_total", "result": "silence"; #[doc = "Connections of which nobody said whether they moved, and that did not."]
     TransfersFull = "transfers_total", "result": "table_full"; #[doc = "Connections that were not asked for because as many transfers as there may be are open."]
+    LegsOverUnmarked = "legs_over_unmarked_total"; #[doc = "Ends of owners at rest that nothing marks, while somebody listens: the flow gets another leg, and its client is not told."]
     ClosesBelieved = "closes_believed_total"; #[doc = "Ends of owners that were held back, and then passed on to their clients: the pod goes on without them."]
     Rescues = "rescues_total"; #[doc = "Flows whose owner was gone or overdue, and that another backend adopted."]
     AdoptionsDelayed = "adoptions_delayed_total"; #[doc = "Tries to move a flow without its request that found every adoptable backend given as many as it takes per millisecond; each is made again."]

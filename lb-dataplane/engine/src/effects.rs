@@ -14,7 +14,7 @@ use crate::{
     mutants::Mutant,
     pins::{Gone, PinReason},
     ports::Rest,
-    timing::{ADOPTION_TRIES_MAX, RST_PAUSE_MS},
+    timing::{ADOPTION_TRIES_MAX, IDLE_ENDS_MAX, RST_PAUSE_MS},
 };
 use baton_guard::{ToCome, Tracker};
 use baton_packet::Segment;
@@ -66,6 +66,7 @@ impl Engine {
             another_port,
             overdue: self.answer_due_ms(now, id) == 0,
             tries_max: ADOPTION_TRIES_MAX,
+            idle_ends_max: IDLE_ENDS_MAX,
         }
     }
 
@@ -80,6 +81,7 @@ impl Engine {
             replays_are_counted: has(Mutant::ReplayUnbounded),
             unseen_is_unacknowledged: has(Mutant::BelieveUnseen),
             unasked_is_no_answer: has(Mutant::UnaskedAnswers),
+            unmarked_end_is_the_legs: has(Mutant::BelieveUnmarked),
             ..Safeguards::ALL
         }
     }

@@ -66,6 +66,8 @@ mutants! {
     InheritWhatIsKept,
     /// A backend's end reaches the client without the question whether anybody listens.
     BelieveEveryEnd,
+    /// An end that nothing marks reaches the client if anybody listens.
+    BelieveUnmarked,
     /// Kept segments of a closed flow are never given back.
     LeakKept,
     /// The owner leg's port of a closed flow is never given back.

@@ -20,13 +20,14 @@ use crate::{
     clock::Instant,
     counters::Counter,
     events::What,
+    flow::Bits,
     handover::{End, Input, Mark, Then},
     ids::{FlowId, Leg},
     mutants::Mutant,
     pins::Lost,
     policy::Policy,
     ports::Purpose,
-    timing::PAUSE_MAX_SHIFT,
+    timing::IDLE_ENDS_MAX,
 };
 use baton_api::{BackendFailure, Protocol};
 use baton_packet::{Flags, Segment, clear_fin, take_end_mark};
@@ -141,6 +142,17 @@ impl Engine {
         owner.liveness.is_replaced_since(now, flow.moved_ms)
     }
 
+    /// Whether nothing tells the held end of a process that exits from a close that was meant. Where
+    /// only the bare rule follows responses, a close may be the end of one.
+    pub(crate) fn end_is_unmarked(&self, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        let owner = &self.backends[usize::from(flow.owner.backend)];
+        let protocol = self.policies[usize::from(flow.policy)].spec.protocol;
+        !owner.liveness.marks_ends()
+            && !flow.bits.has(Bits::CLOSER_LISTENS)
+            && protocol != Protocol::RequestResponse
+    }
+
     /// A segment from an owner whose end is held back.
     pub(crate) fn on_ended_owner(
         &mut self,
@@ -187,7 +199,7 @@ impl Engine {
 
     /// The pause before the next try.
     pub(crate) fn rescue_pause_ms(&self, id: FlowId) -> u64 {
-        1 << self.flows[id].progress.tries.min(PAUSE_MAX_SHIFT)
+        1 << self.flows[id].progress.tries.min(IDLE_ENDS_MAX)
     }
 
     /// A leg to a backend that can have one more flow now.

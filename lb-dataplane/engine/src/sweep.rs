@@ -185,6 +185,7 @@ impl Engine {
                 settled: backend
                     .liveness
                     .settles(flow.sent_us, flow.bits.has(Bits::CLOSER_LISTENS)),
+                unmarked: self.end_is_unmarked(id),
             },
         };
         match self.decide(now, id, input, None, out) {

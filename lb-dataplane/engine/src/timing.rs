@@ -39,7 +39,13 @@ pub const UNACKED_MS: u64 = 3_000;
 /// together (a scale-down), the others are known to go by then.
 pub const LAST_REPLAY_MS: u64 = 300;
 /// Longest pause between two tries of a rescue; the first is 1 ms, each next one twice as long.
+/// (Behind legs that ended unused it begins with more: [`IDLE_ENDS_MAX`].)
 pub const PAUSE_MAX_SHIFT: u8 = 5;
+/// Legs of one flow that may end one after the other without a mark and without having been sent
+/// anything, before one is taken for the server's wish: so many pods may be killed around a
+/// connection at rest, the last pause being 4 s. A server that closes whatever it accepts is asked
+/// no more than 13 times in 8 s.
+pub const IDLE_ENDS_MAX: u8 = 12;
 /// Flows that one backend is given per millisecond without a request of theirs, so that its accept
 /// queue (Linux `somaxconn` 4,096, nginx's own limit 511) never fills faster than a busy process
 /// empties it.
@@ -294,6 +300,7 @@ const _: () = {
 
     // The longest pause between two tries of a rescue is shorter than what rescue waits for.
     assert!(1 << PAUSE_MAX_SHIFT < LAST_REPLAY_MS);
+    assert!(PAUSE_MAX_SHIFT <= IDLE_ENDS_MAX && 1 << IDLE_ENDS_MAX < RESCUE_MS);
     assert!(LAST_REPLAY_MS < UNACKED_MS && UNACKED_MS < RESCUE_MS);
 
     // Three probes may be lost before a pod is not ready any more, and one before it is asked for a

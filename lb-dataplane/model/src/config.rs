@@ -114,6 +114,8 @@ pub struct Config {
     pub moves: u8,
     /// Adoption tries (six in the engine).
     pub tries_max: u8,
+    /// Unmarked ends in a row of legs that were sent nothing (twelve in the engine).
+    pub idle_ends_max: u8,
     /// Legs in all; rescue finds nobody once they are used up.
     pub legs_max: u8,
     /// What the network may do.
@@ -142,6 +144,7 @@ impl Config {
             unlike: [false; PODS_MAX],
             moves: 1,
             tries_max: 3,
+            idle_ends_max: 1,
             legs_max: 4,
             network,
             faults: Faults {

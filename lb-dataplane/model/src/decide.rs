@@ -87,6 +87,7 @@ impl Run<'_> {
             another_port: self.world.legs > 0,
             overdue: self.overdue,
             tries_max: self.config.tries_max,
+            idle_ends_max: self.config.idle_ends_max,
         }
     }
 

@@ -53,7 +53,8 @@
 //!   HTTP/1 guard; a gap in it pins.
 //! - A SYN question is answered with what is true at that moment. Several processes of one pod
 //!   dying one after another are not modelled; a process started again is known to be another one,
-//!   as its adopter tells. (Without an adopter it is not: such an end passes for a close.)
+//!   as its adopter tells. (Without an adopter it is not.) One idle leg that ends unused is no close
+//!   yet; the engine lets twelve pass.
 //!
 //! # Running it
 //! `cargo test --profile ci -p baton-model -- --nocapture` prints the unique states of each

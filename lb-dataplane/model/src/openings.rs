@@ -47,6 +47,17 @@ pub fn safety() -> Vec<Config> {
         forever("opened: killed", ALL, killed),
         forever("opened: closed", ALL, closed),
         forever("opened: killed and started again", ALL, restarted),
+        Config {
+            requests: 0,
+            ..forever(
+                "opened: no request, killed and started again, closed",
+                ALL,
+                Faults {
+                    closes: 1,
+                    ..restarted
+                },
+            )
+        },
         forever(
             "opened: a handshake given up, a full queue",
             ALL,

@@ -95,9 +95,12 @@ impl Run<'_> {
     pub fn listens(&mut self, pod: u8) {
         self.backend_is_up(pod);
         if self.holds(pod) {
+            let unmarked = self.config.opened[usize::from(pod)];
             self.decide(Input::PodLives {
-                replaced: self.world.pods[usize::from(pod)].died,
+                // Its adopter tells, if it has one.
+                replaced: self.world.pods[usize::from(pod)].died && !unmarked,
                 settled: true,
+                unmarked,
             });
         }
     }

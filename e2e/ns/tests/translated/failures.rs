@@ -1,7 +1,7 @@
 //! Pods without host-shim that are killed, restarted and drained: nobody marks their ends, and
-//! connections go on elsewhere by translation.
+//! connections go on elsewhere by translation. No client notices.
 
-use super::{nothing_was_reset, only_believed_closes, start_alone, translations, wait_up};
+use super::{nobody_noticed, nothing_was_reset, start_alone, translations, wait_up};
 use crate::{answered, more, rescue::kills};
 use anyhow::{Result, ensure};
 use baton_api::{Drain, Micros, Migration, Protocol};
@@ -51,15 +51,16 @@ fn pods_without_shim_are_killed_and_restarted_in_turn() -> Result<()> {
     let (report, _) = load.stop()?;
     let figures = scene.nothing_lost(0)?;
     eprintln!(
-        "{} requests, {:?}, {} rescued, {} replayed, {} translations, {:?}",
+        "{} requests, {:?}, {} rescued, {} replayed, {} ends were those of legs, {} translations, {:?}",
         report.requests,
         report.errors,
         figures.rescues_total,
         figures.replays_total,
+        scene.counter("legs_over_unmarked_total")?,
         translations(&scene)?,
         report.latency
     );
-    only_believed_closes(&scene, &report)?;
+    nobody_noticed(&scene, &report)?;
     ensure!(figures.rescues_total >= kills as u64, "{figures:?}");
     Ok(())
 }
@@ -90,7 +91,7 @@ fn redis_without_shim_is_killed_while_commands_move() -> Result<()> {
         wait_up(&scene, REDIS_POLICY, &name)?;
     }
     let report = scene.explained(RedisCheck::finish(load))?;
-    only_believed_closes(&scene, &report)?;
+    nobody_noticed(&scene, &report)?;
     let figures = scene.nothing_lost(REDIS_POLICY)?;
     eprintln!(
         "{:?}, {} rescued, {} replayed",
@@ -101,9 +102,9 @@ fn redis_without_shim_is_killed_while_commands_move() -> Result<()> {
 }
 
 /// Nothing marks the ends of a process that dies: each of its connections at rest goes on
-/// elsewhere, or is closed in order if its listener outlives it by a moment.
+/// elsewhere, also where its listener outlives it by a moment.
 #[test]
-fn idle_connections_of_a_pod_without_shim_go_on_or_are_closed_in_order() -> Result<()> {
+fn idle_connections_of_a_pod_without_shim_go_on_elsewhere() -> Result<()> {
     let mut scene = Scene::with_pods("translateidle", 2)?;
     let mut servers = scene.lab.in_each_pod(|pod| pod.node(NODE_PORT))?;
     let backends: Vec<_> = servers.iter().map(Server::named).collect();
@@ -119,22 +120,18 @@ fn idle_connections_of_a_pod_without_shim_go_on_or_are_closed_in_order() -> Resu
     scene.config.policies[0].backends[1].weight = 1;
     scene.reconfigure()?;
     servers[0].process.crash()?;
-    let settled = until("all elsewhere or closed", || {
+    let settled = until("all elsewhere", || {
         let rescued = scene.policy(0)?.rescues_total;
-        let believed = scene.counter("closes_believed_total")?;
-        let all = rescued + believed == IDLE as u64;
-        ensure!(all, "{rescued} rescued, {believed} believed");
-        Ok((rescued, believed))
+        let there = scene.backend(0, "pod-b")?.flows;
+        let all = rescued >= IDLE as u64 && there == IDLE as u64;
+        ensure!(all, "{rescued} rescued, {there} at pod-b");
+        Ok(())
     });
-    let (rescued, believed) = scene.explained(settled)?;
-    let (ended, round) = (idle.ended(), idle.round());
-    eprintln!("{rescued} rescued, {ended:?}");
-    let closed = ended.get("closed").copied().unwrap_or_default();
-    let in_order = ended.len() <= 1 && closed == believed;
-    ensure!(in_order, "{ended:?}, {believed} believed");
-    ensure!(round.right == rescued, "{round:?}, {rescued} rescued");
+    scene.explained(settled)?;
+    let round = right(&scene, &mut idle)?;
     let elsewhere = round.per_pod.keys().all(|pod| pod == "pod-b");
     ensure!(elsewhere, "{:?}", round.per_pod);
+    ensure!(scene.counter("closes_believed_total")? == 0);
     nothing_was_reset(&scene)
 }
 

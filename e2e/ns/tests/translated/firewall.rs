@@ -2,7 +2,7 @@
 //! whose SYN it has not seen: probes and adoptions meet silence there, and connections move by
 //! translation without being told.
 
-use super::{nothing_was_reset, only_believed_closes, translations, wait_up};
+use super::{nobody_noticed, nothing_was_reset, translations, wait_up};
 use crate::{more, no_error, none_waited};
 use anyhow::{Result, ensure};
 use baton_lab::{HttpEcho, Tracker};
@@ -79,7 +79,7 @@ fn a_pod_behind_such_a_firewall_is_killed_and_comes_back() -> Result<()> {
         more(&load, 2_000)?;
     }
     let (report, _) = load.stop()?;
-    only_believed_closes(&scene, &report)?;
+    nobody_noticed(&scene, &report)?;
     let rescued = scene.policy(0)?.rescues_total;
     eprintln!("{rescued} rescued, {:?}", report.latency);
     ensure!(rescued > 0, "nothing was rescued");

@@ -39,11 +39,10 @@
 //!   second, none in 200; but where the second was counted from the first report instead of from
 //!   the end, one on a slow machine. A close with `Connection: close`, a body that ends with the
 //!   connection, a pinned flow: these pass at once.
-//! - **Without marks an end is believed while anybody listens** (a pod without adopter, more than
-//!   128 sockets on one port), and `status` says that ends are not marked. What it costs:
-//!   connections of a killed server whose last process still listens. Rejected: five rules by time
-//!   (an answer 3 ms later, bursts of three ends, 50 ms, nine tenths of a pod's flows); each failed
-//!   on a busy machine, and all of them served pods that no shipped adopter is in.
+//! - **Without marks** (a pod without adopter, more than 128 sockets on one port) **no answer says
+//!   whether an end was meant**, and `status` says that ends are not marked: what comes of one is
+//!   decided in `handover/ending.rs`. Rejected: five rules by time (an answer 3 ms later, bursts of
+//!   three ends, 50 ms, nine tenths of a pod's flows); each failed on a busy machine.
 //! - **A pod that says nothing is probed** after 250 ms with requests outstanding, or when its
 //!   adopter's answers stop (2.2 s), and is down after three probes without an answer (140 ms).
 //!   A frozen process is not silent, its kernel answers: `responseTimeout` is for it.

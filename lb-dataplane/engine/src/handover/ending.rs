@@ -11,6 +11,16 @@
 //!   over: Linux sends it where a server closes with unread bytes (`tcp_close`), as at a keep-alive
 //!   time-out that crosses a request, and acknowledges those, too. A part of a request whose pod
 //!   died goes to another pod like a whole one: nobody meant that.
+//! - **An end at rest that nothing marks says that the leg is over, and nothing of the connection**:
+//!   the flow gets another leg, its own pod's included. While a killed server exits, its connections
+//!   close before its listener, and at that moment nothing tells this from an idle time-out; with
+//!   the answer to a SYN for evidence, 40 kills of nginx under 64 busy connections had closed 49 to
+//!   70 at rest. Legs that end without having been sent anything are counted, and each is waited for
+//!   twice as long as the one before, so that a server that closes whatever it accepts costs little;
+//!   the end behind [`crate::timing::IDLE_ENDS_MAX`] of them in a row is believed. Rejected:
+//!   believing the second one: a connection at rest that one kill had moved was closed by the next
+//!   one as before. Where only the bare rule follows responses (`RequestResponse`) a close may be
+//!   the end of one, and is believed.
 
 use super::{Deciding, Effect, End, Mark, Safeguards, Then};
 use crate::{
@@ -133,18 +143,42 @@ impl Deciding<'_> {
     }
 
     /// Somebody listens in the owner's pod.
-    pub(super) fn pod_lives(&mut self, replaced: bool, settled: bool) {
+    pub(super) fn pod_lives(&mut self, replaced: bool, settled: bool, unmarked: bool) {
         if self.view.state != State::OwnerFinPending {
             return self.then(Then::Stays);
         }
         if replaced {
             self.owner_gone();
-        } else if settled {
+        } else if !settled {
+            self.then(Then::Stays);
+        } else if !(unmarked && self.only_leg_is_over()) {
             self.count(Counter::ClosesBelieved);
             self.close_stands();
-        } else {
-            self.then(Then::Stays);
         }
+    }
+
+    /// The flow gets another leg, unless too many in a row ended without having been sent anything.
+    /// Each of these waits twice as long for the next one, if no request of the client comes.
+    fn only_leg_is_over(&mut self) -> bool {
+        let numbers = &self.view.numbers;
+        let unasked = numbers.boundary == numbers.client_next;
+        let ends = if unasked {
+            self.view.progress.idle_ends + 1
+        } else {
+            0
+        };
+        if ends > self.view.idle_ends_max || !self.safe.unmarked_end_is_the_legs {
+            return false;
+        }
+        self.count(Counter::LegsOverUnmarked);
+        self.strand(Gone::of_end(self.view.progress.is(Mark::OwnerFin)));
+        self.progress().idle_ends = ends;
+        if unasked {
+            self.progress().tries = ends;
+        } else {
+            self.with(Effect::TryRescue);
+        }
+        true
     }
 
     /// The pod lives, or nobody follows it: the end was meant.

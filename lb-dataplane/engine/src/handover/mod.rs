@@ -74,7 +74,11 @@ pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
             rescues,
             rescuable,
         } => it.owner_ended(end, gone, rescues, rescuable),
-        Input::PodLives { replaced, settled } => it.pod_lives(replaced, settled),
+        Input::PodLives {
+            replaced,
+            settled,
+            unmarked,
+        } => it.pod_lives(replaced, settled, unmarked),
         Input::PodGone { silent, rescuable } => it.pod_gone(silent, rescuable),
         Input::CloseStands => it.close_stands(),
         Input::RequestAtDead => it.strand(Gone::of_end(view.progress.is(Mark::OwnerFin))),

@@ -26,6 +26,8 @@ pub struct Progress {
     /// How often the outstanding request was given to another pod although one may have executed
     /// it.
     pub replays: u8,
+    /// Legs one after the other that ended without a mark and had been sent nothing.
+    pub idle_ends: u8,
     /// A bit for each [`Mark`].
     marks: u16,
 }
@@ -195,6 +197,8 @@ pub struct View {
     pub overdue: bool,
     /// Tries of one adoption; [`crate::timing::ADOPTION_TRIES_MAX`] but in the model.
     pub tries_max: u8,
+    /// Such ends in a row until one is believed; [`crate::timing::IDLE_ENDS_MAX`] but in the model.
+    pub idle_ends_max: u8,
 }
 
 impl View {
@@ -262,6 +266,8 @@ pub struct Safeguards {
     pub given_up_is_no_close: bool,
     /// What a pod says on another flow's former leg before it has the request is no answer.
     pub unasked_is_no_answer: bool,
+    /// An end that nothing marks says that the leg is over, and nothing of the connection.
+    pub unmarked_end_is_the_legs: bool,
 }
 
 impl Safeguards {
@@ -283,6 +289,7 @@ impl Safeguards {
         syn_ack_is_no_answer: true,
         given_up_is_no_close: true,
         unasked_is_no_answer: true,
+        unmarked_end_is_the_legs: true,
     };
 }
 
@@ -414,6 +421,9 @@ pub enum Input {
         replaced: bool,
         /// The answer is late enough for the end to stand.
         settled: bool,
+        /// Nothing tells the end of a process that exits from a close that was meant, and the
+        /// protocol tells where responses end.
+        unmarked: bool,
     },
     /// Nobody does.
     PodGone {

@@ -1,6 +1,6 @@
 //! One client connection as both ends see it, and the segments that they send.
 
-use super::{Dest, OUR_MAC, ROUTER_MAC, Sent, World, frontend, pod, pod_mac, wire};
+use super::{Dest, End, OUR_MAC, ROUTER_MAC, Sent, World, frontend, pod, pod_mac, wire};
 use baton_packet::{Adoption, Flags, MessageKind};
 use std::net::SocketAddr;
 use wire::Wire;
@@ -341,11 +341,10 @@ impl World {
         message
     }
 
-    /// The pod closes and lives: its FIN is held until its kernel says that somebody listens, then
-    /// the client gets one of Baton's making with the same number.
+    /// A process of the pod that listens closes: its FIN is held until its kernel says that somebody
+    /// listens, then the client gets one of Baton's making with the same number.
     pub fn pod_closes(&mut self, c: &mut Conn) -> Sent {
-        let wire = self.pod_wire(c, FIN_ACK, &[]);
-        assert!(self.inject(&wire.build()).is_empty(), "held");
+        assert!(self.ends_listening(c, End::Fin).is_empty(), "held");
         self.assert_state(c, "OwnerFinPending");
         let sent = one(self.run_ms(5));
         assert_eq!(sent.to, Dest::Client);

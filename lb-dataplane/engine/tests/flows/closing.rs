@@ -1,6 +1,6 @@
 //! How flows end: FIN, RST, time-outs, and segments of no flow.
 
-use crate::common::{Conn, Dest, World, answer, conn::*};
+use crate::common::{Conn, Dest, End, World, answer, conn::*};
 use baton_api::{Micros, Protocol};
 use baton_engine::{Counter, DropReason, Verdict};
 use baton_packet::{Flags, Reason};
@@ -117,7 +117,7 @@ fn only_an_exact_reset_ends_a_flow() {
                     w.forwarded_to_client(&c, &wire);
                 } else {
                     // Held until the pod's kernel says that somebody listens.
-                    assert!(w.inject(&wire.build()).is_empty());
+                    assert!(w.ends_listening(&c, End::Rst).is_empty());
                     w.assert_state(&c, "OwnerFinPending");
                     let rst = one(w.run_ms(5));
                     assert_eq!((rst.to, rst.is(RST_ACK)), (Dest::Client, true));

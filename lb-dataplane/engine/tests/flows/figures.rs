@@ -233,7 +233,7 @@ fn a_living_backends_reset_is_its_own_and_a_dead_ones_a_loss() {
 fn a_reset_that_was_held_and_stands_is_the_backends_own() {
     let mut w = World::new(2);
     let c = w.idle(1);
-    assert!(w.ends(&c, End::Rst).is_empty(), "held");
+    assert!(w.ends_listening(&c, End::Rst).is_empty(), "held");
     let rst = one(w.run_ms(5));
     assert!(rst.segment.flags.has(Flags::RST));
     assert_eq!(resets(&w), [("backend", 1)]);

@@ -4,7 +4,7 @@
 use crate::common::{Conn, End, Listener, Sent, World, conn::*, key, policy, settings, wire::Wire};
 use baton_api::{BackendFailure, Micros, Protocol};
 use baton_engine::{Counter, Lost};
-use baton_packet::{AdoptionKey, Flags, Reason};
+use baton_packet::{AdoptionKey, EndMark, Flags, Reason};
 
 /// The question that the engine sends now, unanswered; `None` if it sends none.
 fn question(w: &mut World) -> Option<Sent> {
@@ -16,7 +16,7 @@ fn question(w: &mut World) -> Option<Sent> {
 /// A flow whose owner's end is held, and the question about it, which nobody answered yet.
 fn asked(w: &mut World) -> (Conn, Sent) {
     let c = w.idle(1);
-    let mut buffer = w.pod_wire(&c, FIN_ACK, &[]).build();
+    let mut buffer = w.marked_end(&c, End::Fin, EndMark::Listening);
     let len = buffer.len();
     let _ = w.engine.frame(w.now, &mut buffer, len, &mut w.out);
     let question = one(w.out.take().iter().map(|f| w.check(f)).collect());

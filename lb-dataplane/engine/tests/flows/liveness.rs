@@ -1,9 +1,9 @@
 //! Whether an end was meant: one question to the pod's kernel for all its flows, and what the
 //! answer, or none, comes to.
 
-use crate::common::{Conn, Dest, End, Listener, World, conn::*, policy, settings};
+use crate::common::{Conn, Dest, End, Listener, Sent, World, conn::*, policy, settings};
 use baton_api::Protocol;
-use baton_engine::{Counter, Lost};
+use baton_engine::{Counter, Lost, timing::IDLE_ENDS_MAX};
 use baton_packet::Flags;
 
 fn many(pods: usize) -> World {
@@ -36,7 +36,7 @@ fn a_close_of_a_pod_that_lives_reaches_the_client_unharmed_and_soon() {
 fn a_reset_of_a_pod_that_lives_reaches_the_client() {
     let mut w = World::new(2);
     let c = w.idle(1);
-    assert!(w.ends(&c, End::Rst).is_empty());
+    assert!(w.ends_listening(&c, End::Rst).is_empty());
     let rst = one(w.run_ms(5));
     assert_eq!((rst.to, rst.segment.seq.0), (Dest::Client, c.server));
     assert!(rst.is(RST_ACK));
@@ -71,16 +71,96 @@ fn connection_close_passes_at_once() {
     assert!(w.asked.is_empty());
 }
 
-/// Nothing tells a close that was meant from a death there but whether somebody listens: what it
-/// costs where the last process of a dying server still does is the connection.
+/// Nothing tells a close that was meant from a death there: the flow gets another leg, whoever
+/// listens.
 #[test]
-fn without_an_adopter_that_tells_of_the_listener_an_answer_makes_an_end_stand() {
+fn an_end_that_nothing_marks_is_the_legs_alone() {
+    for how in End::BOTH {
+        for v6 in [false, true] {
+            let mut w = World::new(2);
+            let mut c = w.idle_as(Conn::of(1, v6));
+            let first = c.pod;
+            assert!(w.ends(&c, how).is_empty(), "asked first");
+            assert_eq!(w.count(Counter::LivenessProbesAnswered), 1);
+            let sent = w.run_ms(1);
+            w.rescued(&mut c, &sent);
+            assert_ne!(c.pod, first);
+            w.exchange_anywhere(&mut c);
+            assert_eq!(w.count(Counter::LegsOverUnmarked), 1);
+            assert_eq!(w.count(Counter::ClosesBelieved), 0);
+            assert_eq!(w.count(Counter::BackendsWithoutListener), 0);
+        }
+    }
+}
+
+/// Before its first request, and with a single pod, which still listens.
+#[test]
+fn a_leg_of_the_same_pod_takes_the_place_of_one_that_ended() {
+    let mut w = World::new(1);
+    let mut c = w.open(1);
+    assert!(w.ends(&c, End::Fin).is_empty(), "asked first");
+    let sent = w.until_adoption(3);
+    w.rescued(&mut c, &sent);
+    w.exchange_anywhere(&mut c);
+    assert_eq!(w.count(Counter::ClosesBelieved), 0);
+}
+
+/// A server that closes whatever it accepts, or whose time for idle connections is over again and
+/// again.
+#[test]
+fn one_of_many_idle_legs_in_a_row_that_end_is_believed() {
     for how in End::BOTH {
         let mut w = World::new(2);
+        let mut c = w.idle(1);
+        for ends in 0..=u64::from(IDLE_ENDS_MAX) {
+            assert!(w.ends(&c, how).is_empty(), "asked first");
+            if ends > 0 {
+                // Twice as long each time.
+                let sent = w.run_ms((1 << ends) - 1);
+                assert!(!sent.iter().any(Sent::is_adoption), "{ends}");
+            }
+            let sent = w.until_adoption(3);
+            w.rescued(&mut c, &sent);
+        }
+        assert_eq!(w.count(Counter::LegsOverUnmarked), 13);
+        assert!(w.ends(&c, how).is_empty(), "asked first");
+        assert!(one(w.run_ms(1)).is(how.flags()));
+        assert_eq!(w.count(Counter::ClosesBelieved), 1);
+        assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
+    }
+}
+
+#[test]
+fn a_request_needs_not_wait_for_the_pause_and_begins_the_count_anew() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    for _ in 0..8 {
+        assert!(w.ends(&c, End::Fin).is_empty(), "asked first");
+        let sent = w.until_adoption(200);
+        w.rescued(&mut c, &sent);
+    }
+    w.ends(&c, End::Fin);
+    w.run_ms(1);
+    w.assert_state(&c, "Orphan");
+    let boundary = c.seq;
+    let sent = w.data(&mut c, GET);
+    assert_eq!(one(w.adopted_from(&mut c, &sent, boundary)).data(), GET);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.ends(&c, End::Fin);
+    let sent = w.run_ms(1);
+    w.rescued(&mut c, &sent);
+    assert_eq!(w.count(Counter::ClosesBelieved), 0);
+}
+
+/// A close may be the end of a response that nothing else tells of.
+#[test]
+fn under_the_bare_rule_a_close_without_a_mark_is_a_close() {
+    for how in End::BOTH {
+        let mut w = World::of(2, |p| p.protocol = Protocol::RequestResponse);
         let c = w.idle(1);
         assert!(w.ends(&c, how).is_empty(), "asked first");
-        assert_eq!(w.count(Counter::LivenessProbesAnswered), 1);
-        assert!(one(w.poll()).is(how.flags()));
+        assert!(one(w.run_ms(1)).is(how.flags()));
         assert_eq!(w.count(Counter::ClosesBelieved), 1);
         w.stops(c.pod);
         w.run_ms(100);
@@ -132,7 +212,7 @@ fn closes_that_come_all_the_time_stand_all_the_same() {
         }
         let (mut fins, mut ended) = (0, Vec::new());
         for c in &flows {
-            let sent = w.ends(c, End::Fin);
+            let sent = w.ends_listening(c, End::Fin);
             fins += World::to_client(&sent).len();
             ended.push((w.now.ms(), c));
             let sent = w.run_ms(every_ms);
@@ -181,7 +261,7 @@ fn a_listener_that_is_too_busy_to_answer_is_no_death() {
         .find(|o| o.pod == c.pod)
         .expect("a second flow of the pod");
     w.listeners[c.pod] = Listener::Silent;
-    w.ends(&c, End::Fin);
+    w.ends_listening(&c, End::Fin);
     let mut fins = Vec::new();
     for _ in 0..700 {
         fins.extend(w.run_ms(1));

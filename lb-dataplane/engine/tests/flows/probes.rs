@@ -33,7 +33,7 @@ fn silent() -> World {
 
 /// These pods' adopters tell nothing of a listener.
 const UNMARKED: &str =
-    "ready, but ends are not marked: a server's close is believed if anybody listens";
+    "ready, but ends are not marked: connections at rest outlive their server's close";
 
 #[test]
 fn no_flow_moves_to_a_pod_that_never_said_ready() {

@@ -4,13 +4,16 @@
 use crate::{
     common::{
         Conn, Dest, End, Sent, World, answer, answer_from, answer_with, conn::*, key, pod, policy,
-        settings,
+        settings, wire::tcp,
     },
     drain::{drain, flows_of_one, waiting},
 };
 use baton_api::{MigrationMode, Policy, Protocol};
 use baton_engine::{Counter, Lost, Migrate, Settings};
-use baton_packet::{AdoptionKey, Destination, Flags, ListenerReport, MessageKind, Reason, Which};
+use baton_packet::{
+    AdoptionKey, Destination, EndMark, Flags, ListenerReport, MessageKind, Reason, Which,
+    put_end_mark,
+};
 
 const ACK: Flags = Flags::ACK;
 
@@ -590,8 +593,10 @@ fn a_flow_whose_server_has_closed_its_direction_is_not_asked_for() {
     let mut w = world();
     let mut c = w.idle(1);
     w.stays(&mut c, GET);
-    let fin = w.pod_wire(&c, FIN_ACK, OK);
-    let _ = w.inject(&fin.build());
+    let mut fin = w.pod_wire(&c, FIN_ACK, OK).build();
+    let segment = tcp(&fin);
+    assert!(put_end_mark(&mut fin, &segment, EndMark::Listening));
+    let _ = w.inject(&fin);
     drain(&mut w, c.pod);
     assert!(transfers(&w.run_ms(1_000)).is_empty());
     assert_eq!(w.state(&c).as_deref(), Some("ServerFin"));

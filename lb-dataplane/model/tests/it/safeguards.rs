@@ -228,6 +228,20 @@ fn a_handshake_that_is_given_up_is_taken_for_a_close() {
 }
 
 #[test]
+fn an_unmarked_end_that_is_believed_may_be_that_of_a_process_that_was_started_again() {
+    let config = Config {
+        requests: 0,
+        ..opened(Faults {
+            crashes: 1,
+            restarts: 1,
+            ..NONE
+        })
+    };
+    let without = |s: &mut Safeguards| s.handover.unmarked_end_is_the_legs = false;
+    bites(config, without, "a counted reason holds");
+}
+
+#[test]
 fn a_request_that_was_read_is_not_let_go_of() {
     let config = config(Faults {
         releases: 1,

@@ -147,8 +147,9 @@ impl World {
 
     /// Whether another process listened before the end of the old one's connection could be judged.
     pub(super) fn restarted_soon(&self, end: &OwnerEnd) -> bool {
-        if self.scenario.exit_marks[end.pod] && self.scenario.adopts[end.pod] {
-            // Its end is marked, and the next one's listener is another.
+        if self.scenario.policy.protocol != Protocol::RequestResponse {
+            // Its end is marked, and the next one's listener is another; or it is taken for the end
+            // of the leg alone.
             return false;
         }
         let before = end.at + RESTART_UNSEEN;
