@@ -238,18 +238,11 @@ impl Scene {
 
     /// What the second pod sends is lost on the way.
     pub fn lose(&self, lost: bool) {
-        let what = if lost { "replace" } else { "del" };
         self.pods[1].run(|| {
-            ip(&format!(
-                "neigh {what} 10.9.0.1 dev eth0 {}",
-                if lost {
-                    "lladdr 02:00:00:00:00:01 nud permanent"
-                } else {
-                    ""
-                }
-            )
-            .trim_end()
-            .to_owned());
+            ip(match lost {
+                true => "neigh replace 10.9.0.1 dev eth0 lladdr 02:00:00:00:00:01 nud permanent",
+                false => "neigh del 10.9.0.1 dev eth0",
+            });
         });
     }
 
