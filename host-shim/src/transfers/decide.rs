@@ -89,6 +89,21 @@ impl Step {
         Self::Go,
     ];
 
+    /// For people: "no time is left to ...".
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Freeze => "freeze it",
+            Self::Export => "export it",
+            Self::Restore => "restore it",
+            Self::Send => "send it to the other node",
+            Self::Remember => "remember that it moved",
+            Self::Drop => "end the old socket",
+            Self::Speak => "have the new one talk",
+            Self::Give => "give it to the other application",
+            Self::Go => "have the other node's talk",
+        }
+    }
+
     pub fn all(to: LinkId) -> &'static [Self] {
         if to == FAR { &Self::FAR } else { &Self::HERE }
     }

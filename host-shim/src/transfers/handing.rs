@@ -15,6 +15,7 @@ use super::{
 };
 use baton_adopter::Transfer;
 use baton_sdk::wire::{Message, reason};
+use baton_tcp_repair::encode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::VecDeque,
@@ -360,14 +361,18 @@ impl Serving<'_> {
             return None;
         };
         if step <= Step::Remember && Instant::now() >= open.deadline {
+            // What was done before took the time, not whoever is asked next.
+            open.why = format!("no time is left to {}", step.words());
             return Some(Event::LeaseOver);
         }
         let moving = open.moving.as_mut()?;
         let result = match step {
             Step::Send => {
-                let (id, bytes) = (far, moving.take_record());
-                let channel = open.to.channel()?;
-                let record = ToShim::Record { id, bytes };
+                let (channel, exported) = (open.to.channel()?, moving.exported.take()?);
+                let record = ToShim::Record {
+                    id: far,
+                    bytes: encode(&exported).into(),
+                };
                 if record.bytes() <= MESSAGE_BYTES_MAX {
                     self.tell(channel, record);
                     // Done when it is answered.

@@ -3,7 +3,7 @@
 
 use super::{Place, decide::Step};
 use baton_adopter::{OpenNetns, Transfer, netns_cookie};
-use baton_tcp_repair::{Connection, Frozen, Restoring, Warm, decode, encode};
+use baton_tcp_repair::{Connection, Frozen, Restoring, Warm};
 use nix::ifaddrs::getifaddrs;
 use rustix::{
     net::{getpeername, getsockname, ipproto, sockopt},
@@ -154,8 +154,8 @@ pub struct Moving {
     pub out: OwnedFd,
     frozen: Option<Frozen>,
     since: Instant,
-    /// What could go over a network.
-    record: Vec<u8>,
+    /// What was exported, with the ends that it will have.
+    pub exported: Option<Connection>,
     /// Number of the next byte that the old socket would have sent.
     pub written_to: u32,
     /// Its new socket, if that is on this node.
@@ -180,7 +180,7 @@ impl Moving {
             out,
             frozen: None,
             since: Instant::now(),
-            record: Vec::new(),
+            exported: None,
             written_to: 0,
             arriving: Arriving::default(),
         }
@@ -189,11 +189,6 @@ impl Moving {
     /// For how long it has stood still.
     pub fn stood(&self) -> Duration {
         self.since.elapsed()
-    }
-
-    /// What another node restores it from.
-    pub fn take_record(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.record)
     }
 
     /// Those steps that are the kernel's alone. `home`: the calling thread's namespace.
@@ -215,12 +210,12 @@ impl Moving {
                 let connection = moved_to(frozen.export().map_err(words)?, destination.ends());
                 let queued = u32::try_from(connection.unacknowledged.len()).map_err(words)?;
                 self.written_to = connection.acknowledged_to.wrapping_add(queued);
-                self.record = encode(&connection);
+                self.exported = Some(connection);
             }
             Step::Restore => {
-                let record = std::mem::take(&mut self.record);
+                let connection = self.exported.take().ok_or("not exported")?;
                 let target = destination.here().ok_or("not on this node")?;
-                self.arriving.restore(&record, target, home, warm)?;
+                self.arriving.restore(&connection, target, home, warm)?;
             }
             Step::Drop => {
                 let frozen = self.frozen.take().ok_or("not frozen")?;
@@ -247,17 +242,16 @@ impl Arriving {
     /// Puts a connection into a socket that says nothing yet, if it is the one of these ends.
     pub fn restore(
         &mut self,
-        record: &[u8],
+        connection: &Connection,
         target: &Target,
         home: BorrowedFd<'_>,
         warm: &dyn Warm,
     ) -> Result<(), String> {
-        let connection = decode(record).map_err(words)?;
         let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
         if (plain(connection.local), plain(connection.remote)) != (target.local, target.remote) {
             return Err("the connection has other ends than were offered".into());
         }
-        let restored = visit(&target.open, home, || Restoring::new(&connection, warm));
+        let restored = visit(&target.open, home, || Restoring::new(connection, warm));
         self.restoring = Some(restored.map_err(words)?.map_err(words)?);
         Ok(())
     }

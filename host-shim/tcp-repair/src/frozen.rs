@@ -312,7 +312,8 @@ impl Frozen {
                 .checked_sub(bytes as usize)
                 .ok_or(ExportError::Changed)?;
         }
-        Ok(copy.split_off(more))
+        copy.drain(..more);
+        Ok(copy)
     }
 
     /// Another socket has the connection, or will: this one ends. Nothing is sent; the application

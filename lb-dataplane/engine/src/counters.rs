@@ -223,6 +223,7 @@ counters! {
     ProbesReady = "probes_total", "result": "ready"; #[doc = "Probes answered with Ready."]
     ProbesRefused = "probes_total", "result": "refused"; #[doc = "Probes answered with a reason against."]
     ProbesReset = "probes_total", "result": "no_adopter"; #[doc = "Probes that drew a bare RST: no adopter there."]
+    LoadProbesPaced = "load_probes_paced_total"; #[doc = "Probes for a load report after which the next one waits longer than 10 ms, as a worker sends so many in a second at most."]
     BeyondWindow = "segments_beyond_window_total"; #[doc = "Segments beyond the largest possible window: forwarded, nothing learned from them."]
     IcmpTranslated = "icmp_translated_total"; #[doc = "ICMP errors passed to the other leg."]
     OptionsStripped = "options_stripped_total"; #[doc = "Client segments that lost MPTCP, TFO, accurate ECN or experimental options."]

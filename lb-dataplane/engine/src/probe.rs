@@ -125,8 +125,12 @@ impl Engine {
     /// What was found of a backend's adopter.
     pub(crate) fn adopter_is(&mut self, now: Instant, index: u16, finding: Finding) {
         let ready_due_ms = self.ready_due_ms(now, index);
-        let adopter = &mut self.backends[usize::from(index)].adopter;
-        adopter.found(now, finding, ready_due_ms);
+        let backend = &mut self.backends[usize::from(index)];
+        backend.adopter.found(now, finding, ready_due_ms);
+        if backend.telemetry.is_wanted(now) && self.load_pause_ms() > LOAD_PROBE_MS {
+            self.counters.add(Counter::LoadProbesPaced);
+        }
+        let adopter = &self.backends[usize::from(index)].adopter;
         self.probes.by(adopter.due_ms);
     }
 
@@ -136,10 +140,15 @@ impl Engine {
         if !self.backends[usize::from(index)].telemetry.is_wanted(now) {
             return now.ms() + PROBE_READY_MS;
         }
+        let pause_ms = self.load_pause_ms();
+        (now.ms() / pause_ms + 1) * pause_ms
+    }
+
+    /// Between two probes of one backend of which a load report is wanted.
+    fn load_pause_ms(&self) -> u64 {
         let paced_ms = u64::from(self.load_wanted.0) * 1_000 / LOAD_PROBES_PER_SECOND_MAX;
         let looks_ms = self.backends.len() as u64 / LOAD_BACKENDS_PER_MS;
-        let pause_ms = paced_ms.max(looks_ms).clamp(LOAD_PROBE_MS, PROBE_READY_MS);
-        (now.ms() / pause_ms + 1) * pause_ms
+        paced_ms.max(looks_ms).clamp(LOAD_PROBE_MS, PROBE_READY_MS)
     }
 
     /// A backend whose load policies go by is not asked a second later only.

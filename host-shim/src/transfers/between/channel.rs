@@ -8,6 +8,7 @@ use super::{
     wire::{Malformed, Message, VERSION},
 };
 use crate::transfers::decide::Ended;
+use bytes::{Buf, BytesMut};
 use rustix::{
     io::{Errno, read, write},
     net::{
@@ -144,7 +145,8 @@ impl Channel {
     }
 
     fn send(&mut self, message: &Message) -> Result<(), Cut> {
-        if !self.session.say(&message.encode()) {
+        let (head, rest) = message.encode();
+        if !self.session.say(&head, rest) {
             return Err(Cut::Malformed);
         }
         self.flush()
@@ -160,25 +162,19 @@ impl Channel {
 
     /// Sends as much as there is room for.
     pub fn flush(&mut self) -> Result<(), Cut> {
-        let mut sent = 0;
-        let result = loop {
-            match self.session.out.get(sent..) {
-                None | Some([]) => break Ok(()),
-                Some(rest) => match write(&self.socket, rest) {
-                    Ok(0) => break Err(Cut::Ended),
-                    Ok(n) => sent += n,
-                    Err(Errno::INTR) => {}
-                    Err(Errno::AGAIN) => break Ok(()),
-                    Err(_) => break Err(Cut::Ended),
-                },
+        let out = &mut self.session.out;
+        while !out.is_empty() {
+            match write(&self.socket, out) {
+                Ok(0) => return Err(Cut::Ended),
+                Ok(n) => out.advance(n),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(_) => return Err(Cut::Ended),
             }
-        };
-        self.session.out.drain(..sent);
-        if self.session.out.is_empty() {
-            // What a long message needed is not kept.
-            self.session.out = Vec::new();
         }
-        result
+        // What a long message needed is not kept.
+        *out = BytesMut::new();
+        Ok(())
     }
 
     pub fn has_more_to_send(&self) -> bool {

@@ -14,6 +14,8 @@ use crate::transfers::{
     serve::Serving,
 };
 use baton_sdk::wire::{Message as ToApplication, reason};
+use baton_tcp_repair::decode;
+use bytes::Bytes;
 use std::{
     net::SocketAddr,
     os::fd::AsFd,
@@ -29,7 +31,7 @@ pub struct Heir {
     phase: Phase,
     pub deadline: Instant,
     target: Target,
-    record: Vec<u8>,
+    record: Bytes,
     arriving: Arriving,
     /// Why a step failed.
     why: String,
@@ -142,7 +144,7 @@ impl Serving<'_> {
             phase: Phase::Offered { to },
             deadline: Instant::now() + OFFERED_FOR,
             target,
-            record: Vec::new(),
+            record: Bytes::new(),
             arriving: Arriving::default(),
             why: String::new(),
         };
@@ -258,8 +260,9 @@ impl Serving<'_> {
         match step {
             Step::Restore => {
                 let record = std::mem::take(&mut heir.record);
+                let connection = decode(&record).map_err(|problem| problem.to_string())?;
                 heir.arriving
-                    .restore(&record, &heir.target, self.home.as_fd(), self.warm)
+                    .restore(&connection, &heir.target, self.home.as_fd(), self.warm)
             }
             Step::Speak => {
                 heir.arriving.speak()?;

@@ -7,6 +7,7 @@
 //! back is answered, and nothing more: so a responder takes nobody for authentic before a message
 //! behind the handshake was decrypted.
 
+use bytes::{BufMut, Bytes, BytesMut};
 use snow::{Builder, HandshakeState, TransportState};
 
 /// In front of the handshake, with the epoch's number; both are in what is authenticated.
@@ -60,9 +61,9 @@ pub struct Session {
     /// Something was decrypted.
     authentic: bool,
     input: Vec<u8>,
-    plain: Vec<u8>,
+    plain: BytesMut,
     /// To be sent.
-    pub out: Vec<u8>,
+    pub out: BytesMut,
 }
 
 fn handshake(key: &Key, initiates: bool) -> Option<HandshakeState> {
@@ -85,8 +86,8 @@ impl Session {
             initiates,
             authentic: false,
             input: Vec::new(),
-            plain: Vec::new(),
-            out: Vec::new(),
+            plain: BytesMut::new(),
+            out: BytesMut::new(),
         }
     }
 
@@ -204,7 +205,13 @@ impl Session {
         self.input.drain(..at);
         match self.message_bytes() {
             Some(length) if length > MESSAGE_BYTES_MAX => Err(Broken::TooLong),
-            _ => Ok(()),
+            // Room for all of it is made once. Whoever says so has the key.
+            Some(length) => {
+                let rest = (HEAD_BYTES + length).saturating_sub(self.plain.len());
+                self.plain.reserve(rest);
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
 
@@ -215,7 +222,7 @@ impl Session {
     }
 
     /// The next whole message.
-    pub fn next(&mut self) -> Result<Option<Vec<u8>>, Broken> {
+    pub fn next(&mut self) -> Result<Option<Bytes>, Broken> {
         let Some(length) = self.message_bytes() else {
             return Ok(None);
         };
@@ -223,34 +230,38 @@ impl Session {
             return Err(Broken::TooLong);
         }
         let end = HEAD_BYTES + length;
-        let Some(message) = self.plain.get(HEAD_BYTES..end).map(<[u8]>::to_vec) else {
+        if self.plain.len() < end {
             return Ok(None);
-        };
-        self.plain.drain(..end);
+        }
+        let message = self.plain.split_to(end).freeze().slice(HEAD_BYTES..);
         if self.plain.is_empty() {
             // What a long message needed is not kept.
-            self.plain = Vec::new();
+            self.plain = BytesMut::new();
         }
         Ok(Some(message))
     }
 
-    /// Has a message sent. `false` if it is too long, or the handshake is not over.
-    pub fn say(&mut self, message: &[u8]) -> bool {
+    /// Has a message sent, whose rest may be long. `false` if it is too long, or the handshake is
+    /// not over.
+    pub fn say(&mut self, head: &[u8], rest: &[u8]) -> bool {
         let State::Open(open) = &mut self.state else {
             return false;
         };
-        let Some(length) = u32::try_from(message.len())
-            .ok()
-            .filter(|_| message.len() <= MESSAGE_BYTES_MAX)
-        else {
+        let length = head.len() + rest.len();
+        if length > MESSAGE_BYTES_MAX {
             return false;
-        };
-        let whole = [&length.to_be_bytes(), message].concat();
-        for piece in whole.chunks(NOISE_BYTES_MAX - TAG_BYTES) {
+        }
+        // Below 2^32.
+        let head = [&(length as u32).to_be_bytes(), head].concat();
+        let pieces = |of| <[u8]>::chunks(of, NOISE_BYTES_MAX - TAG_BYTES);
+        let count = pieces(&head).len() + pieces(rest).len();
+        let more = HEAD_BYTES + length + count * (LENGTH_BYTES + TAG_BYTES);
+        self.out.reserve(more);
+        for piece in pieces(&head).chain(pieces(rest)) {
             let bytes = piece.len() + TAG_BYTES;
             let before = self.out.len();
             // At most 65,535.
-            self.out.extend((bytes as u16).to_be_bytes());
+            self.out.put_u16(bytes as u16);
             self.out.resize(before + LENGTH_BYTES + bytes, 0);
             let room = &mut self.out[before + LENGTH_BYTES..];
             if open.write_message(piece, room).is_err() {
@@ -289,14 +300,14 @@ mod tests {
         assert_eq!((a.epoch(), b.epoch()), (Some(2), Some(2)));
         for bytes in [0, 1, 100, 65_519, 65_520, 200_000] {
             let message: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
-            assert!(a.say(&message) || bytes > GREETING_BYTES_MAX);
+            assert!(a.say(&message, &[]) || bytes > GREETING_BYTES_MAX);
             pass(&mut a, &mut b).expect("authentic");
             assert!(b.is_authentic());
-            assert_eq!(b.next(), Ok(Some(message.clone())));
+            assert_eq!(b.next(), Ok(Some(message.clone().into())));
             assert_eq!(b.next(), Ok(None));
-            assert!(b.say(&message));
+            assert!(b.say(&[], &message));
             pass(&mut b, &mut a).expect("authentic");
-            assert_eq!(a.next(), Ok(Some(message)));
+            assert_eq!(a.next(), Ok(Some(message.into())));
             assert_eq!((a.keeps(), b.keeps()), (0, 0));
         }
     }
@@ -333,7 +344,7 @@ mod tests {
         let first = a.out.clone();
         pass(&mut a, &mut b).expect("it is the key");
         pass(&mut b, &mut a).expect("it is the key");
-        assert!(a.say(b"go"));
+        assert!(a.say(b"go", b""));
         let second = a.out.clone();
         let mut replayed = Session::respond();
         assert_eq!(replayed.hear(&first, &KEYS), Ok(()));
@@ -351,16 +362,16 @@ mod tests {
     #[test]
     fn what_is_too_long_is_refused_before_it_is_kept() {
         let (mut a, mut b) = open(&KEYS[0]);
-        assert!(!a.say(&vec![0; MESSAGE_BYTES_MAX + 1]));
-        assert!(a.say(&[0; GREETING_BYTES_MAX]));
+        assert!(!a.say(&[0], &vec![0; MESSAGE_BYTES_MAX]));
+        assert!(a.say(&[0; GREETING_BYTES_MAX], &[]));
         let before = a.out.len();
         assert_eq!(b.hear(&a.out[..2], &KEYS), Err(Broken::TooLong));
         assert!(before > GREETING_BYTES_MAX && b.keeps() == 0);
         // A head that says more than there may be.
         let (mut a, mut b) = open(&KEYS[0]);
-        assert!(a.say(b"first"));
+        assert!(a.say(b"fi", b"rst"));
         pass(&mut a, &mut b).expect("authentic");
-        assert_eq!(b.next(), Ok(Some(b"first".to_vec())));
+        assert_eq!(b.next(), Ok(Some(Bytes::from_static(b"first"))));
         let State::Open(open) = &mut a.state else {
             panic!()
         };

@@ -5,6 +5,7 @@
 
 use super::super::decide::Ended;
 use baton_sdk::wire::{put_address, take_address};
+use bytes::Bytes;
 use std::net::SocketAddr;
 
 /// What is spoken. Another one is refused.
@@ -47,7 +48,7 @@ pub enum Message {
     /// The connection itself, which stands still. Answered by Ready or No.
     Record {
         id: Id,
-        bytes: Vec<u8>,
+        bytes: Bytes,
     },
     /// It is restored, and silent.
     Ready {
@@ -108,7 +109,8 @@ impl Rest<'_> {
 }
 
 impl Message {
-    pub fn encode(&self) -> Vec<u8> {
+    /// What it begins with, and what is long in it, which is not copied.
+    pub fn encode(&self) -> (Vec<u8>, &[u8]) {
         let (code, id) = match self {
             Self::Hello { .. } => (1, None),
             Self::Bye { .. } => (2, None),
@@ -142,10 +144,10 @@ impl Message {
                 put_address(&mut out, remote);
                 out.extend(state);
             }
-            Self::Record { bytes, .. } => out.extend(bytes),
+            Self::Record { bytes, .. } => return (out, bytes),
             _ => {}
         }
-        out
+        (out, &[])
     }
 
     /// How long it is at most.
@@ -158,7 +160,7 @@ impl Message {
 
     /// # Errors
     /// It is none.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn decode(bytes: &Bytes) -> Result<Self, Malformed> {
         let (code, rest) = bytes.split_first().ok_or(Malformed)?;
         let mut rest = Rest(rest);
         let message = match code {
@@ -184,7 +186,7 @@ impl Message {
             },
             6 => Self::Record {
                 id: rest.id()?,
-                bytes: std::mem::take(&mut rest.0).to_vec(),
+                bytes: bytes.slice_ref(std::mem::take(&mut rest.0)),
             },
             7 => Self::Ready { id: rest.id()? },
             8 => Self::Go { id: rest.id()? },
@@ -211,7 +213,7 @@ mod tests {
             Message::Taken { id },
             Message::Record {
                 id,
-                bytes: vec![1, 2, 3],
+                bytes: Bytes::from_static(&[1, 2, 3]),
             },
             Message::Ready { id },
             Message::Go { id },
@@ -238,10 +240,15 @@ mod tests {
         all
     }
 
+    fn whole(message: &Message) -> Bytes {
+        let (head, rest) = message.encode();
+        [&head, rest].concat().into()
+    }
+
     #[test]
     fn messages_come_as_they_went() {
         for message in all() {
-            let bytes = message.encode();
+            let bytes = whole(&message);
             assert_eq!(Message::decode(&bytes), Ok(message.clone()));
             // Those that end with a text or bytes are shorter messages of their kind when they are
             // cut there.
@@ -252,13 +259,13 @@ mod tests {
             if fixed {
                 for cut in 0..bytes.len() {
                     assert_eq!(
-                        Message::decode(&bytes[..cut]),
+                        Message::decode(&bytes.slice(..cut)),
                         Err(Malformed),
                         "{message:?}"
                     );
                 }
                 assert_eq!(
-                    Message::decode(&[&bytes[..], &[0]].concat()),
+                    Message::decode(&[&bytes[..], &[0]].concat().into()),
                     Err(Malformed)
                 );
             }
@@ -272,8 +279,9 @@ mod tests {
             version: 1,
             tenant: long,
         };
-        for bytes in [&[][..], &[0], &[12], &hello.encode(), &[1, 0, 1, 0xff]] {
-            assert_eq!(Message::decode(bytes), Err(Malformed), "{bytes:?}");
+        for bytes in [&[][..], &[0], &[12], &whole(&hello), &[1, 0, 1, 0xff]] {
+            let bytes = Bytes::copy_from_slice(bytes);
+            assert_eq!(Message::decode(&bytes), Err(Malformed), "{bytes:?}");
         }
     }
 }

@@ -4,4 +4,5 @@
 mod exits;
 mod export;
 mod half_closed;
+mod round_trip;
 mod scene;

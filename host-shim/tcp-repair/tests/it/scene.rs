@@ -80,7 +80,7 @@ impl Space {
     /// A counter of TCP, as `nstat` names it without its group.
     pub fn count(&self, name: &str) -> u64 {
         let (file, group) = match name {
-            "TCPLossProbes" => ("netstat", "TcpExt:"),
+            "TCPLossProbes" | "TCPTimeouts" => ("netstat", "TcpExt:"),
             _ => ("snmp", "Tcp:"),
         };
         self.run(|| {
@@ -104,8 +104,21 @@ pub fn unacknowledged(socket: &TcpStream) -> i32 {
 }
 
 /// Most bytes of a segment that it sends: `tcpi_snd_mss` of `struct tcp_info`.
-pub fn segment_bytes(socket: &TcpStream) -> u32 {
-    let mut info = [0_u32; 5];
+pub fn segment_bytes(socket: &impl AsRawFd) -> u32 {
+    info(socket)[4]
+}
+
+/// How long it waits for an acknowledgement before it sends again, and the smoothed round trip, 0
+/// until one was measured: `tcpi_rto` and `tcpi_rtt`.
+pub fn patience(socket: &impl AsRawFd) -> (Duration, Duration) {
+    let info = info(socket);
+    let of = |at: usize| Duration::from_micros(info[at].into());
+    (of(2), of(17))
+}
+
+/// The begin of `struct tcp_info`.
+fn info(socket: &impl AsRawFd) -> [u32; 18] {
+    let mut info = [0_u32; 18];
     let mut len = size_of_val(&info) as libc::socklen_t;
     // SAFETY: the pointer and the length are those of `info`.
     let done = unsafe {
@@ -117,8 +130,8 @@ pub fn segment_bytes(socket: &TcpStream) -> u32 {
             &raw mut len,
         )
     };
-    assert_eq!((done, len), (0, 20));
-    info[4]
+    assert_eq!((done, len), (0, 72));
+    info
 }
 
 /// Opens the peer's window of a frozen socket, as a segment of the peer's does.
@@ -220,6 +233,16 @@ impl Scene {
                     if held { "down" } else { "up" }
                 ));
             }
+        });
+    }
+
+    /// What the second pod sends is lost on the way.
+    pub fn lose(&self, lost: bool) {
+        self.pods[1].run(|| {
+            ip(match lost {
+                true => "neigh replace 10.9.0.1 dev eth0 lladdr 02:00:00:00:00:01 nud permanent",
+                false => "neigh del 10.9.0.1 dev eth0",
+            });
         });
     }
 

@@ -164,6 +164,7 @@ fn pods_are_asked_often_only_where_a_policy_with_flows_needs_it() {
     w.change(|s| s.policies[0].load = LoadSignal::LatencyAndPressure);
     w.run_ms(500);
     assert_eq!(probes(&mut w, 4), 4 * 4 * 100, "each every 10 ms");
+    assert_eq!(w.count(Counter::LoadProbesPaced), 0);
     let mut w = world(LoadSignal::LatencyAndPressure, 2, MigrationMode::Never);
     w.run_ms(500);
     assert_eq!(probes(&mut w, 4), 16, "nobody has to be chosen from");
@@ -175,8 +176,11 @@ fn many_pods_share_the_probes_of_a_second() {
     let _flow = w.idle(1);
     w.run_ms(1_000);
     // 64 of both families: 32 ms apart.
+    let paced = w.count(Counter::LoadProbesPaced);
     let sent = probes(&mut w, 4);
     assert!((7_900..=8_000).contains(&sent), "{sent}");
+    let paced = w.count(Counter::LoadProbesPaced) - paced;
+    assert!((7_900..=8_000).contains(&paced), "{paced}");
 }
 
 #[test]
