@@ -20,9 +20,9 @@
 //!
 //! # What it costs
 //!
-//! A move with 0, 16, 64, 128 KB unread 34, 53, 136, 234 us (p99 110, 210, 372, 452), record and a
-//! checksum of it (which is no more) with it: `cargo bench --profile ci -p baton-tcp-repair`, on
-//! two cores of a virtual machine beside a load of 3.
+//! A move with 0, 16, 64, 128 KB unread 34, 53, 136, 234 us (p99 110, 210, 372, 452), record and
+//! checksum with it: `cargo bench --profile ci -p baton-tcp-repair`, on two cores of a virtual
+//! machine beside a load of 3.
 //!
 //! # Decisions
 //!
