@@ -42,9 +42,9 @@ pub const LAST_REPLAY_MS: u64 = 300;
 /// (Behind legs that ended unused it begins with more: [`IDLE_ENDS_MAX`].)
 pub const PAUSE_MAX_SHIFT: u8 = 5;
 /// Legs of one flow that may end one after the other without a mark and without having been sent
-/// anything, before one is taken for the server's wish: so many pods may be killed around a
-/// connection at rest, the last pause being 4 s. A server that closes whatever it accepts is asked
-/// no more than 13 times in 8 s.
+/// anything, before one is taken for the server's wish; the last pause is 4 s. One kill can be more
+/// than one of them, where the dying server's listener outlives its connections. A server that
+/// closes whatever it accepts is asked no more than 13 times in 8 s.
 pub const IDLE_ENDS_MAX: u8 = 12;
 /// Flows that one backend is given per millisecond without a request of theirs, so that its accept
 /// queue (Linux `somaxconn` 4,096, nginx's own limit 511) never fills faster than a busy process
