@@ -50,8 +50,8 @@ impl Engine {
         self.flows.limit() + id
     }
 
-    /// Puts a flow's former leg, which was sent nothing behind `reached`, into the table, if that is
-    /// not full.
+    /// Puts a flow's former leg, which was sent nothing behind `reached`, into the table, if that
+    /// is not full.
     pub(crate) fn begin_close(
         &mut self,
         now: Instant,

@@ -142,8 +142,8 @@ impl Engine {
         owner.liveness.is_replaced_since(now, flow.moved_ms)
     }
 
-    /// Whether nothing tells the held end of a process that exits from a close that was meant. Where
-    /// only the bare rule follows responses, a close may be the end of one.
+    /// Whether nothing tells the held end of a process that exits from a close that was meant.
+    /// Where only the bare rule follows responses, a close may be the end of one.
     pub(crate) fn end_is_unmarked(&self, id: FlowId) -> bool {
         let flow = &self.flows[id];
         let owner = &self.backends[usize::from(flow.owner.backend)];

@@ -11,16 +11,16 @@
 //!   over: Linux sends it where a server closes with unread bytes (`tcp_close`), as at a keep-alive
 //!   time-out that crosses a request, and acknowledges those, too. A part of a request whose pod
 //!   died goes to another pod like a whole one: nobody meant that.
-//! - **An end at rest that nothing marks says that the leg is over, and nothing of the connection**:
-//!   the flow gets another leg, its own pod's included. While a killed server exits, its connections
-//!   close before its listener, and at that moment nothing tells this from an idle time-out; with
-//!   the answer to a SYN for evidence, 40 kills of nginx under 64 busy connections had closed 49 to
-//!   70 at rest. Legs that end without having been sent anything are counted, and each is waited for
-//!   twice as long as the one before, so that a server that closes whatever it accepts costs little;
-//!   the end behind [`crate::timing::IDLE_ENDS_MAX`] of them in a row is believed. Rejected:
-//!   believing the second one: a connection at rest that one kill had moved was closed by the next
-//!   one as before. Where only the bare rule follows responses (`RequestResponse`) a close may be
-//!   the end of one, and is believed.
+//! - **An end at rest that nothing marks says that the leg is over, and nothing of the
+//!   connection**: the flow gets another leg, its own pod's included. While a killed server exits,
+//!   its connections close before its listener, and at that moment nothing tells this from an idle
+//!   time-out; with the answer to a SYN for evidence, 40 kills of nginx under 64 busy connections
+//!   had closed 49 to 70 at rest. Legs that end without having been sent anything are counted, and
+//!   each is waited for twice as long as the one before, so that a server that closes whatever it
+//!   accepts costs little; the end behind [`crate::timing::IDLE_ENDS_MAX`] of them in a row is
+//!   believed. Rejected: believing the second one: a connection at rest that one kill had moved was
+//!   closed by the next one as before. Where only the bare rule follows responses
+//!   (`RequestResponse`) a close may be the end of one, and is believed.
 
 use super::{Deciding, Effect, End, Mark, Safeguards, Then};
 use crate::{

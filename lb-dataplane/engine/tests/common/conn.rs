@@ -341,8 +341,8 @@ impl World {
         message
     }
 
-    /// A process of the pod that listens closes: its FIN is held until its kernel says that somebody
-    /// listens, then the client gets one of Baton's making with the same number.
+    /// A process of the pod that listens closes: its FIN is held until its kernel says that
+    /// somebody listens, then the client gets one of Baton's making with the same number.
     pub fn pod_closes(&mut self, c: &mut Conn) -> Sent {
         assert!(self.ends_listening(c, End::Fin).is_empty(), "held");
         self.assert_state(c, "OwnerFinPending");
