@@ -144,7 +144,7 @@ impl Config {
             unlike: [false; PODS_MAX],
             moves: 1,
             tries_max: 3,
-            idle_ends_max: 1,
+            idle_ends_max: 2,
             legs_max: 4,
             network,
             faults: Faults {

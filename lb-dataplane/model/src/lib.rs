@@ -53,8 +53,8 @@
 //!   HTTP/1 guard; a gap in it pins.
 //! - A SYN question is answered with what is true at that moment. Several processes of one pod
 //!   dying one after another are not modelled; a process started again is known to be another one,
-//!   as its adopter tells. (Without an adopter it is not.) One idle leg that ends unused is no
-//!   close yet; the engine lets twelve pass.
+//!   as its adopter tells. (Without an adopter it is not.) Two idle legs that end unused
+//!   are no close yet; the engine lets twelve pass.
 //! - Legs that flows have one after the other (`migration.legs: Shared`): the simulation's.
 //!
 //! # Running it

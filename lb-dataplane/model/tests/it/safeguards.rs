@@ -216,13 +216,15 @@ fn a_late_refusal_of_a_syn_that_is_believed_executes_twice() {
 
 #[test]
 fn a_handshake_that_is_given_up_is_taken_for_a_close() {
-    let config = Config {
+    let mut config = Config {
         drain: true,
         ..opened(Faults {
             given_up: 1,
             ..NONE
         })
     };
+    // As with pods that mark their ends: what is not marked is believed.
+    config.safeguards.handover.unmarked_end_is_the_legs = false;
     let without = |s: &mut Safeguards| s.handover.given_up_is_no_close = false;
     bites(config, without, "a counted reason holds");
 }
