@@ -80,12 +80,6 @@ impl Legs {
         }
     }
 
-    /// Whether its connection is with another pod.
-    #[must_use]
-    pub fn is_left(&self, leg: Leg) -> bool {
-        self.left.contains(&leg)
-    }
-
     /// Another connection has the leg from now on, or the one that left it again.
     pub fn shared(&mut self, now: Time, leg: Leg, conn: u32) {
         self.left.remove(&leg);

@@ -92,6 +92,8 @@ pub struct Conn {
     taken: SeqNumber,
     reader: ResponseReader,
     answered: usize,
+    /// The leg that the client's stream went over last.
+    leg: Option<(usize, u16)>,
     /// The leg that the latest new bytes of the response stream came over.
     pub speaker: Option<(usize, u16)>,
     /// Its client saw it open.
@@ -295,6 +297,7 @@ impl Truth {
             taken: SeqNumber(isn).add(1),
             reader: ResponseReader::new(self.language),
             answered: 0,
+            leg: None,
             speaker: None,
             open: false,
             client_closed: false,
@@ -366,11 +369,21 @@ impl Truth {
     /// A leg is this connection's from now on.
     pub fn leg_is(&mut self, pod: usize, port: u16, conn: u32) {
         self.had.insert((pod, conn));
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.leg = Some((pod, port));
+        }
         if self.legs.insert((pod, port), conn) != Some(conn) {
             self.starts.remove(&(pod, port));
             self.shifts.remove(&(pod, port));
             self.opening.remove(&(pod, port));
         }
+    }
+
+    /// Whether a connection's stream went over another leg so far.
+    #[must_use]
+    pub fn is_elsewhere(&self, conn: u32, leg: (usize, u16)) -> bool {
+        let last = self.conns.get(&conn).and_then(|conn| conn.leg);
+        last.is_some_and(|last| last != leg)
     }
 
     /// A connection has a leg that another one had, whose numbers stand where the pod sends and

@@ -420,9 +420,12 @@ impl World {
         let before = self.truth.of_leg(leg.0, leg.1);
         let begins = seg.flags.has(Flags::SYN);
         // It may come back to a leg that it had before.
-        let elsewhere = own.is_some_and(|own| self.truth.as_client_has(leg, seg.seq) != own);
-        let its = before.is_none_or(|before| before == conn) && !self.legs.is_left(leg);
-        let stays = (its && !elsewhere) || begins || !seg.flags.has(Flags::ACK);
+        let comes = match own {
+            Some(own) => self.truth.as_client_has(leg, seg.seq) != own,
+            None => self.truth.is_elsewhere(conn, leg),
+        };
+        let its = before.is_none_or(|before| before == conn) && !comes;
+        let stays = its || begins || !seg.flags.has(Flags::ACK);
         if stays || !self.truth.legs_are_shared() {
             return self.truth.leg_is(leg.0, leg.1, conn);
         }
