@@ -29,7 +29,7 @@ use crate::{
     ids::{FlowId, Leg, NONE},
     legs::Use,
     ports::Rest,
-    tables::{ClosingLeg, Parking, Promises},
+    tables::{ClosingLeg, Parking},
     timing::{
         CLOSE_PACE_US, CLOSE_WAIT_MS, CLOSE_WITHIN_US, CLOSES_PER_PACE_MAX, CLOSING_FIN_TRIES_MAX,
         CLOSING_FIN_WAIT_MS, CLOSING_HELD_UP_MAX,
@@ -78,11 +78,7 @@ impl Engine {
             pod_waits: false,
             waits: false,
             parking: Parking::No,
-            pod_scale: 0,
-            mss: 0,
-            promises: Promises::default(),
-            later: NONE,
-            earlier: NONE,
+            parked: u16::MAX,
             before: NONE,
             next: NONE,
         };

@@ -34,7 +34,7 @@ use crate::{
     mutants::Mutant,
     policy::Policy,
     states::State,
-    tables::{ClosingLeg, Parking, Promises, Shared, guard_of},
+    tables::{ParkedLeg, Parking, Promises, Shared, guard_of},
     timing::{PARKED_FOR_MS, PARKED_LOOKED_AT_MAX, PARKED_PER_BACKEND_MAX},
 };
 use baton_api::Legs;
@@ -87,21 +87,17 @@ impl Engine {
             return false;
         }
         let backend = &self.backends[usize::from(leg.backend)];
-        let full = backend.parked.count >= PARKED_PER_BACKEND_MAX
-            || self.closing.used() >= self.closing.limit() / 2;
-        if full {
+        if backend.parked.count >= PARKED_PER_BACKEND_MAX || !self.closing.may_park() {
             self.counters.add(Counter::ParkedFull);
             return false;
         }
         let flow = &self.flows[id];
         let scale = (self.shifts.of(leg)).map_or(flow.scales >> 4, |shift| shift.pod_scale);
-        let (mss, promises) = (flow.mss, promises(flow, backend));
+        let parked = ParkedLeg::new(promises(flow, backend), flow.mss, scale);
         let Some(closing) = self.begin_close(now, id, leg, flow.boundary) else {
             return false;
         };
-        let entry = &mut self.closing.legs[closing as usize];
-        (entry.parking, entry.pod_scale, entry.mss) = (Parking::Begins, scale, mss);
-        entry.promises = promises;
+        self.closing.park(closing, parked);
         true
     }
 
@@ -159,14 +155,16 @@ impl Engine {
         }
         let flow = &self.flows[id];
         let (promises, mss) = (promises(flow, backend), flow.mss);
-        let fits = |entry: &ClosingLeg| entry.promises == promises && entry.mss <= mss;
+        let fits = |place: &&ParkedLeg| place.promises == promises && place.mss <= mss;
         let found = self.closing.parked(&backend.parked);
-        let (closing, entry) = found.take(PARKED_LOOKED_AT_MAX).find(|(_, e)| fits(e))?;
+        let place = found.take(PARKED_LOOKED_AT_MAX).find(fits)?;
+        let closing = place.closing;
+        let entry = &self.closing.legs[closing as usize];
         let shared = Shared {
             next: entry.fin,
             pod_next: entry.ack,
             stamps: entry.stamps,
-            pod_scale: entry.pod_scale,
+            pod_scale: place.pod_scale,
         };
         let leg = entry.leg;
         if self.shifts.of(leg).is_none() && self.shifts.is_full() {

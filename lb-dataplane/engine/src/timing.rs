@@ -140,7 +140,9 @@ pub(crate) const CLOSES_PER_PACE_MAX: u64 = 32;
 /// close idle connections themselves (Node.js and Apache 5 s, gunicorn 2 s, nginx 75 s).
 pub(crate) const PARKED_FOR_MS: u64 = 1_500;
 /// Parked at one pod, at most; what flows leave beyond that is closed.
-pub(crate) const PARKED_PER_BACKEND_MAX: u32 = 256;
+pub(crate) const PARKED_PER_BACKEND_MAX: u16 = 256;
+/// Parked in all, at most: 28 bytes each.
+pub(crate) const PARKED_MAX: u32 = 8_192;
 /// Of these, so many are looked at for one that fits the next flow.
 pub(crate) const PARKED_LOOKED_AT_MAX: usize = 4;
 /// First retransmission of our FIN (Linux `TCP_RTO_MIN` is 200 ms); doubles with each.

@@ -3,7 +3,10 @@
 //! Owns their memory, that of the parked ones among them too. When they close, and how, is
 //! `closing`'s; who may have one instead is `sharing`'s.
 
-use crate::ids::{Leg, NONE};
+use crate::{
+    ids::{Leg, NONE},
+    timing::PARKED_MAX,
+};
 use baton_packet::SeqNumber;
 
 /// What a leg was opened with, which the next flow must have been promised too.
@@ -21,15 +24,47 @@ pub(crate) struct Promises {
 /// The legs that are parked at a pod and ready, the last one first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parked {
-    pub(crate) first: u32,
-    pub(crate) count: u32,
+    pub(crate) first: u16,
+    pub(crate) count: u16,
 }
+
+/// What is known of a leg that is parked: apart, for most closing legs never are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ParkedLeg {
+    /// Its place among the closing legs.
+    pub(crate) closing: u32,
+    /// What the next flow has to be like.
+    pub(crate) promises: Promises,
+    pub(crate) mss: u16,
+    /// How far the pod shifts its windows.
+    pub(crate) pod_scale: u8,
+    /// Those that are ready at the same pod, parked behind and before it; or the next free place.
+    later: u16,
+    earlier: u16,
+}
+
+/// No place.
+const NOWHERE: u16 = u16::MAX;
+const _: () = assert!(PARKED_MAX < NOWHERE as u32);
 
 impl Default for Parked {
     fn default() -> Self {
         Self {
-            first: NONE,
+            first: NOWHERE,
             count: 0,
+        }
+    }
+}
+
+impl ParkedLeg {
+    pub(crate) fn new(promises: Promises, mss: u16, pod_scale: u8) -> Self {
+        Self {
+            closing: NONE,
+            promises,
+            mss,
+            pod_scale,
+            later: NOWHERE,
+            earlier: NOWHERE,
         }
     }
 }
@@ -84,13 +119,8 @@ pub(crate) struct ClosingLeg {
     /// Its FIN, or the question of its pod, waits for its turn to leave for the first time.
     pub(crate) waits: bool,
     pub(crate) parking: Parking,
-    /// Of one that is parked: what the next flow has to be like.
-    pub(crate) pod_scale: u8,
-    pub(crate) mss: u16,
-    pub(crate) promises: Promises,
-    /// Those that are ready at the same pod, parked behind and before it.
-    pub(crate) later: u32,
-    pub(crate) earlier: u32,
+    /// Of one that is parked: its place among these.
+    pub(crate) parked: u16,
     /// The legs that wait before and after it, or the next free slot.
     pub(crate) before: u32,
     pub(crate) next: u32,
@@ -99,6 +129,8 @@ pub(crate) struct ClosingLeg {
 /// All closing legs: a slab with a free list, and a queue of those that wait for their turn.
 pub(crate) struct Closing {
     pub(crate) legs: Box<[ClosingLeg]>,
+    parked: Box<[ParkedLeg]>,
+    parked_free: u16,
     pub(crate) free: u32,
     pub(crate) used: u32,
     pub(crate) first: u32,
@@ -128,17 +160,21 @@ impl Closing {
                 pod_waits: false,
                 waits: false,
                 parking: Parking::No,
-                pod_scale: 0,
-                mss: 0,
-                promises: Promises::default(),
-                later: NONE,
-                earlier: NONE,
+                parked: NOWHERE,
                 before: NONE,
                 next: if i + 1 < limit { i + 1 } else { NONE },
             })
             .collect();
+        // No more than half of all, so that flows can always leave their pods.
+        let count = (limit / 2).min(PARKED_MAX) as u16;
+        let parked = (1..=count).map(|next| ParkedLeg {
+            later: if next < count { next } else { NOWHERE },
+            ..ParkedLeg::new(Promises::default(), 0, 0)
+        });
         Self {
             legs,
+            parked: parked.collect(),
+            parked_free: if count == 0 { NOWHERE } else { 0 },
             free: 0,
             used: 0,
             first: NONE,
@@ -191,40 +227,69 @@ impl Closing {
         }
     }
 
+    /// Whether one more may be parked.
+    pub(crate) fn may_park(&self) -> bool {
+        self.parked_free != NOWHERE
+    }
+
+    /// A leg is parked; its pod is to be asked. There is room.
+    pub(crate) fn park(&mut self, id: u32, parked: ParkedLeg) {
+        let at = self.parked_free;
+        if let Some(place) = self.parked.get_mut(usize::from(at)) {
+            self.parked_free = place.later;
+            *place = ParkedLeg {
+                closing: id,
+                ..parked
+            };
+            let leg = &mut self.legs[id as usize];
+            (leg.parking, leg.parked) = (Parking::Begins, at);
+        }
+    }
+
     /// A parked leg's pod has answered.
     pub(crate) fn ready(&mut self, id: u32, parked: &mut Parked) {
-        let first = std::mem::replace(&mut parked.first, id);
-        parked.count += 1;
         let leg = &mut self.legs[id as usize];
-        (leg.parking, leg.later, leg.earlier) = (Parking::Ready, NONE, first);
-        if let Some(first) = self.legs.get_mut(first as usize) {
-            first.later = id;
+        leg.parking = Parking::Ready;
+        let at = leg.parked;
+        let first = std::mem::replace(&mut parked.first, at);
+        parked.count += 1;
+        let place = &mut self.parked[usize::from(at)];
+        (place.later, place.earlier) = (NOWHERE, first);
+        if let Some(first) = self.parked.get_mut(usize::from(first)) {
+            first.later = at;
         }
     }
 
     /// The leg is not parked any more.
     pub(crate) fn unpark(&mut self, id: u32, parked: &mut Parked) {
         let leg = &mut self.legs[id as usize];
-        if std::mem::replace(&mut leg.parking, Parking::No) != Parking::Ready {
+        let parking = std::mem::replace(&mut leg.parking, Parking::No);
+        let at = std::mem::replace(&mut leg.parked, NOWHERE);
+        let Some(place) = self.parked.get_mut(usize::from(at)) else {
+            return;
+        };
+        let (later, earlier) = (place.later, place.earlier);
+        place.later = std::mem::replace(&mut self.parked_free, at);
+        if parking != Parking::Ready {
             return;
         }
-        let (later, earlier) = (leg.later, leg.earlier);
-        match self.legs.get_mut(later as usize) {
+        match self.parked.get_mut(usize::from(later)) {
             Some(later) => later.earlier = earlier,
             None => parked.first = earlier,
         }
-        if let Some(earlier) = self.legs.get_mut(earlier as usize) {
+        if let Some(earlier) = self.parked.get_mut(usize::from(earlier)) {
             earlier.later = later;
         }
         parked.count -= 1;
     }
 
     /// Those that are ready at a pod, the last one first.
-    pub(crate) fn parked(&self, parked: &Parked) -> impl Iterator<Item = (u32, &ClosingLeg)> {
-        let mut id = parked.first;
+    pub(crate) fn parked(&self, parked: &Parked) -> impl Iterator<Item = &ParkedLeg> {
+        let mut at = parked.first;
         std::iter::from_fn(move || {
-            let leg = self.legs.get(id as usize)?;
-            Some((std::mem::replace(&mut id, leg.earlier), leg))
+            let place = self.parked.get(usize::from(at))?;
+            at = place.earlier;
+            Some(place)
         })
     }
 

@@ -18,7 +18,7 @@ pub(crate) use affinities::{Affinities, NOBODY, NOWHERE};
 pub(crate) use backlogs::{
     BACKLOG_PER_FLOW_MAX, Backlog, Backlogs, FIRST_WINDOW_BYTES, Learned, Reach,
 };
-pub(crate) use closings::{Closing, ClosingLeg, Parked, Parking, Promises, Shared};
+pub(crate) use closings::{Closing, ClosingLeg, Parked, ParkedLeg, Parking, Promises, Shared};
 pub(crate) use earlies::Early;
 pub(crate) use forgets::{FORGETS_MAX, Forgets, Open};
 pub(crate) use guards::{From, Guards, guard_of};

@@ -369,13 +369,17 @@ impl Truth {
     /// A leg is this connection's from now on.
     pub fn leg_is(&mut self, pod: usize, port: u16, conn: u32) {
         self.had.insert((pod, conn));
-        if let Some(conn) = self.conns.get_mut(&conn) {
-            conn.leg = Some((pod, port));
-        }
         if self.legs.insert((pod, port), conn) != Some(conn) {
             self.starts.remove(&(pod, port));
             self.shifts.remove(&(pod, port));
             self.opening.remove(&(pod, port));
+        }
+    }
+
+    /// A connection's stream goes over this leg, or begins to.
+    pub fn goes_over(&mut self, conn: u32, leg: (usize, u16)) {
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.leg = Some(leg);
         }
     }
 
@@ -397,6 +401,7 @@ impl Truth {
         of_client: Option<SeqNumber>,
     ) {
         self.leg_is(leg.0, leg.1, id);
+        self.goes_over(id, leg);
         let Some(conn) = self.conns.get(&id) else {
             return;
         };

@@ -377,6 +377,11 @@ impl World {
             self.truth.leg_is(pod, port, conn);
         }
         if let Some(conn) = self.truth.of_leg(pod, port) {
+            // A bare ACK may still go to the old owner, and a question to a leg that is parked.
+            let begins = message.is_some() || seg.flags.has(Flags::SYN);
+            if begins || !(seg.data.is_empty() || seg.data == [0]) {
+                self.truth.goes_over(conn, (pod, port));
+            }
             let start = match message {
                 Some(_) => Some((seg.seq.0, seg.ack.0)),
                 None => seg.flags.has(Flags::SYN).then_some((seg.seq.0, 0)),
