@@ -75,7 +75,11 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
         dataplane.stop()?;
         side
     };
-    operator.edit("web.yaml", "    mode: Never\n", "    mode: WhenBetter\n")?;
+    operator.edit(
+        "web.yaml",
+        "    mode: Never\n  onStall: Wait\n",
+        "    mode: WhenBetter\n  onStall: Release\n",
+    )?;
     let dataplane = scene::dataplane(&lab, &config)?;
     let on = http_run(&lab, &dataplane, arguments, "migration on")?;
 
