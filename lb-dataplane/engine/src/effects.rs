@@ -80,7 +80,6 @@ impl Engine {
             unknown_fate_is_no_refusal: has(Mutant::RollBackTaken),
             replays_are_counted: has(Mutant::ReplayUnbounded),
             unseen_is_unacknowledged: has(Mutant::BelieveUnseen),
-            unasked_is_no_answer: has(Mutant::UnaskedAnswers),
             unmarked_end_is_the_legs: has(Mutant::BelieveUnmarked),
             ..Safeguards::ALL
         }

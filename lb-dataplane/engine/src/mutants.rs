@@ -33,12 +33,6 @@ mutants! {
     EchoStrangers,
     /// A request follows our SYN at once.
     OverrunOpening,
-    /// A leg that its pod has ended is another flow's next.
-    ParkEnded,
-    /// So is one on which the pod has said something of its own accord.
-    ParkSpeaking,
-    /// What a pod says on another flow's former leg before it has the request answers that.
-    UnaskedAnswers,
     /// A port is used again as soon as it is free.
     ReusePort,
     /// The first bytes of a response do not count: its request is kept, and may be given to another

@@ -31,7 +31,6 @@ use crate::{
     handover::Mark,
     ids::{FlowId, Leg},
     legs::Use,
-    mutants::Mutant,
     policy::Policy,
     states::State,
     tables::{ParkedLeg, Parking, Promises, Shared, guard_of},
@@ -83,7 +82,7 @@ impl Engine {
     pub(crate) fn park(&mut self, now: Instant, id: FlowId, leg: Leg) -> bool {
         let spoke = self.flows[id].progress.is(Mark::StandbyGone);
         let reusable = self.flows[id].progress.take(Mark::Reusable);
-        if !reusable || (spoke && !self.mutated(Mutant::ParkEnded)) {
+        if !reusable || spoke {
             return false;
         }
         let backend = &self.backends[usize::from(leg.backend)];
@@ -122,7 +121,7 @@ impl Engine {
         let backend = entry.leg.backend;
         let end = segment.seq.add(segment.seq_len());
         let speaks = end.after(entry.ack) || segment.flags.has(Flags::SYN);
-        if speaks && !self.mutated(Mutant::ParkSpeaking) {
+        if speaks {
             self.unpark(id);
             return false;
         }
