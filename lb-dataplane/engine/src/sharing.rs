@@ -86,7 +86,7 @@ impl Engine {
             return false;
         }
         let backend = &self.backends[usize::from(leg.backend)];
-        if backend.parked.count >= PARKED_PER_BACKEND_MAX || !self.closing.may_park() {
+        if !self.closing.may_park() {
             self.counters.add(Counter::ParkedFull);
             return false;
         }
@@ -132,8 +132,13 @@ impl Engine {
         // One without a window would have the next request wait.
         let ready = answers && segment.window > 0 && stamp.is_some() == entry.stamps.is_some();
         if ready && entry.parking == Parking::Asked {
-            self.closing
-                .ready(id, &mut self.backends[usize::from(backend)].parked);
+            let parked = &mut self.backends[usize::from(backend)].parked;
+            if parked.count >= PARKED_PER_BACKEND_MAX {
+                self.counters.add(Counter::ParkedFull);
+                self.unpark(id);
+                return false;
+            }
+            self.closing.ready(id, parked);
             self.counters.add(Counter::LegsParked);
         }
         true
@@ -166,8 +171,8 @@ impl Engine {
             pod_scale: place.pod_scale,
         };
         let leg = entry.leg;
+        // Whatever other way the flow goes says what is full, if it matters there.
         if self.shifts.of(leg).is_none() && self.shifts.is_full() {
-            self.counters.add(Counter::ShiftsFull);
             return None;
         }
         self.unpark(closing);

@@ -69,7 +69,7 @@ impl Deciding<'_> {
         } else if ended && self.may_replay_again() {
             // Whether it executed the request before it ended is unknown.
             self.fate_unknown(Lost::FateUnknown);
-        } else if self.is_unasked(ack) {
+        } else if self.is_unasked(ack, data) {
             // Older than the request, or said at the same moment: a time-out's message would be
             // another client's answer. Of the request the pod has had nothing.
             if data {
@@ -141,9 +141,10 @@ impl Deciding<'_> {
     }
 
     /// Whether a segment of a leg that was another flow's before is about nothing of the request.
-    fn is_unasked(&self, ack: SeqNumber) -> bool {
+    /// (Where there is no request, the answer to our keepalive has no data.)
+    fn is_unasked(&self, ack: SeqNumber, data: bool) -> bool {
         self.view.progress.is(Mark::Shared)
-            && !self.idle()
+            && (data || !self.idle())
             && ack == self.view.numbers.boundary
             && self.safe.unasked_is_no_answer
     }
