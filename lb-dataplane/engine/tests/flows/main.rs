@@ -32,6 +32,7 @@ mod migrate;
 mod migration;
 mod never;
 mod nodes;
+mod opening;
 mod pauses;
 mod planner;
 mod probes;
