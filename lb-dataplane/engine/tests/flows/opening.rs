@@ -5,7 +5,7 @@ use crate::{
     common::{Conn, Dest, End, World, answer, conn::*},
     translation::*,
 };
-use baton_api::{MigrationMode, MoveMethod};
+use baton_api::MoveMethod;
 use baton_engine::{Counter, Lost};
 use baton_packet::{Flags, Reason};
 
@@ -192,14 +192,7 @@ fn a_bare_reset_of_a_leg_that_was_opened_leaves_the_requests_fate_unknown() {
 
 #[test]
 fn a_handshake_that_the_pod_gives_up_is_no_close() {
-    let mut w = World::of(3, |p| {
-        p.migration.mode = MigrationMode::DrainOnly;
-        p.migration.method = MoveMethod::Translation;
-    });
-    let mut c = w.idle(1);
-    crate::drain::drain(&mut w, c.pod);
-    let syn = until_syn(&mut w);
-    let mut p = opened(&w, &mut c, &syn);
+    let (mut w, mut c, mut p) = opens_at_rest(3);
     agrees(&mut w, &mut p);
     // A request socket says as much as a connection: our ACK was lost, or the queue is full.
     w.inject(&w.pod_wire(&p, Flags::ACK, &[]).build());

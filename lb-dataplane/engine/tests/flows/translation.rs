@@ -8,7 +8,7 @@ use baton_packet::{Flags, Reason};
 
 /// The first number of a pod that was sent our SYN, and how far its timestamps are ahead.
 pub(crate) const ISN: u32 = 0xffff_fff8;
-pub(crate) const CLOCK: u32 = 0x8000_0000;
+const CLOCK: u32 = 0x8000_0000;
 
 pub(crate) fn world(pods: usize) -> World {
     World::of(pods, |p| p.migration.method = MoveMethod::Translation)
@@ -38,9 +38,22 @@ pub(crate) fn opens(w: &mut World, c: &mut Conn, request: &[u8]) -> Conn {
 }
 
 /// Our SYN for a flow that moves without a request.
-pub(crate) fn until_syn(w: &mut World) -> Sent {
+fn until_syn(w: &mut World) -> Sent {
     let sent = (0..150).map(|_| w.run_ms(1)).find(|sent| !sent.is_empty());
     one(sent.expect("a SYN"))
+}
+
+/// A flow at rest whose pod drains: our SYN has left for it. Its two ends.
+pub(crate) fn opens_at_rest(pods: usize) -> (World, Conn, Conn) {
+    let mut w = World::of(pods, |p| {
+        p.migration.mode = MigrationMode::DrainOnly;
+        p.migration.method = MoveMethod::Translation;
+    });
+    let mut c = w.idle(1);
+    crate::drain::drain(&mut w, c.pod);
+    let syn = until_syn(&mut w);
+    let p = opened(&w, &mut c, &syn);
+    (w, c, p)
 }
 
 /// The pod agrees; what leaves then.
@@ -100,12 +113,7 @@ pub(crate) fn pod_says(
 }
 
 /// The client sends; what the pod gets of it.
-pub(crate) fn client_says(
-    w: &mut World,
-    (c, p): (&mut Conn, &mut Conn),
-    flags: Flags,
-    data: &[u8],
-) -> Sent {
+fn client_says(w: &mut World, (c, p): (&mut Conn, &mut Conn), flags: Flags, data: &[u8]) -> Sent {
     let sent = one(w.client_sends(c, flags, data));
     assert_eq!((sent.to, sent.data()), (Dest::Pod(p.pod), data));
     assert_eq!((sent.segment.seq.0, sent.segment.ack.0), (p.seq, p.server));
@@ -278,14 +286,7 @@ fn a_flow_at_rest_leaves_a_pod_that_drains() {
 
 #[test]
 fn a_request_that_comes_during_an_idle_move_waits_for_the_pods_answer() {
-    let mut w = World::of(2, |p| {
-        p.migration.mode = MigrationMode::DrainOnly;
-        p.migration.method = MoveMethod::Translation;
-    });
-    let mut c = w.idle(1);
-    crate::drain::drain(&mut w, c.pod);
-    let syn = until_syn(&mut w);
-    let mut p = opened(&w, &mut c, &syn);
+    let (mut w, mut c, mut p) = opens_at_rest(2);
     assert!(w.data(&mut c, GET).is_empty(), "it waits");
     let sent = agrees(&mut w, &mut p);
     ends_handshake(&w, &p, &sent[0]);
