@@ -430,19 +430,26 @@ impl Engine {
     /// Figures of a move whose new owner is confirmed; the old one, the standby leg until now.
     pub(crate) fn has_moved(&mut self, now: Instant, id: FlowId) -> Leg {
         let flow = &mut self.flows[id];
-        flow.migrations = flow.migrations.saturating_add(1);
         flow.moved_ms = now.ms32();
-        flow.bits.set(Bits::MOVED, true);
         flow.progress.set(Mark::HandedOn, false);
         let new = flow.owner;
         let rescued = flow.progress.is(Mark::Rescue);
+        // It came from nobody: that is no move, and the next one need not wait for it.
+        let legless = flow.causes.open() == Some(Cause::Legless);
+        flow.bits.set(Bits::MOVED, !legless);
+        flow.migrations = match legless {
+            true => flow.migrations.max(1),
+            false => flow.migrations.saturating_add(1),
+        };
         self.tell(id, What::Moved);
         self.move_ends(id, MoveEnd::Moved);
         self.flows[id].causes.moved();
         self.rescue_succeeds(id);
         let policy = self.flows[id].policy;
-        self.policies[usize::from(policy)].moves_total += 1;
-        self.backends[usize::from(new.backend)].moves_in += 1;
+        if !legless {
+            self.policies[usize::from(policy)].moves_total += 1;
+            self.backends[usize::from(new.backend)].moves_in += 1;
+        }
         let old = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
         // A rescued flow is counted as such.
         if old.is_some() && !rescued {

@@ -31,6 +31,8 @@ pub enum Cause {
     Stall,
     /// Somebody asked for it.
     Manual,
+    /// It had no leg, and its client sent a request.
+    Legless,
 }
 
 impl Cause {
@@ -48,6 +50,7 @@ impl Cause {
         Cause::Overdue,
         Cause::Stall,
         Cause::Manual,
+        Cause::Legless,
     ];
 
     /// The metric label.
@@ -66,6 +69,7 @@ impl Cause {
             Cause::Overdue => "overdue",
             Cause::Stall => "stall",
             Cause::Manual => "manual",
+            Cause::Legless => "legless",
         }
     }
 }

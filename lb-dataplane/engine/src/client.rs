@@ -20,7 +20,7 @@ use crate::{
     mutants::Mutant,
     pins::{Lost, PinReason},
     resets::Whom,
-    states::{Event, Frame, State},
+    states::{Action, Event, Frame, State},
     tables::From,
     timing::REPEATED_US,
 };
@@ -96,7 +96,7 @@ impl Engine {
         }
         let flow = &self.flows[id];
         let verdict = match flow.state {
-            State::Orphan | State::FinSentToClient => Verdict::Absorbed,
+            State::Orphan | State::FinSentToClient | State::Legless => Verdict::Absorbed,
             State::Closed if !owner.is_some() => Verdict::Absorbed,
             _ => {
                 if exact && self.sent_until(id).is_some() {
@@ -186,8 +186,11 @@ impl Engine {
         }
         let end = segment.seq.add(segment.seq_len());
         let mut treat = Frame::Forward;
+        let new = segment.seq_len() > 0 && end.after(self.flows[id].client_next);
+        if self.flows[id].state == State::Legless && !self.client_of_legless(now, segment, id, new, out) {
+            return Verdict::Absorbed;
+        }
         let flow = &self.flows[id];
-        let new = segment.seq_len() > 0 && end.after(flow.client_next);
         let comes_again = match flow.state {
             // A close before the connection is known to be open would be forgotten.
             State::SynAcked => segment.flags.has(Flags::FIN),
@@ -332,6 +335,9 @@ impl Engine {
     fn rests(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let _ = self.step(now, id, Event::AllAcked, out);
         self.settle_guard(id);
+        if self.leaves_legs(self.flows[id].policy) {
+            self.arm(now, id, Action::ArmIdle);
+        }
     }
 
     fn client_fin(

@@ -130,6 +130,7 @@ counters! {
     ShiftsFull = "openings_total", "result": "table_full"; #[doc = "Those that the pod agreed to where as many legs were translated as may be."]
     LegsParked = "legs_parked_total"; #[doc = "Legs that their connections left and that were kept for others: the pod has answered that it has all of the old one's bytes."]
     LegsShared = "legs_shared_total"; #[doc = "Requests that went to another pod on a leg that another connection had before."]
+    LegsLeft = "legs_left_total"; #[doc = "Times that a connection between two requests left its leg to others: it has none until its next request."]
     ParkedFull = "legs_parked_full_total"; #[doc = "Legs that were closed because as many as may be were kept at their pod, or in all."]
     RefusedNoListener = "adoptions_refused_total", "reason": "no_listener"; #[doc = "Refusals: nothing listens."]
     RefusedQueueFull = "adoptions_refused_total", "reason": "accept_queue_full"; #[doc = "Refusals: accept queue full."]

@@ -88,6 +88,13 @@ impl Engine {
         let (deadline_ms, on_deadline) = (spec.deadline.0 / 1_000, spec.on_deadline);
         let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
         let open = flow.state.is_quiet();
+        if self.needs_no_leg(id) {
+            // Its pod has nothing to hand over.
+            let (backend, policy) = (usize::from(flow.owner.backend), flow.policy);
+            self.backends[backend].drains.moved(policy);
+            self.goes_legless(now, id, out);
+            return Swept::Done;
+        }
         if open && flow.all_acked() && quiet_ms * 1_000 >= quiet_us {
             match self.move_idle(now, id, out) {
                 Swept::Stays => {}
@@ -297,7 +304,9 @@ impl Engine {
             State::Request | State::Response => DrainWait::Request,
             State::ClientFin => DrainWait::ServerClose,
             State::ServerFin => DrainWait::ClientClose,
-            State::Closed | State::FinSentToClient | State::Gone => DrainWait::Closing,
+            State::Closed | State::FinSentToClient | State::Legless | State::Gone => {
+                DrainWait::Closing
+            }
         })
     }
 

@@ -57,6 +57,7 @@ impl Engine {
                 response_begun: is(Tracker::response_begun),
                 complete: tracker.is_none_or(|t| t.to_come() == ToCome::Exactly(0)),
             },
+            owned: flow.owner.is_some(),
             outstanding: flow.bits.has(Bits::OUTSTANDING),
             restoring: flow.bits.has(Bits::PRELUDE),
             pinned: flow.pin.is_some(),
@@ -211,7 +212,9 @@ impl Engine {
         if !flow.bits.has(Bits::KEPT_WHOLE) {
             flow.boundary = flow.client_next;
         }
-        flow.causes.begin(if flow.progress.is(Mark::Released) {
+        flow.causes.begin(if !flow.owner.is_some() {
+            Cause::Legless
+        } else if flow.progress.is(Mark::Released) {
             Cause::Stall
         } else {
             Cause::Rescue

@@ -51,6 +51,7 @@ mod kept;
 mod keyed;
 mod keys;
 mod ledger;
+mod legless;
 mod legs;
 mod load;
 mod look;

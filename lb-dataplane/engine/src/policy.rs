@@ -306,7 +306,8 @@ impl Policy {
             let backend = &backends[usize::from(index)];
             Some(index) != except
                 && backend.adopter.takes_over(now, method)
-                && backend.budget.has_room(now)
+                // Whose legs are ready need accept nothing.
+                && (backend.budget.has_room(now) || backend.parked.count > 0)
         })
     }
 

@@ -85,6 +85,7 @@ impl Engine {
                 || self.owner_is_replaced(now, id),
             rescues: self.policy_rescues(id),
             rescuable: open && self.may_rescue(id) && !self.mutated(Mutant::BelieveEveryEnd),
+            legless: self.needs_no_leg(id),
         };
         match self.decide(now, id, input, None, out) {
             Then::Held => Ended::Held,
@@ -235,7 +236,14 @@ impl Engine {
     pub(crate) fn idle_leg_to(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
         let hop = self.backends[usize::from(target)].hop?;
         self.hops.mac(hop)?;
-        let leg = self.leg_to_heir(now, id, target, true).ok()?;
+        if let Some(leg) = self.shared_leg_to(id, target) {
+            self.client_goes(id, target);
+            return Some(leg);
+        }
+        if !self.backends[usize::from(target)].budget.has_room(now) {
+            return None;
+        }
+        let leg = self.open_leg_to(now, id, target, true).ok()?;
         self.given_without_request(now, id, leg);
         Some(leg)
     }

@@ -62,7 +62,7 @@ impl Policy {
 
 impl Engine {
     /// Whether the flow's legs may be others' before and behind it.
-    fn shares(&self, id: FlowId) -> bool {
+    pub(crate) fn shares(&self, id: FlowId) -> bool {
         let flow = &self.flows[id];
         self.policies[usize::from(flow.policy)].shares_legs()
             && flow.pin.is_none()

@@ -86,6 +86,7 @@ impl Engine {
             }
             Action::DropStandby => self.drop_standby(now, id, out),
             Action::CloseOwner => self.close_owner(now, id, out),
+            Action::LeaveOwner => self.leave_owner(now, id, out),
             Action::DropOwner => self.drop_owner(now, id, Rest::Quiet),
             Action::EndOwner => self.end_owner(now, id, out),
             Action::ResumeStandby => {

@@ -12,7 +12,7 @@ use crate::{
     pass::Pass,
     routes::LIMIT_HOPS,
     states::{Action, Event, State},
-    timing::{BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
+    timing::{BACKLOG_AGAIN_MS, HELD_MS, LEGLESS_AFTER_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
 };
 
 /// Timers handled in one call, so that packets never wait long for them: each may send a segment,
@@ -138,6 +138,9 @@ impl Engine {
             Action::ArmRescue => self.rescue_pause_ms(id),
             Action::ArmFinSentToClient => self.parted_wait_ms(id),
             Action::ArmIdle if flow.progress.is(Mark::CopiesOwed) => BACKLOG_AGAIN_MS,
+            Action::ArmIdle if flow.state == State::Idle && self.leaves_legs(flow.policy) => {
+                LEGLESS_AFTER_MS
+            }
             _ => {
                 // Silence so far counts: moves of its own making keep no flow alive.
                 let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
@@ -198,7 +201,8 @@ impl Engine {
                 Some(Counter::TimeoutsHalfClosed),
             ),
             State::Closed => (LINGER_MS, None),
-            State::Fresh | State::Request | State::Response | State::Idle => {
+            State::Idle if self.leaves_leg(now, id, out) => return,
+            State::Fresh | State::Request | State::Response | State::Idle | State::Legless => {
                 (timeouts.idle.0 / 1_000, Some(Counter::TimeoutsIdle))
             }
         };

@@ -139,6 +139,10 @@ pub(crate) const CLOSES_PER_PACE_MAX: u64 = 32;
 /// A leg that nobody has is closed after so long: less than the shortest time after which servers
 /// close idle connections themselves (Node.js and Apache 5 s, gunicorn 2 s, nginx 75 s).
 pub(crate) const PARKED_FOR_MS: u64 = 1_500;
+/// A flow at rest leaves its leg to others after so long: ten times what a client on the same
+/// network takes to go on, so that one which sends request behind request keeps it. Each time costs
+/// a question to the pod and its answer.
+pub(crate) const LEGLESS_AFTER_MS: u64 = 10;
 /// Parked at one pod, at most; what flows leave beyond that is closed.
 pub(crate) const PARKED_PER_BACKEND_MAX: u16 = 256;
 /// Parked in all, at most: 28 bytes each.

@@ -78,6 +78,7 @@ impl Run<'_> {
                 response_begun: flow.server_next + self.config.parts > asked,
                 complete: true,
             },
+            owned: flow.owner.is_some(),
             outstanding: flow.outstanding,
             restoring: false,
             pinned: flow.pinned,

@@ -256,6 +256,7 @@ impl Run<'_> {
             gone: mark.is_some() || self.is_leaving(owner.pod),
             rescues: true,
             rescuable: true,
+            legless: false,
         });
         if then != Then::Held {
             let left = self.world.client.fin && self.answered();

@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
                 let old = flow.standby.take();
                 self.close_leg(old);
             }
-            Action::CloseOwner => {
+            Action::CloseOwner | Action::LeaveOwner => {
                 let old = flow.owner.take();
                 self.close_leg(old);
             }

@@ -74,6 +74,17 @@ impl Deciding<'_> {
         }
     }
 
+    /// The leg of a flow at rest that needs none, whose end says nothing of the connection. Whether
+    /// it is that.
+    pub(super) fn leg_is_over(&mut self) -> bool {
+        let over = self.view.state == State::Idle && !self.view.talk.closing;
+        if over {
+            self.step(Event::LegOver);
+            self.then(Then::Held);
+        }
+        over
+    }
+
     /// A kernel without the connection that a handshake of ours began, and that was sent nothing
     /// since: a request socket answers a keepalive too, and was given up (`opening`).
     fn was_never_accepted(&self, end: End) -> bool {

@@ -73,7 +73,11 @@ pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
             gone,
             rescues,
             rescuable,
-        } => it.owner_ended(end, gone, rescues, rescuable),
+            legless,
+        } => match legless && it.leg_is_over() {
+            true => {}
+            false => it.owner_ended(end, gone, rescues, rescuable),
+        },
         Input::PodLives {
             replaced,
             settled,
@@ -81,6 +85,7 @@ pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
         } => it.pod_lives(replaced, settled, unmarked),
         Input::PodGone { silent, rescuable } => it.pod_gone(silent, rescuable),
         Input::CloseStands => it.close_stands(),
+        Input::Wanted => it.wanted(),
         Input::RequestAtDead => it.strand(Gone::of_end(view.progress.is(Mark::OwnerFin))),
         Input::OrphanDue { waited_ms } => it.orphan_due(waited_ms),
         Input::Rescuer { found } => it.rescuer(found),

@@ -50,6 +50,14 @@ impl Deciding<'_> {
         }
     }
 
+    /// The flow had no leg, and needs one.
+    pub(super) fn wanted(&mut self) {
+        self.progress().tries = 0;
+        self.progress().set(Mark::OwnerFin, false);
+        self.step(Event::Wanted);
+        self.with(Effect::OrphanSince);
+    }
+
     /// There is a request, and some pod may have executed it.
     fn may_have_run(&self) -> bool {
         self.view.kept_whole && !self.decision.progress.is(Mark::Unseen)
@@ -64,7 +72,8 @@ impl Deciding<'_> {
         }
         let progress = self.progress();
         progress.set(Mark::StandbyGone, true);
-        progress.set(Mark::Rescue, true);
+        // One that was legless lost nobody.
+        progress.set(Mark::Rescue, self.view.owned);
         progress.set(Mark::Unseen, false);
         progress.tries = 1;
         progress.leg_is_new();

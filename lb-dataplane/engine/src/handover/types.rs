@@ -179,6 +179,8 @@ pub struct View {
     pub numbers: Numbers,
     /// Where the conversation is.
     pub talk: Talk,
+    /// It has an owner, or had one that is gone; one that was legless has not.
+    pub owned: bool,
     /// A request is outstanding at the owner.
     pub outstanding: bool,
     /// The adoption restores a session first.
@@ -414,6 +416,8 @@ pub enum Input {
         rescues: bool,
         /// And some backend could adopt this one.
         rescuable: bool,
+        /// It is at rest, and needs no leg until its next request.
+        legless: bool,
     },
     /// Somebody listens in the owner's pod.
     PodLives {
@@ -434,6 +438,8 @@ pub enum Input {
     },
     /// The held end was meant.
     CloseStands,
+    /// The client of a flow without a leg goes on.
+    Wanted,
     /// The client sent a request to an owner that has ended.
     RequestAtDead,
     /// A flow without owner is looked at.

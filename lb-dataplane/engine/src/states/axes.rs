@@ -6,7 +6,7 @@
 //! # Decisions
 //!
 //! - **A state is one name, not three fields.** Of the 5 x 4 x 5 places of the axes, flows can be
-//!   in 14: the declared table names those, so that a place that cannot be is no value, and a row
+//!   in 15: the declared table names those, so that a place that cannot be is no value, and a row
 //!   changes all axes at once. What a hand-over remembers beside its state is
 //!   [`crate::handover::Progress`].
 
@@ -68,6 +68,7 @@ impl State {
             | Self::Request
             | Self::Response
             | Self::Idle
+            | Self::Legless
             | Self::Adopting
             | Self::AdoptingIdle
             | Self::OwnerFinPending
@@ -84,7 +85,7 @@ impl State {
     pub const fn turn(self) -> Option<Turn> {
         match self {
             Self::Fresh => Some(Turn::Fresh),
-            Self::Idle | Self::AdoptingIdle => Some(Turn::Idle),
+            Self::Idle | Self::Legless | Self::AdoptingIdle => Some(Turn::Idle),
             Self::Request | Self::Adopting => Some(Turn::Request),
             Self::Response => Some(Turn::Response),
             _ => None,
@@ -98,7 +99,7 @@ impl State {
             Self::Adopting | Self::AdoptingIdle => Owner::Moving,
             Self::OwnerFinPending => Owner::Ended,
             Self::Orphan => Owner::Lacking,
-            Self::FinSentToClient | Self::Gone => Owner::Nobody,
+            Self::Legless | Self::FinSentToClient | Self::Gone => Owner::Nobody,
             _ => Owner::Held,
         }
     }
@@ -153,10 +154,13 @@ impl State {
         matches!(self.owner(), Owner::Ended | Owner::Lacking)
     }
 
-    /// No pod need have a leg of it.
+    /// No pod need have a leg of it. An orphan that was legless never had the one that it lost.
     #[inline]
     #[must_use]
     pub const fn may_lack_leg(self) -> bool {
-        matches!(self, Self::FinSentToClient | Self::Closed)
+        matches!(
+            self,
+            Self::Legless | Self::Orphan | Self::FinSentToClient | Self::Closed
+        )
     }
 }

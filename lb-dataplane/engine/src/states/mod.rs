@@ -44,6 +44,8 @@ names! {
         Response,
         /// Nothing outstanding, everything acknowledged: a new request may go to another backend.
         Idle,
+        /// The same, and no pod has a leg of it: the next request takes one (`legless`).
+        Legless,
         /// Moved with a request that the new owner has not confirmed; the old owner stands by, if
         /// it lives.
         Adopting,
@@ -95,6 +97,12 @@ names! {
         ServerData,
         /// Everything is answered and acknowledged, the closes of both sides too.
         AllAcked,
+        /// A flow at rest leaves its leg to others, or closes it.
+        LegLeft,
+        /// The leg of a flow at rest ended, and that says nothing of the connection.
+        LegOver,
+        /// The client of a flow without a leg goes on.
+        Wanted,
         /// First valid packet from the new owner.
         Confirmed,
         /// Confirmed, but the new owner lacks the request's bytes.
@@ -186,6 +194,8 @@ names! {
         DropStandby,
         /// Move the owner leg to the closing table; the flow has none any more.
         CloseOwner,
+        /// Park the owner leg, or close it; the flow has none any more.
+        LeaveOwner,
         /// Free the owner leg's port; the flow has no leg any more.
         DropOwner,
         /// The same where nothing will come from it any more: a TIME_WAIT of its pod is ended.

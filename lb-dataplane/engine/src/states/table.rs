@@ -77,7 +77,14 @@ table! {
     Idle + ServerFin => ServerFin [ArmHalfClosed] Forward;
     Idle + ClientRst => Gone [Release] Forward;
     Idle + ServerRst => Gone [Release] Forward;
+    Idle + LegLeft => Legless [LeaveOwner, ArmIdle] Absorb;
+    Idle + LegOver => Legless [ResetOwner, DropOwner, ArmIdle] Absorb;
     Idle + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;
+
+    Legless + Wanted => Orphan [ArmRescue] Absorb;
+    Legless + ClientFin => Closed [SendFin, ArmLinger] Absorb;
+    Legless + ClientRst => Gone [Release] Absorb;
+    Legless + Timeout => FinSentToClient [SendFin, ArmFinSentToClient] Absorb;
 
     Adopting + Confirmed => Request [CloseStandby, ArmIdle] Forward;
     Adopting + ConfirmedWithout => Request [ReplayKept, CloseStandby, ArmIdle] Forward;
