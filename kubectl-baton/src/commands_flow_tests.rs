@@ -161,6 +161,10 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
             "because the Pod before it ended the connection or died",
         ),
         ("every_request", "(`migration.mode: Always`)"),
+        (
+            "legless",
+            "it had left its connection to others between two requests",
+        ),
     ] {
         let text = with(move |flow| flow["lastMove"] = json!({"cause": cause, "ago": "2s"})).await;
         assert!(
@@ -175,6 +179,15 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
     .await;
     assert!(
         text.contains("2s ago, handed on by its application, because the Pod before it drained"),
+        "{text}"
+    );
+    let text = with(|flow| {
+        flow["state"] = "Legless".into();
+        flow["backend"] = "".into();
+    })
+    .await;
+    assert!(
+        text.contains("is on no Pod (policy") && text.contains("It can move: - Its next request"),
         "{text}"
     );
     let text = with(|flow| flow["lastMove"] = json!({"ago": "2s"})).await;

@@ -50,6 +50,9 @@ impl Verdict {
     }
 }
 
+/// A flow that no Pod has a connection of.
+const LEGLESS: &str = "Legless";
+
 /// All sentences about one flow.
 pub fn explain(flow: &Flow, around: &Around<'_>) -> Explained {
     let (verdict, why) = verdict(flow, around);
@@ -63,6 +66,12 @@ pub fn explain(flow: &Flow, around: &Around<'_>) -> Explained {
 
 fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
     let (view, pod) = (&flow.flow, &flow.flow.backend);
+    if view.state == LEGLESS {
+        return vec![format!(
+            "All that was asked is answered, and no Pod has a connection of its until its next request: with `migration.legs: Shared` its own is another client's by now (quiet for {}).",
+            micros(view.quiet.0)
+        )];
+    }
     let mut said = Vec::new();
     match view.migrations {
         0 => {
@@ -177,6 +186,7 @@ fn last_move(view: &FlowView) -> String {
             "the Pod before it stood still and had not read the request (`onStall: Release`)"
         }
         "manual" => "somebody asked for it (`migrate`)",
+        "legless" => "it had left its connection to others between two requests",
         other => other,
     };
     let how = match by {
@@ -226,6 +236,12 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
             return (
                 Verdict::Moves,
                 vec!["It is being adopted, or waits for that.".to_owned()],
+            );
+        }
+        LEGLESS => {
+            return (
+                Verdict::MayMove,
+                vec!["Its next request goes to the Pod that waits least.".to_owned()],
             );
         }
         "ClientFin" | "ServerFin" | "FinSentToClient" | "Closed" | "Gone" => {
@@ -460,7 +476,10 @@ pub fn render(explained: &[Explained], style: Style) -> String {
                 "{} -> {} is on {} (policy {}, dataplane {}).",
                 view.client,
                 view.frontend,
-                view.backend,
+                match view.backend.as_str() {
+                    "" => "no Pod",
+                    pod => pod,
+                },
                 PolicyName::parse(&view.policy),
                 one.flow.dataplane
             ),

@@ -102,7 +102,7 @@ pub struct FlowEvent {
     /// Policy name; empty if it is gone.
     pub policy: String,
     /// Why the flow moves: `better`, `every_request`, `drain`, `ejected`, `down`, `rescue`,
-    /// `overdue` or `manual`.
+    /// `overdue`, `manual` or `legless`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// The fixed word behind `refused`, `owner_lost`, `pinned` and `lost`.

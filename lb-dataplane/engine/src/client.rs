@@ -187,7 +187,9 @@ impl Engine {
         let end = segment.seq.add(segment.seq_len());
         let mut treat = Frame::Forward;
         let new = segment.seq_len() > 0 && end.after(self.flows[id].client_next);
-        if self.flows[id].state == State::Legless && !self.client_of_legless(now, segment, id, new, out) {
+        if self.flows[id].state == State::Legless
+            && !self.client_of_legless(now, segment, id, new, out)
+        {
             return Verdict::Absorbed;
         }
         let flow = &self.flows[id];

@@ -61,14 +61,15 @@ impl Policy {
 }
 
 impl Engine {
-    /// Whether the flow's legs may be others' before and behind it.
+    /// Whether the flow's legs may be others' before and behind it. Whom no guard follows at rest
+    /// has nothing that it would have to remember.
     pub(crate) fn shares(&self, id: FlowId) -> bool {
         let flow = &self.flows[id];
         self.policies[usize::from(flow.policy)].shares_legs()
             && flow.pin.is_none()
             && self
                 .tracker(id)
-                .is_some_and(|t| t.prelude(&mut [0; PRELUDE_MAX]).is_none())
+                .is_none_or(|t| t.prelude(&mut [0; PRELUDE_MAX]).is_none())
     }
 
     /// Whether the leg that the flow leaves with this request may be another one's next: the flow

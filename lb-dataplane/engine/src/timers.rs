@@ -12,7 +12,9 @@ use crate::{
     pass::Pass,
     routes::LIMIT_HOPS,
     states::{Action, Event, State},
-    timing::{BACKLOG_AGAIN_MS, HELD_MS, LEGLESS_AFTER_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
+    timing::{
+        BACKLOG_AGAIN_MS, HELD_MS, LEGLESS_AFTER_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS,
+    },
 };
 
 /// Timers handled in one call, so that packets never wait long for them: each may send a segment,
@@ -176,6 +178,9 @@ impl Engine {
             self.replay_kept(id, out);
             return self.arm(now, id, Action::ArmIdle);
         }
+        if self.flows[id].state == State::Idle && self.leaves_leg(now, id, out) {
+            return;
+        }
         let flow = &self.flows[id];
         let timeouts = &self.policies[usize::from(flow.policy)].spec.timeouts;
         let (limit_ms, counter) = match flow.state {
@@ -201,7 +206,6 @@ impl Engine {
                 Some(Counter::TimeoutsHalfClosed),
             ),
             State::Closed => (LINGER_MS, None),
-            State::Idle if self.leaves_leg(now, id, out) => return,
             State::Fresh | State::Request | State::Response | State::Idle | State::Legless => {
                 (timeouts.idle.0 / 1_000, Some(Counter::TimeoutsIdle))
             }

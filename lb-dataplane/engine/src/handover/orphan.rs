@@ -70,10 +70,11 @@ impl Deciding<'_> {
         if self.may_have_run() {
             self.replays();
         }
+        let owned = self.view.owned;
         let progress = self.progress();
         progress.set(Mark::StandbyGone, true);
         // One that was legless lost nobody.
-        progress.set(Mark::Rescue, self.view.owned);
+        progress.set(Mark::Rescue, owned);
         progress.set(Mark::Unseen, false);
         progress.tries = 1;
         progress.leg_is_new();

@@ -23,6 +23,7 @@ mod handshake;
 mod health;
 mod holders;
 mod large;
+mod legless;
 mod limits;
 mod liveness;
 mod load;

@@ -365,8 +365,10 @@ impl World {
             {
                 self.is_on_leg((pod, port), conn, seg, Some(call.seq));
             }
-        } else if message.is_none() && !seg.flags.any(Flags::SYN | Flags::RST | Flags::FIN) {
+        } else if message.is_none() && !seg.flags.any(Flags::SYN | Flags::RST) {
+            // A bare FIN may be that of a leg which closes.
             if self.truth.legs_are_shared()
+                && (!seg.flags.has(Flags::FIN) || !seg.data.is_empty())
                 && let Some((conn, _)) = self.flow_on(pod, port, None, None)
             {
                 self.is_on_leg((pod, port), conn, seg, None);

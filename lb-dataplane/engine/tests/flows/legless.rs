@@ -1,0 +1,229 @@
+//! Flows without a leg: when they leave theirs, what the client and the pods see meanwhile, and how
+//! the next request finds one.
+
+use super::{
+    drain::drain,
+    sharing::{answers, world},
+};
+use crate::common::{Conn, Dest, Sent, World, conn::*, pods::End, policy, settings};
+use baton_api::{Legs, MigrationMode};
+use baton_engine::Counter;
+use baton_packet::{EndMark, Flags};
+
+/// The pause after which a flow at rest leaves its leg.
+const AFTER_MS: u64 = 10;
+
+/// What is sent until the flow has left its leg: what its pod is asked, as it was.
+fn leaves(w: &mut World, c: &Conn) -> Sent {
+    let sent = w.run_ms(AFTER_MS + 3);
+    w.assert_state(c, "Legless");
+    let here = |s: &Sent| s.to == Dest::Pod(c.pod) && s.segment.src_port == c.leg.port();
+    one(sent.into_iter().filter(here).collect())
+}
+
+/// A flow whose leg is parked and ready.
+fn legless(pods: usize) -> (World, Conn) {
+    let mut w = world(pods);
+    let c = w.idle(1);
+    let asked = leaves(&mut w, &c);
+    answers(&mut w, &c, &asked);
+    assert_eq!(w.count(Counter::LegsParked), 1);
+    (w, c)
+}
+
+#[test]
+fn a_flow_at_rest_leaves_its_leg_and_its_next_request_has_it_again() {
+    let (mut w, mut c) = legless(1);
+    assert_eq!(w.count(Counter::LegsLeft), 1);
+    assert_eq!(w.engine.state(w.now).policies[0].backends[0].flows, 0);
+    let sent = one(w.data(&mut c, GET));
+    assert_eq!((sent.to, sent.data()), (Dest::Pod(c.pod), GET));
+    assert_eq!(sent.segment.src_port, c.leg.port());
+    let got = w.inject(&w.pod_wire(&c, PSH_ACK, OK).build());
+    assert_eq!((one(got.clone()).to, got[0].data()), (Dest::Client, OK));
+    // It is no move and no rescue.
+    let policy = &w.engine.state(w.now).policies[0];
+    assert_eq!(policy.backends[0].migrations_in_total, 0);
+    assert_eq!(policy.rescues_total, 0);
+    assert_eq!(policy.moves_total["legless"]["moved"], 1);
+    assert_eq!(w.count(Counter::LegsShared), 1);
+}
+
+#[test]
+fn one_that_goes_on_at_once_keeps_its_leg() {
+    let mut w = world(1);
+    let mut c = w.idle(1);
+    for _ in 0..20 {
+        let _ = w.run_ms(AFTER_MS - 2);
+        w.exchange(&mut c);
+    }
+    assert_eq!(w.count(Counter::LegsLeft), 0);
+}
+
+#[test]
+fn only_what_shares_and_may_move_goes_without() {
+    let never = World::of(1, |p| {
+        p.migration.legs = Legs::Shared;
+        p.migration.mode = MigrationMode::Never;
+    });
+    for mut w in [World::new(1), never] {
+        let c = w.idle(1);
+        let _ = w.run_ms(100);
+        w.assert_state(&c, "Idle");
+    }
+    // Nothing was asked yet: the server may be the first to speak.
+    let mut w = world(1);
+    let c = w.open(1);
+    let _ = w.run_ms(100);
+    w.assert_state(&c, "Fresh");
+}
+
+#[test]
+fn without_a_leg_that_is_ready_one_is_opened() {
+    let mut w = world(1);
+    let mut c = w.idle(1);
+    let _ = leaves(&mut w, &c);
+    // Its pod has not answered.
+    let sent = w.data(&mut c, GET);
+    assert!(sent[0].is_adoption(), "{sent:?}");
+    take_leg(&mut c, &sent[0]);
+    assert_eq!(sent[1].data(), GET);
+    w.responds(&mut c, OK);
+    assert_eq!(w.count(Counter::LegsShared), 0);
+}
+
+#[test]
+fn the_pods_time_out_ends_the_leg_and_not_the_connection() {
+    // Parked.
+    let (mut w, mut c) = legless(1);
+    let fin = one(w.inject(&w.pod_wire(&c, FIN_ACK, b"").build()));
+    assert!(fin.is(FIN_ACK) && fin.to == Dest::Pod(c.pod), "{fin:?}");
+    let sent = w.data(&mut c, GET);
+    assert!(sent[0].is_adoption(), "{sent:?}");
+    // And at rest, before it was left: of a process that lives, that exits, or that nobody knows.
+    for mark in [None, Some(EndMark::Exiting), Some(EndMark::Listening)] {
+        for how in [End::Fin, End::Rst] {
+            let mut w = world(1);
+            let c = w.idle(1);
+            let sent = match mark {
+                Some(mark) => {
+                    let end = w.marked_end(&c, how, mark);
+                    w.inject(&end)
+                }
+                None => w.ends(&c, how),
+            };
+            assert!(World::to_client(&sent).is_empty(), "{sent:?}");
+            w.assert_state(&c, "Legless");
+        }
+    }
+}
+
+#[test]
+fn a_drained_pod_has_nothing_to_hand_over() {
+    let mut w = world(1);
+    let c = w.idle(1);
+    drain(&mut w, c.pod);
+    let sent = w.run_ms(60);
+    w.assert_state(&c, "Legless");
+    let closed = |s: &Sent| s.is(FIN_ACK) && s.to == Dest::Pod(c.pod);
+    assert!(sent.iter().any(closed), "closed, not parked: {sent:?}");
+    let pod = &w.engine.state(w.now).policies[0].backends[0];
+    assert_eq!(pod.flows, 0);
+    let drain = pod.drain.as_ref().expect("it drains");
+    assert_eq!((drain.moved, drain.waiting.len()), (1, 0));
+    assert_eq!(w.count(Counter::LegsParked), 0);
+}
+
+#[test]
+fn the_request_waits_for_a_pod() {
+    let (mut w, mut c) = legless(1);
+    w.dies(0, End::Fin, &[]);
+    let fin = w.pod_wire(&c, FIN_ACK, b"");
+    let _ = w.inject(&fin.build());
+    w.change(|s| s.policies[0].backends[0].weight = 0);
+    assert!(w.data(&mut c, POST).is_empty());
+    w.assert_state(&c, "Orphan");
+    let _ = w.run_ms(500);
+    w.starts(0);
+    w.change(|s| s.policies[0].backends[0].weight = 1);
+    let sent = w.until_adoption(3_000);
+    take_leg(&mut c, &sent[0]);
+    assert!(sent.iter().any(|s| s.data() == POST), "{sent:?}");
+}
+
+#[test]
+fn the_client_may_close_reset_and_ask_whether_anybody_is_there() {
+    // A keepalive, with and without a byte; the window is what any kernel promises at first.
+    let (mut w, mut c) = legless(1);
+    for data in [&b""[..], b"x"] {
+        let mut wire = w.client_wire(&c, Flags::ACK, data);
+        wire.seq = c.seq.wrapping_sub(1);
+        let answer = one(w.inject(&wire.build()));
+        assert_eq!((answer.to, answer.is(Flags::ACK)), (Dest::Client, true));
+        assert_eq!(
+            (answer.segment.seq.0, answer.segment.ack.0),
+            (c.server, c.seq)
+        );
+        let scale = c.options.server_wscale.unwrap_or(0);
+        assert_eq!(answer.segment.window, u16::MAX >> scale);
+    }
+    // Nothing new is answered with nothing.
+    assert!(
+        w.inject(&w.client_wire(&c, Flags::ACK, b"").build())
+            .is_empty()
+    );
+    w.assert_state(&c, "Legless");
+    let fin = one(w.client_sends(&mut c, FIN_ACK, b""));
+    assert!(fin.is(FIN_ACK) && fin.to == Dest::Client, "{fin:?}");
+    assert_eq!((fin.segment.seq.0, fin.segment.ack.0), (c.server, c.seq));
+    w.assert_state(&c, "Closed");
+    let _ = w.run_ms(2_000);
+    assert_eq!(w.state(&c), None);
+
+    let (mut w, c) = legless(1);
+    let sent = w.inject(&w.client_wire(&c, Flags::RST, b"").build());
+    assert!(sent.is_empty(), "{sent:?}");
+    assert_eq!(w.state(&c), None);
+}
+
+#[test]
+fn one_that_is_quiet_for_long_is_closed() {
+    let (mut w, c) = legless(1);
+    let idle_ms = w.snapshot.policies[0].timeouts.idle.0 / 1_000;
+    let sent: Vec<_> = (0..idle_ms / 100 + 2)
+        .flat_map(|_| w.run_ms(100))
+        .filter(|s| s.to == Dest::Client)
+        .collect();
+    assert!(sent[0].is(FIN_ACK), "{sent:?}");
+    assert_eq!(w.count(Counter::TimeoutsIdle), 1);
+    let _ = c;
+}
+
+#[test]
+fn where_no_copy_can_be_kept_the_leg_comes_before_the_request() {
+    let mut s = settings();
+    s.limits.kept_segments = 1;
+    let mut p = policy(1);
+    p.migration.legs = Legs::Shared;
+    let mut w = World::with(s, p);
+    let (mut other, mut c) = (w.idle(1), w.idle(2));
+    // The only copy is another one's.
+    let _ = w.data(&mut other, POST);
+    let asked = leaves(&mut w, &c);
+    answers(&mut w, &c, &asked);
+    assert_eq!(w.table("kept_segments"), (1, 1));
+    let wire = w.client_wire(&c, PSH_ACK, GET);
+    assert!(w.inject(&wire.build()).is_empty());
+    let keepalive = one(w
+        .run_ms(3)
+        .into_iter()
+        .filter(|s| s.data().len() == 1)
+        .collect());
+    assert_eq!(keepalive.segment.src_port, c.leg.port());
+    w.assert_state(&c, "AdoptingIdle");
+    w.confirms(&c);
+    w.assert_state(&c, "Idle");
+    // What the client sends again.
+    let sent = one(w.data(&mut c, GET));
+    assert_eq!((sent.to, sent.data()), (Dest::Pod(c.pod), GET));
+}
