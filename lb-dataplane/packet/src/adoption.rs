@@ -120,6 +120,16 @@ pub enum MessageKind {
     Answer(Reason),
 }
 
+impl MessageKind {
+    /// How far the sequence number on the wire is in front of the one that the message is about: one
+    /// that a kernel whose adopter is gone has had, so that it acknowledges and takes nothing else,
+    /// neither timestamps nor what they stand for (Linux `tcp_sequence`).
+    #[must_use]
+    pub const fn in_front(self) -> u32 {
+        matches!(self, Self::Release | Self::Transfer) as u32
+    }
+}
+
 /// What an answer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
@@ -355,7 +365,8 @@ impl TagInput {
 
 /// Writes an adoption message at the start of `buf` and says how many bytes it takes.
 ///
-/// Addresses, ports, numbers and window come from `spec`; flags follow from the kind and the window
+/// Addresses, ports, numbers and window come from `spec`, the sequence number of some kinds from in
+/// front of it ([`MessageKind::in_front`]); flags follow from the kind and the window
 /// of an answer is 0, whatever `spec` says. Without timestamps in `spec` the message carries two
 /// zeros: the layout has them always. `None` if `spec` has payload, and as
 /// [`build_segment`](crate::build_segment).
@@ -376,6 +387,7 @@ pub fn build_adoption(
         }
         MessageKind::Forget => (Flags::SYN, spec.window),
     };
+    let seq = spec.seq.sub(message.kind.in_front());
     let timestamps = spec.timestamps.unwrap_or_default();
     let (experiment, mss_or_reason, scales, option_flags) = message.fields();
     let ([e0, e1], [m0, m1]) = (experiment.to_be_bytes(), mss_or_reason.to_be_bytes());
@@ -385,7 +397,7 @@ pub fn build_adoption(
         dst: spec.dst,
         src_port: spec.src_port,
         dst_port: spec.dst_port,
-        seq: spec.seq,
+        seq,
         ack: spec.ack,
         attributes,
         window,
@@ -402,6 +414,7 @@ pub fn build_adoption(
     options[20..28].copy_from_slice(&message.namespace.to_be_bytes());
     options[STAMPS_AT..].copy_from_slice(&timestamp_option(timestamps));
     let spec = SegmentSpec {
+        seq,
         flags,
         window,
         ..*spec

@@ -177,12 +177,12 @@ fn idle_connections_leave_a_draining_pod_without_shim() -> Result<()> {
 }
 
 /// Each connection lives, and makes one more request.
-fn right(scene: &Scene, idle: &mut IdleConnections) -> Result<IdleRound> {
+pub fn right(scene: &Scene, idle: &mut IdleConnections) -> Result<IdleRound> {
     let ended = idle.ended();
     let round = idle.round();
     let check = || {
         ensure!(ended.is_empty(), "ended by the other side: {ended:?}");
-        let right = round.errors.is_empty() && round.right == IDLE as u64;
+        let right = round.errors.is_empty() && round.right == idle.count() as u64;
         ensure!(right, "{} right, {:?}", round.right, round.errors);
         Ok(())
     };

@@ -3,6 +3,7 @@
 
 mod failures;
 mod firewall;
+mod legless;
 mod requests;
 mod servers;
 mod shared;

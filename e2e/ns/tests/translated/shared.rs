@@ -14,7 +14,7 @@ const CONNECTIONS: usize = 32;
 const SOME: u64 = 20_000;
 
 /// Has all policies share legs.
-fn share_legs(scene: &mut Scene) {
+pub fn share_legs(scene: &mut Scene) {
     for policy in &mut scene.config.policies {
         policy.migration.legs = Legs::Shared;
     }

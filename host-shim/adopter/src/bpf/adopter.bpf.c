@@ -404,6 +404,8 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	}
 
 	if (m.exid == bpf_htons(EXID_RELEASE) || m.exid == bpf_htons(EXID_TRANSFER)) {
+		/* On the wire it is the one before, which a kernel without this program has had. */
+		t.seq = bpf_htonl(bpf_ntohl(m.seq) + 1);
 		if (m.exid == bpf_htons(EXID_RELEASE)) {
 			reason = release(&t, netns, &j.outcome);
 		} else {

@@ -60,8 +60,12 @@ static __always_inline void make_answer(struct message *m, struct tagged *t, __u
 	t->dest = m->source;
 	t->seq = m->ack;
 	t->ack = m->seq;
-	/* As a kernel answers a SYN, so that connection trackers on the way take it for that. */
-	if (m->exid == bpf_htons(EXID_FORGET))
+	/*
+	 * As a kernel answers a SYN, so that connection trackers on the way take it for that; and
+	 * the number that a Release or Transfer is about is the next one.
+	 */
+	if (m->exid == bpf_htons(EXID_FORGET) || m->exid == bpf_htons(EXID_RELEASE) ||
+	    m->exid == bpf_htons(EXID_TRANSFER))
 		t->ack = bpf_htonl(bpf_ntohl(m->seq) + 1);
 	t->exid = bpf_htons(EXID_ANSWER);
 	t->mss = bpf_htons(reason);

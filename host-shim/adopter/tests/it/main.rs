@@ -16,6 +16,7 @@ mod restart;
 mod rules;
 mod strangers;
 mod transfer;
+mod unheard;
 mod vectors;
 #[path = "common/verified.rs"]
 mod verified;

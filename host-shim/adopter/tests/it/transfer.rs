@@ -15,7 +15,6 @@ use std::{
 };
 
 const MOVED: u16 = 13;
-const TRANSFER: u16 = 0xba75;
 const TO: u64 = 0x1122_3344_5566_7788;
 /// `LEASE_NS`.
 const LEASE: Duration = Duration::from_millis(200);
@@ -47,12 +46,11 @@ impl Pod {
     /// To port 81 of the pod whose address ends so.
     fn segment(&self, end: u32) -> Segment {
         let message = Message {
-            exid: TRANSFER,
             mss: 81,
             server_timestamp: end,
             tsval: (TO >> 32) as u32,
             tsecr: TO as u32,
-            ..Message::release().here()
+            ..Message::transfer().here()
         };
         message.segment(self.ours, self.address, SEQ, ACKED, &KEY)
     }

@@ -642,6 +642,12 @@ fn stamped_answer(
     key: &AdoptionKey,
 ) -> Vec<u8> {
     let m = &message.segment;
+    // As it left, whatever a test has made of its numbers.
+    let left = Sent {
+        segment: wire::tcp(&message.frame),
+        ..message.clone()
+    };
+    let in_front = left.message().map_or(0, |m| m.kind.in_front());
     let spec = SegmentSpec {
         src_mac: baton_packet::ether_dst(&message.frame),
         dst_mac: OUR_MAC,
@@ -650,7 +656,7 @@ fn stamped_answer(
         src_port: m.dst_port,
         dst_port: m.src_port,
         seq: m.ack,
-        ack: m.seq.add(u32::from(m.flags.has(Flags::SYN))),
+        ack: m.seq.add(in_front.max(u32::from(m.flags.has(Flags::SYN)))),
         flags: Flags::RST | Flags::ACK,
         window: 0,
         timestamps,

@@ -72,7 +72,8 @@ fn an_unread_request_is_answered_by_another_pod_whatever_it_is() {
             p.on_backend_failure = failure;
             let mut w = World::with(settings(), p);
             let (mut c, boundary, release) = asked(&mut w, request);
-            assert_eq!(release.segment.seq.0, boundary);
+            // A kernel without the adopter has had that byte.
+            assert_eq!(release.segment.seq.0, boundary.wrapping_sub(1));
             assert_eq!(release.segment.ack.0, c.server);
             assert_eq!(release.message().expect("one").namespace, NAMESPACE);
             let said = if by_answer {

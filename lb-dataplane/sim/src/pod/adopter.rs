@@ -159,6 +159,10 @@ impl Adopter {
         let Some(message) = raw.verify(&key) else {
             return Judgement::Dropped;
         };
+        let seg = &Seg {
+            seq: seg.seq.add(message.kind.in_front()),
+            ..*seg
+        };
         let elsewhere = message.namespace != self.namespace.0;
         let (reason, detail) = match message.kind {
             MessageKind::Answer(_) => return Judgement::Dropped,

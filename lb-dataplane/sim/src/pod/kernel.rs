@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use baton_packet::{
-    Adoption, Decoded, EndMark, Flags, Mac, Reason, SeqNumber, decode, put_end_mark,
+    Adoption, Decoded, EndMark, Flags, Mac, MessageKind, Reason, SeqNumber, decode, put_end_mark,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -281,7 +281,13 @@ impl Kernel {
                 out.push(answer);
             }
             Judgement::Adopt(message) => self.adopt(now, &seg, &message),
-            Judgement::Release => self.release(now, &seg, out),
+            Judgement::Release => {
+                let seg = Seg {
+                    seq: seg.seq.add(MessageKind::Release.in_front()),
+                    ..seg
+                };
+                self.release(now, &seg, out);
+            }
             Judgement::Transfer(question) => {
                 self.notes.push(PodNote::TransferAsked(question));
             }

@@ -415,6 +415,7 @@ impl Truth {
             stamp: None,
         };
         self.shifts.insert(leg, shifted);
+        self.starts.insert(leg, at);
     }
 
     /// The socket of a leg is that of another one from now on; which connection's, if it is any's.

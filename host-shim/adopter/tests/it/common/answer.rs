@@ -58,7 +58,8 @@ fn checked_answer(lab: &Lab, sent: &Segment) -> Message {
         ..
     } = &received.segment;
     assert_eq!((*from, *to), (sent.to, sent.from));
-    let acked = sent.seq.wrapping_add(u32::from(sent.flags == SYN));
+    let acked = u32::from(sent.flags == SYN) + asked.in_front();
+    let acked = sent.seq.wrapping_add(acked);
     assert_eq!((*seq, *ack), (sent.ack, acked));
     assert_eq!((*flags, *window), (RST_ACK, 0));
     assert!(payload.is_empty());

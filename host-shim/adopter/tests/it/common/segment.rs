@@ -24,6 +24,7 @@ pub const PROBE: u16 = 0xba71;
 pub const ANSWER: u16 = 0xba72;
 pub const FORGET: u16 = 0xba73;
 pub const RELEASE: u16 = 0xba74;
+pub const TRANSFER: u16 = 0xba75;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -115,6 +116,13 @@ impl Message {
         }
     }
 
+    pub fn transfer() -> Self {
+        Self {
+            exid: TRANSFER,
+            ..Self::forget()
+        }
+    }
+
     /// The same, for the lab whose adopter was attached last.
     pub fn here(self) -> Self {
         Self {
@@ -130,6 +138,11 @@ impl Message {
         }
     }
 
+    /// How far what it is about is behind its number on the wire.
+    pub fn in_front(&self) -> u32 {
+        u32::from(matches!(self.exid, RELEASE | TRANSFER))
+    }
+
     /// The segment that carries it, tagged.
     pub fn segment(
         &self,
@@ -139,7 +152,7 @@ impl Message {
         ack: u32,
         key: &[u8; 16],
     ) -> Segment {
-        let window = 500;
+        let (window, seq) = (500, seq.wrapping_sub(self.in_front()));
         let tag = self.tag(from, to, seq, ack, window, key);
         self.segment_with_tag(from, to, seq, ack, tag)
     }

@@ -1,0 +1,115 @@
+//! Clients at rest whose connections have no leg: how many the pods have for many clients, and that
+//! pods which drain or die have nothing to hand over.
+
+use super::{failures::right, nothing_was_reset, shared::share_legs, start_alone, wait_up};
+use crate::answered;
+use anyhow::{Result, ensure};
+use baton_api::Migration;
+use baton_lab::{Arrivals, HttpEcho, IdleConnections, LoadOptions};
+use baton_ns::{HTTP_PORT, Scene, established, until};
+use std::time::Instant;
+
+const MANY: usize = 10_000;
+const IDLE: usize = 500;
+const KILLS: usize = 24;
+const SAMPLES: usize = 40;
+
+/// Three pods without host-shim and keys, whose flows share legs and stay where they are well.
+fn scene(name: &str) -> Result<Scene> {
+    let mut scene = Scene::with_pods(name, 3)?;
+    scene.config.policies[0].migration = Migration::default();
+    share_legs(&mut scene);
+    start_alone(&mut scene)?;
+    Ok(scene)
+}
+
+/// Connections that the kernels of the pods have.
+fn connections(scene: &Scene) -> Result<Vec<usize>> {
+    let pods = scene.nginx.iter().map(|nginx| {
+        let port = nginx.address().port();
+        let sockets = established(nginx.pod().namespace())?;
+        Ok(sockets.iter().filter(|s| s.local_port == port).count())
+    });
+    pods.collect()
+}
+
+/// Each client asks once a second, at its own time. Then one pod drains.
+#[test]
+fn many_clients_have_few_connections_at_the_pods() -> Result<()> {
+    let mut scene = scene("leglessmany")?;
+    let options = LoadOptions {
+        connections: MANY,
+        arrivals: Some(Arrivals {
+            per_second: MANY as f64,
+            zipf: 0.0,
+            seed: 1,
+        }),
+        ..LoadOptions::new(scene.address(HTTP_PORT)?)
+    };
+    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    answered(&load, 5 * MANY as u64)?;
+    let mut seen = Vec::new();
+    for sample in 0..SAMPLES as u64 {
+        answered(&load, 5 * MANY as u64 + sample * 500)?;
+        seen.push(connections(&scene)?.iter().sum::<usize>());
+    }
+    seen.sort_unstable();
+    let before = connections(&scene)?;
+    scene.config.policies[0].backends[0].draining = true;
+    let start = Instant::now();
+    scene.reconfigure()?;
+    let empty = until("pod-a empty", || {
+        let left = scene.backend(0, "pod-a")?.flows;
+        ensure!(left == 0, "{left} flows");
+        Ok(())
+    });
+    scene.explained(empty)?;
+    eprintln!(
+        "{MANY} clients: {} connections at the pods at the median, {} at most; pod-a drained in {:?} of {before:?}",
+        seen[SAMPLES / 2],
+        seen[SAMPLES - 1],
+        start.elapsed(),
+    );
+    let (report, _) = load.stop()?;
+    eprintln!(
+        "{:.0} requests/s, {:?}",
+        report.per_second(),
+        report.latency
+    );
+    let check = || {
+        ensure!(report.error_count() == 0, "{:?}", report.errors);
+        ensure!(seen[SAMPLES / 2] < MANY / 10, "{seen:?}");
+        Ok(())
+    };
+    scene.explained(check())?;
+    nothing_was_reset(&scene)
+}
+
+/// Whenever a pod dies, some of the clients are at rest without a leg, and some have just become so.
+#[test]
+fn clients_at_rest_outlive_every_pod() -> Result<()> {
+    let mut scene = scene("leglesskill")?;
+    scene.config.policies[0].health.failures = 0;
+    scene.reconfigure()?;
+    let client = scene.lab.client().namespace();
+    let mut idle = IdleConnections::open(client, scene.address(HTTP_PORT)?, IDLE)?;
+    for kill in 0..KILLS {
+        right(&scene, &mut idle)?;
+        let at = kill % scene.nginx.len();
+        let nginx = &mut scene.nginx[at];
+        nginx.process.crash()?;
+        nginx.restart()?;
+        let name = nginx.pod().name().to_owned();
+        wait_up(&scene, 0, &name)?;
+    }
+    right(&scene, &mut idle)?;
+    let flows: u64 = scene.policy(0)?.flows;
+    eprintln!(
+        "{flows} clients, {KILLS} kills: {} times a leg was left, {} rescues",
+        scene.counter("legs_left_total")?,
+        scene.policy(0)?.rescues_total,
+    );
+    ensure!(scene.counter("legs_left_total")? > (KILLS * IDLE / 2) as u64);
+    ensure!(scene.counter("closes_believed_total")? == 0);
+    nothing_was_reset(&scene)
+}
