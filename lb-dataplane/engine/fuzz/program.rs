@@ -6,7 +6,7 @@
 
 use crate::common::{conn::*, policy};
 use baton_api::{
-    Affinity, Algorithm, BackendFailure, ClientIp, Drain, Micros, MigrationMode, MoveMethod,
+    Affinity, Algorithm, BackendFailure, ClientIp, Drain, Legs, Micros, MigrationMode, MoveMethod,
     OnDeadline, Policy, Protocol,
 };
 use baton_packet::Flags;
@@ -97,6 +97,7 @@ impl<'a> Program<'a> {
         };
         // What came later, where the committed inputs rarely are.
         match modes >> 2 & 31 {
+            22 => p.migration.legs = Legs::Shared,
             23 => p.migration.method = MoveMethod::Translation,
             24 => p.migration.method = MoveMethod::Auto,
             25 => p.migration.per_backend_per_second = 1,
