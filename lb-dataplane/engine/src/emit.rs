@@ -316,8 +316,8 @@ impl Engine {
     }
 
     /// Answers the client of a flow without a leg, and promises what a kernel does at first (Linux
-    /// `tcp_select_initial_window`, 64 KiB), whoever has the flow next: what is more than that one's
-    /// window waits (`backlog`).
+    /// `tcp_select_initial_window`: 64 KiB). What is more than the next owner's window waits then
+    /// (`backlog`).
     pub(crate) fn answer_legless(&mut self, id: FlowId, out: &mut impl Output) {
         let scale = self.flows[id].scales >> 4;
         if let Some(mut spec) = self.client_spec(id, Flags::ACK) {

@@ -1,9 +1,9 @@
-//! Flows without a leg: between two requests a flow of a policy whose legs are shared needs none, and
-//! leaves its own to others.
+//! Flows without a leg: between two requests a flow of a policy whose legs are shared needs none,
+//! and leaves its own to others.
 //!
-//! Owns when a flow goes without, and what its client's segments come to until it has a leg again. A
-//! pod that drains or dies has nothing to hand over for such a flow: its next request is placed like
-//! an orphan's (`rescue`), on a parked leg where one is ready (`sharing`).
+//! Owns when a flow goes without, and what its client's segments come to until it has a leg again.
+//! A pod that drains or dies has nothing to hand over for such a flow: its next request is placed
+//! like an orphan's (`rescue`), on a parked leg where one is ready (`sharing`).
 //!
 //! # Decisions
 //!
@@ -91,8 +91,8 @@ impl Engine {
         }
     }
 
-    /// A segment from the client of a flow without a leg; `new`: something that was not seen before.
-    /// Whether it goes on, for a flow that gets a leg.
+    /// A segment from the client of a flow without a leg; `new`: with something that was not seen
+    /// before. Whether it goes on, for a flow that gets a leg.
     pub(crate) fn client_of_legless(
         &mut self,
         now: Instant,

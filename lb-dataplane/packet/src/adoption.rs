@@ -121,9 +121,9 @@ pub enum MessageKind {
 }
 
 impl MessageKind {
-    /// How far the sequence number on the wire is in front of the one that the message is about: one
-    /// that a kernel whose adopter is gone has had, so that it acknowledges and takes nothing else,
-    /// neither timestamps nor what they stand for (Linux `tcp_sequence`).
+    /// How far the number on the wire is in front of the one that the message is about. A kernel
+    /// whose adopter is gone has had that byte, says so again and takes nothing else, neither the
+    /// acknowledgement nor the timestamps (Linux `tcp_sequence`).
     #[must_use]
     pub const fn in_front(self) -> u32 {
         matches!(self, Self::Release | Self::Transfer) as u32

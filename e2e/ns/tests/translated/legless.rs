@@ -85,7 +85,7 @@ fn many_clients_have_few_connections_at_the_pods() -> Result<()> {
     nothing_was_reset(&scene)
 }
 
-/// Whenever a pod dies, some of the clients are at rest without a leg, and some have just become so.
+/// Whenever a pod dies, some clients are at rest without a leg, and some still have theirs.
 #[test]
 fn clients_at_rest_outlive_every_pod() -> Result<()> {
     let mut scene = scene("leglesskill")?;

@@ -1,5 +1,5 @@
-//! Messages about open connections that meet a pod's kernel without the adopter: it takes nothing of
-//! them, neither what they acknowledge nor what stands where timestamps are. Needs root.
+//! Messages about open connections that meet a pod's kernel without the adopter: it takes nothing
+//! of them, neither what they acknowledge nor what stands where timestamps are. Needs root.
 
 use crate::common::{
     Lab,
