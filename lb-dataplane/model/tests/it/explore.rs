@@ -17,6 +17,7 @@ const PINNED: &str = "a server that speaks first: such a flow never moves";
 const CLOSED: &str = "the model's client says nothing behind the server's close";
 const SESSION: &str = "sessions (AUTH, SELECT) are not modelled";
 
+const SHARED: &str = "shared legs: the model's flows have one of their own; the simulation's share";
 /// Rows that no exploration takes, each with its reason.
 const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
     (
@@ -57,6 +58,12 @@ const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
     (State::ServerFin, Event::ServerRst, CLOSING),
     (State::Closed, Event::ServerRst, CLOSING),
     (State::Closed, Event::Timeout, CLOSING),
+    (State::Idle, Event::LegLeft, SHARED),
+    (State::Idle, Event::LegOver, SHARED),
+    (State::Legless, Event::Wanted, SHARED),
+    (State::Legless, Event::ClientFin, SHARED),
+    (State::Legless, Event::ClientRst, SHARED),
+    (State::Legless, Event::Timeout, SHARED),
     (State::FinSentToClient, Event::ClientData, CLOSED),
     (State::FinSentToClient, Event::ClientFin, CLOSED),
     (State::FinSentToClient, Event::ClientRst, CLOSED),
