@@ -16,8 +16,8 @@ const CLOSING: &str = "the end of a flow whose hand-overs are over";
 const PINNED: &str = "a server that speaks first: such a flow never moves";
 const CLOSED: &str = "the model's client says nothing behind the server's close";
 const SESSION: &str = "sessions (AUTH, SELECT) are not modelled";
-
 const SHARED: &str = "shared legs: the model's flows have one of their own; the simulation's share";
+
 /// Rows that no exploration takes, each with its reason.
 const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
     (
