@@ -434,7 +434,7 @@ fn generate() -> File {
                 dst: spec.dst,
                 src_port: spec.src_port,
                 dst_port: spec.dst_port,
-                seq: spec.seq.0,
+                seq: seg.seq.0,
                 ack: spec.ack.0,
                 tcp_flags: seg.flags.0,
                 window: seg.window,
