@@ -241,7 +241,7 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
         LEGLESS => {
             return (
                 Verdict::MayMove,
-                vec!["Its next request goes to the Pod that waits least.".to_owned()],
+                vec!["Its next request goes to the better of two Pods.".to_owned()],
             );
         }
         "ClientFin" | "ServerFin" | "FinSentToClient" | "Closed" | "Gone" => {

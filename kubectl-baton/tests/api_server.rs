@@ -6,6 +6,7 @@ use baton_apiserver::{ApiServer, shared};
 use serde_json::{Value, json};
 use std::{
     env, fs,
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Output},
     time::{Duration, Instant},
@@ -225,11 +226,11 @@ fn without_a_cluster_the_error_says_what_to_change() {
     let said = run(&gone, &["status"]);
     assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
     assert!(said.err.contains("kubeconfig"), "{}", said.err);
-    // A port of this machine where nobody listens.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|l| l.local_addr())
-        .expect("a port")
-        .port();
+    // The near end of a connection: nobody listens there, and nobody else gets the port meanwhile.
+    let unheard = TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| TcpStream::connect(listener.local_addr()?))
+        .expect("a connection");
+    let port = unheard.local_addr().expect("connected").port();
     let config = folder.kubeconfig(&json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],

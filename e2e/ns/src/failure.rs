@@ -26,6 +26,18 @@ impl Scene {
         found.next().with_context(|| format!("no backend {name}"))
     }
 
+    /// Kills the nginx of a pod, counted round, and starts it again; gives the pod's name.
+    ///
+    /// # Errors
+    /// If it cannot be killed or started.
+    pub fn kill(&mut self, at: usize) -> Result<String> {
+        let at = at % self.nginx.len();
+        let nginx = &mut self.nginx[at];
+        nginx.process.crash()?;
+        nginx.restart()?;
+        Ok(nginx.pod().name().to_owned())
+    }
+
     /// Waits until a backend takes flows again: up, adoptable, and nothing waits for its return.
     ///
     /// # Errors

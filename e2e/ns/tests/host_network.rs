@@ -188,10 +188,7 @@ fn killed_pods_of_the_own_node_cost_no_client_anything() -> Result<()> {
         for load in &loads {
             more(load, 200)?;
         }
-        let nginx = &mut scene.nginx[kill % 4];
-        nginx.process.crash()?;
-        nginx.restart()?;
-        let name = nginx.pod().name().to_owned();
+        let name = scene.kill(kill)?;
         scene.wait_back(0, &name)?;
     }
     for load in loads {

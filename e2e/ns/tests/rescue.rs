@@ -124,7 +124,7 @@ fn pods_are_killed_and_restarted_in_turn() -> Result<()> {
             scene.config.policies[0].migration = Migration::default();
             scene.reconfigure()?;
         }
-        let name = kill(&mut scene, i)?;
+        let name = scene.kill(i)?;
         scene.wait_back(0, &name)?;
     }
     eprintln!(
@@ -139,15 +139,6 @@ fn pods_are_killed_and_restarted_in_turn() -> Result<()> {
         figures.rescues_total
     );
     Ok(())
-}
-
-/// Kills the next pod's nginx and starts it again; gives the pod's name.
-fn kill(scene: &mut Scene, i: usize) -> Result<String> {
-    let at = i % scene.nginx.len();
-    let nginx = &mut scene.nginx[at];
-    nginx.process.crash()?;
-    nginx.restart()?;
-    Ok(nginx.pod().name().to_owned())
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::{
     timing::LEGLESS_AFTER_MS,
 };
 use baton_api::MigrationMode;
+use baton_guard::Tracker;
 use baton_packet::Segment;
 
 impl Engine {
@@ -49,6 +50,8 @@ impl Engine {
             && flow.early_client.is_empty()
             && flow.early_server.is_empty()
             && self.at_rest(id)
+            // The end of this one is the connection's: both ends agreed to that.
+            && !self.tracker(id).is_some_and(Tracker::closing)
             && self.shares(id)
             && !self.closing.is_full()
     }

@@ -95,27 +95,9 @@ impl Engine {
         target: u16,
         must: bool,
     ) -> Result<Leg, Counter> {
-        match self.shared_leg_to(id, target) {
-            Some(leg) => Ok(leg),
-            None => self.open_leg_to(now, id, target, must),
+        if let Some(leg) = self.shared_leg_to(id, target) {
+            return Ok(leg);
         }
-    }
-
-    /// One that is open already, and was another flow's.
-    pub(crate) fn shared_leg_to(&mut self, id: FlowId, target: u16) -> Option<Leg> {
-        let (leg, shared) = self.take_parked(id, target)?;
-        self.pending_by = By::Shared(shared);
-        Some(leg)
-    }
-
-    /// One that is to be opened, by an adoption or a handshake.
-    pub(crate) fn open_leg_to(
-        &mut self,
-        now: Instant,
-        id: FlowId,
-        target: u16,
-        must: bool,
-    ) -> Result<Leg, Counter> {
         let opens = self.is_opened(now, id, &self.backends[usize::from(target)]);
         if opens && self.shifts.is_full() {
             return Err(Counter::StayedShiftsFull);
@@ -144,6 +126,13 @@ impl Engine {
             true => Counter::StayedPortReserve,
             false => Counter::StayedNoPort,
         })
+    }
+
+    /// One that is open already, and was another flow's.
+    pub(crate) fn shared_leg_to(&mut self, id: FlowId, target: u16) -> Option<Leg> {
+        let (leg, shared) = self.take_parked(id, target)?;
+        self.pending_by = By::Shared(shared);
+        Some(leg)
     }
 
     /// The owner is the leg that [`Self::leg_to_heir`] took.

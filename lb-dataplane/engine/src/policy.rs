@@ -297,6 +297,7 @@ impl Policy {
         &self,
         v6: bool,
         except: Option<u16>,
+        shares: bool,
         backends: &[Backend],
         now: Instant,
         rng: &mut fastrand::Rng,
@@ -306,8 +307,7 @@ impl Policy {
             let backend = &backends[usize::from(index)];
             Some(index) != except
                 && backend.adopter.takes_over(now, method)
-                // Whose legs are ready need accept nothing.
-                && (backend.budget.has_room(now) || backend.parked.count > 0)
+                && (backend.budget.has_room(now) || (shares && backend.parked.count > 0))
         })
     }
 

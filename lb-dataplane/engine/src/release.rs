@@ -66,6 +66,7 @@ impl Engine {
         let another = policy.choose_rescue(
             flow.is_v6(),
             Some(owner),
+            false,
             &self.backends,
             now,
             &mut self.rng,

@@ -23,6 +23,7 @@ use crate::{
     flow::Bits,
     handover::{End, Input, Mark, Then},
     ids::{FlowId, Leg},
+    legs::By,
     mutants::Mutant,
     pins::Lost,
     policy::Policy,
@@ -221,7 +222,14 @@ impl Engine {
             Some(held) => {
                 Some(held).filter(|b| self.backends[usize::from(*b)].budget.has_room(now))
             }
-            None => policy.choose_rescue(v6, except, &self.backends, now, &mut self.rng),
+            None => policy.choose_rescue(
+                v6,
+                except,
+                self.shares(id),
+                &self.backends,
+                now,
+                &mut self.rng,
+            ),
         };
         let Some(target) = chosen else {
             if policy.someone_takes_over(v6, except, &self.backends, now) {
@@ -236,14 +244,11 @@ impl Engine {
     pub(crate) fn idle_leg_to(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
         let hop = self.backends[usize::from(target)].hop?;
         self.hops.mac(hop)?;
-        if let Some(leg) = self.shared_leg_to(id, target) {
-            self.client_goes(id, target);
-            return Some(leg);
-        }
-        if !self.backends[usize::from(target)].budget.has_room(now) {
-            return None;
-        }
-        let leg = self.open_leg_to(now, id, target, true).ok()?;
+        let leg = match self.backends[usize::from(target)].budget.has_room(now) {
+            true => self.leg_to_heir(now, id, target, true).ok()?,
+            // Where a leg is ready, the pod has nothing to accept.
+            false => self.shared_leg_to(id, target)?,
+        };
         self.given_without_request(now, id, leg);
         Some(leg)
     }
@@ -259,7 +264,9 @@ impl Engine {
 
     fn given_without_request(&mut self, now: Instant, id: FlowId, leg: Leg) {
         let target = leg.backend;
-        self.backends[usize::from(target)].budget.spend(now);
+        if !matches!(self.pending_by, By::Shared(_)) {
+            self.backends[usize::from(target)].budget.spend(now);
+        }
         self.client_goes(id, target);
     }
 

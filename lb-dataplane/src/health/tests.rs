@@ -9,7 +9,7 @@ use baton_api::{Micros, StatusRange};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     sync::Notify,
 };
 
@@ -290,10 +290,12 @@ async fn each_failure_is_told_in_words() {
     let source = Source::new(20_000..=32_767);
     let ask =
         async |target: SocketAddr, check: ActiveCheck| Probe { target, check }.ask(&source).await;
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .await
-        .and_then(|listener| listener.local_addr())
+    // Bound and never listening: nobody else gets this port meanwhile.
+    let unheard = TcpSocket::new_v4().expect("a socket");
+    unheard
+        .bind(SocketAddr::from(([127, 0, 0, 1], 0)))
         .expect("a port");
+    let closed = unheard.local_addr().expect("its address");
     let cases: [(&[u8], Outcome); 7] = [
         (
             b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Command, Output},
@@ -24,6 +24,13 @@ policies:
     backends:
       - {name: a, endpoint: '10.9.0.1:80'}
 ";
+
+/// The near end of a connection: nobody listens at its port, and nobody else gets it meanwhile.
+fn unheard() -> TcpStream {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| TcpStream::connect(listener.local_addr()?))
+        .expect("a connection")
+}
 
 /// A folder with a configuration and its key, removed on drop.
 struct Folder(PathBuf);
@@ -141,10 +148,8 @@ fn what_cannot_be_asked_ends_with_2() {
     let (code, _, text) = told(&folder.run("check"));
     assert_eq!(code, Some(2));
     assert!(text.contains("--config <FILE>"), "{text}");
-    // A port that was just free: nobody answers there.
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .and_then(|l| l.local_addr())
-        .expect("a port");
+    let unheard = unheard();
+    let closed = unheard.local_addr().expect("connected");
     let (code, _, text) = told(&folder.run(&format!("status --control {closed}")));
     assert_eq!(code, Some(2));
     assert!(
@@ -409,9 +414,8 @@ fn a_drain_that_is_refused_ends_with_1_and_one_that_cannot_be_ordered_with_2() {
         complaint,
         "lb-dataplane: no policy has a backend x: expected one of pod-a\n"
     );
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .and_then(|l| l.local_addr())
-        .expect("a port");
+    let unheard = unheard();
+    let closed = unheard.local_addr().expect("connected");
     let (code, _, complaint) = told(&folder.run(&format!("drain x --control {closed}")));
     assert_eq!(code, Some(2));
     assert!(complaint.contains("nobody listens at"), "{complaint}");

@@ -36,11 +36,7 @@ fn pods_without_shim_are_killed_and_restarted_in_turn() -> Result<()> {
             scene.config.policies[0].migration = Migration::default();
             scene.reconfigure()?;
         }
-        let at = kill % scene.nginx.len();
-        let nginx = &mut scene.nginx[at];
-        nginx.process.crash()?;
-        nginx.restart()?;
-        let name = nginx.pod().name().to_owned();
+        let name = scene.kill(kill)?;
         wait_up(&scene, 0, &name)?;
     }
     eprintln!(

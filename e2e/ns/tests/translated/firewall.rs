@@ -71,10 +71,7 @@ fn a_pod_behind_such_a_firewall_is_killed_and_comes_back() -> Result<()> {
     let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
     more(&load, 2_000)?;
     for at in 0..scene.nginx.len() {
-        let nginx = &mut scene.nginx[at];
-        nginx.process.crash()?;
-        nginx.restart()?;
-        let name = nginx.pod().name().to_owned();
+        let name = scene.kill(at)?;
         wait_up(&scene, 0, &name)?;
         more(&load, 2_000)?;
     }

@@ -94,11 +94,7 @@ fn clients_at_rest_outlive_every_pod() -> Result<()> {
     let mut idle = IdleConnections::open(client, scene.address(HTTP_PORT)?, IDLE)?;
     for kill in 0..KILLS {
         right(&scene, &mut idle)?;
-        let at = kill % scene.nginx.len();
-        let nginx = &mut scene.nginx[at];
-        nginx.process.crash()?;
-        nginx.restart()?;
-        let name = nginx.pod().name().to_owned();
+        let name = scene.kill(kill)?;
         wait_up(&scene, 0, &name)?;
     }
     right(&scene, &mut idle)?;

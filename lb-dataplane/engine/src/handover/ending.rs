@@ -74,15 +74,10 @@ impl Deciding<'_> {
         }
     }
 
-    /// The leg of a flow at rest that needs none, whose end says nothing of the connection. Whether
-    /// it is that.
-    pub(super) fn leg_is_over(&mut self) -> bool {
-        let over = self.view.state == State::Idle && !self.view.talk.closing;
-        if over {
-            self.step(Event::LegOver);
-            self.then(Then::Held);
-        }
-        over
+    /// The leg of a flow at rest that needs none ended, which says nothing of the connection.
+    pub(super) fn leg_is_over(&mut self) {
+        self.step(Event::LegOver);
+        self.then(Then::Held);
     }
 
     /// A kernel without the connection that a handshake of ours began, and that was sent nothing

@@ -68,16 +68,14 @@ pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
         Input::Another { found } => it.another(found),
         Input::Settled => it.settled(),
         Input::Standby { new, reset, fin } => it.standby(new, reset, fin),
+        Input::OwnerEnded { legless: true, .. } => it.leg_is_over(),
         Input::OwnerEnded {
             end,
             gone,
             rescues,
             rescuable,
-            legless,
-        } => match legless && it.leg_is_over() {
-            true => {}
-            false => it.owner_ended(end, gone, rescues, rescuable),
-        },
+            ..
+        } => it.owner_ended(end, gone, rescues, rescuable),
         Input::PodLives {
             replaced,
             settled,

@@ -78,6 +78,21 @@ fn only_what_shares_and_may_move_goes_without() {
     w.assert_state(&c, "Fresh");
 }
 
+/// The pod has said that it closes behind this answer, and takes its time.
+#[test]
+fn an_end_that_was_agreed_to_is_the_clients() {
+    let closes = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let mut w = world(1);
+    let mut c = w.open(1);
+    w.stays(&mut c, GET);
+    w.responds(&mut c, closes);
+    w.ack(&mut c);
+    let _ = w.run_ms(100);
+    w.assert_state(&c, "Idle");
+    let fin = w.pod_wire(&c, FIN_ACK, b"");
+    assert!(w.forwarded_to_client(&c, &fin).is(FIN_ACK));
+}
+
 #[test]
 fn without_a_leg_that_is_ready_one_is_opened() {
     let mut w = world(1);
