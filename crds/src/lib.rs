@@ -30,7 +30,7 @@ pub use dataplane::{
 pub use generate::{DefinitionFile, GenerateError, definitions, files};
 pub use policy::{
     Affinity, Algorithm, ClientIp, DataplaneSelector, Listener, LoadBalancerPolicy,
-    LoadBalancerPolicySpec, LoadSignal, PodDeletionCost, Protocol, TargetKind, TargetRef,
+    LoadBalancerPolicySpec, LoadSignal, PodDeletionCost, PodMultipathTcp, Protocol, TargetKind, TargetRef,
     Transport, Weights,
 };
 pub use status::{

@@ -145,6 +145,12 @@ pub struct LoadBalancerPolicySpec {
     /// scale-in takes first those whose connections cost least to move.
     #[serde(default)]
     pub pod_deletion_cost: PodDeletionCost,
+    /// Whether the pods' servers may listen with Multipath TCP, as programs made by Go 1.24 or newer
+    /// do unless told otherwise; such a listener does not adopt. `Disabled`: the host-shim of a
+    /// pod's node sets `net.mptcp.enabled` to 0 in the pod's network namespace. Listeners that are
+    /// made from then on are plain TCP; the setting stays for the rest of the pod's life.
+    #[serde(default)]
+    pub pod_multipath_tcp: PodMultipathTcp,
 }
 
 fn at_once() -> Duration {
@@ -336,5 +342,27 @@ pub enum PodDeletionCost {
     Enabled,
     /// They are not.
     #[default]
+    Disabled,
+}
+
+/// Whether the pods' servers may listen with Multipath TCP. Of two, the later one holds.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+pub enum PodMultipathTcp {
+    /// As the pod has it.
+    #[default]
+    Unchanged,
+    /// They may not.
     Disabled,
 }

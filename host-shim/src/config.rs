@@ -9,6 +9,7 @@ use baton_config::{
     logging::LogFormat,
     reader_words,
 };
+use baton_crds::PodMultipathTcp;
 use baton_tls::{Material, Name};
 use serde::Deserialize;
 use std::{
@@ -91,6 +92,7 @@ pub struct Pod {
     pub name: String,
     pub netns: Netns,
     pub interface: String,
+    pub multipath: PodMultipathTcp,
 }
 
 /// How to log.
@@ -148,11 +150,13 @@ struct RawDiscovery {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RawPod {
     name: String,
     netns: RawNetns,
     interface: String,
+    #[serde(default)]
+    multipath_tcp: PodMultipathTcp,
 }
 
 #[derive(Deserialize)]
@@ -182,6 +186,7 @@ fn expected(field: &str) -> Option<&'static str> {
         "pods" => {
             "a list of {name: NAME, netns: {name: NAME} or {path: PATH} or {pid: NUMBER}, interface: NAME}"
         }
+        "multipathTcp" => "Unchanged or Disabled",
         "netns" => "exactly one of {name: NAME}, {path: PATH} or {pid: NUMBER}",
         "transfers" => "{port: NUMBER}",
         "port" => {
@@ -513,6 +518,7 @@ fn check_pods(
             name: raw.name,
             netns,
             interface,
+            multipath: raw.multipath_tcp,
         });
     }
     Ok(pods)

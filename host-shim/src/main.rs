@@ -9,6 +9,7 @@ mod control;
 mod discovery;
 mod logging;
 mod metrics;
+mod multipath;
 mod pods;
 mod preflight;
 #[cfg(test)]

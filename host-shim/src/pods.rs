@@ -6,6 +6,7 @@ use crate::{
     discovery::{Cause, Place, Unfit, WantedPod},
 };
 use baton_adopter::{Attachment, Error};
+use baton_crds::PodMultipathTcp;
 use std::time::{Duration, Instant};
 
 /// A pod that starts has its interface within a second as a rule.
@@ -25,6 +26,8 @@ pub struct PodState {
     pub origin: Origin,
     /// Where the adopter is, or where it was last tried.
     pub place: Option<Place>,
+    /// Multipath TCP was disabled there, or that failed.
+    pub multipath: Option<Result<(), String>>,
     pub adopter: AdopterState,
 }
 
@@ -103,6 +106,7 @@ impl PodState {
         Self {
             origin,
             place: None,
+            multipath: None,
             adopter: AdopterState::New,
         }
     }
@@ -111,6 +115,14 @@ impl PodState {
         match &self.origin {
             Origin::Configured(pod) => &pod.name,
             Origin::Discovered { wanted, .. } => &wanted.name,
+        }
+    }
+
+    /// What is to be of Multipath TCP in its namespace.
+    pub fn wants_multipath(&self) -> PodMultipathTcp {
+        match &self.origin {
+            Origin::Configured(pod) => pod.multipath,
+            Origin::Discovered { wanted, .. } => wanted.multipath,
         }
     }
 
@@ -297,6 +309,7 @@ mod tests {
                 ..Default::default()
             }),
             obstacle: None,
+            multipath: PodMultipathTcp::Unchanged,
         }
     }
 
@@ -315,6 +328,7 @@ mod tests {
             name: "a".into(),
             netns: Netns::Pid(1),
             interface: "eth0".into(),
+            multipath: PodMultipathTcp::Unchanged,
         });
         let now = Instant::now();
         assert!(pod.is_due(now));
@@ -373,6 +387,7 @@ mod tests {
             name: "a".into(),
             netns: Netns::Pid(1),
             interface: "eth0".into(),
+            multipath: PodMultipathTcp::Unchanged,
         });
         assert_eq!(pod.attached_at(heard), None);
     }

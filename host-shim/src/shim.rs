@@ -4,6 +4,7 @@
 use crate::{
     config::{Config, Keys, Pod},
     discovery::{Cause, ListenerReport, Place, Processes, Unfit, WantedPod, place},
+    multipath,
     pods::{AdopterState, Origin, PodState, When, unfit},
     releases::{self, Decider},
     tracking::NodeNetwork,
@@ -310,6 +311,7 @@ impl Shim {
                         "its namespace or interface is gone or was made anew"
                     );
                 }
+                state.multipath = None;
                 let before = std::mem::replace(&mut state.adopter, AdopterState::New);
                 if let AdopterState::Attached(attachment) = before
                     && let Err(error) = adopter.detach(attachment)
@@ -339,6 +341,8 @@ impl Shim {
             };
             let unfit = match found {
                 Ok(place) => {
+                    // Before anything of the pod listens, if that is still to come.
+                    multipath::attend(state, &place.netns);
                     let attached = adopter.attach(&place.netns, &place.interface);
                     let interface = place.interface.clone();
                     state.place = Some(place);
@@ -413,6 +417,9 @@ impl Shim {
         self.rules_due = now + RULES_EVERY;
         let Ok(adopter) = &self.adopter else { return };
         for state in &mut self.pods {
+            if let Some(place) = state.place.clone() {
+                multipath::attend(state, &place.netns);
+            }
             let name = state.name().to_owned();
             let (AdopterState::Attached(attachment), Some(place)) =
                 (&mut state.adopter, &state.place)

@@ -129,6 +129,9 @@ pub struct PodView {
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
+    /// `disabled`, or why it is not although that is wanted; nothing if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multipath_tcp: Option<String>,
     /// By outcome, since it was attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adoption_segments: Option<BTreeMap<&'static str, u64>>,
@@ -154,6 +157,10 @@ impl PodView {
             hook: state.attachment().map(|a| a.id().hook.name()),
             reason,
             attempts,
+            multipath_tcp: state.multipath.as_ref().map(|done| match done {
+                Ok(()) => "disabled".to_owned(),
+                Err(reason) => reason.clone(),
+            }),
             adoption_segments: counters.map(by_name),
         }
     }

@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use std::{path::Path, sync::LazyLock};
 
 /// The fields of a spec that are no fields of a snapshot's policy.
-const OTHERS: [&str; 5] = [
+const OTHERS: [&str; 6] = [
     "targetRef",
     "listeners",
     "weights",
     "dataplaneSelector",
     "podDeletionCost",
+    "podMultipathTcp",
 ];
 
 thread_local! {

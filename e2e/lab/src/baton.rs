@@ -148,6 +148,7 @@ pub struct ShimTransfers {
 
 /// One pod of the shim.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ShimPod {
     /// Its name.
     pub name: String,
@@ -155,6 +156,9 @@ pub struct ShimPod {
     pub netns: ShimNetns,
     /// The interface that adoptions arrive on.
     pub interface: String,
+    /// `Disabled`: its servers listen without Multipath TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multipath_tcp: Option<&'static str>,
 }
 
 /// How the shim finds a namespace.
@@ -348,6 +352,7 @@ impl Lab {
                         name: pod.namespace().name().to_owned(),
                     },
                     interface: "eth0".into(),
+                    multipath_tcp: None,
                 })
                 .collect(),
             control: SHIM_CONTROL.into(),

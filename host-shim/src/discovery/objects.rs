@@ -1,8 +1,8 @@
 //! Objects of the API server as far as they matter here. Owns which fields are read at all: a Pod
 //! is some 10 KB of text, of which some 300 bytes are kept.
 
-use super::wanted::{Key, Labels, NodePod, Slice};
-use baton_crds::LoadBalancerPolicy;
+use super::wanted::{Key, Labels, NodePod, OfPolicy, Slice};
+use baton_crds::{LoadBalancerPolicy, PodMultipathTcp};
 use k8s_openapi::{
     api::{apps::v1 as apps, core::v1, discovery::v1 as discovery},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -34,6 +34,7 @@ pub struct Policy {
 #[serde(rename_all = "camelCase", default)]
 struct PolicySpec {
     target_ref: TargetRef,
+    pod_multipath_tcp: PodMultipathTcp,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -153,9 +154,12 @@ pub fn key(metadata: &ObjectMeta) -> Key {
 }
 
 impl Policy {
-    /// The Service that it is about.
-    pub fn service(&self) -> String {
-        self.spec.target_ref.name.clone()
+    /// What it says of the Pods of its Service.
+    pub fn fold(&self) -> OfPolicy {
+        OfPolicy {
+            service: self.spec.target_ref.name.clone(),
+            multipath: self.spec.pod_multipath_tcp,
+        }
     }
 }
 

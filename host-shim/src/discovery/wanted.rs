@@ -7,6 +7,7 @@
 //! addresses. Only Pods of the policy's own namespace count: whoever writes a slice with another
 //! namespace's addresses gets nothing attached there.
 
+use baton_crds::PodMultipathTcp;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
@@ -71,6 +72,17 @@ pub struct WantedPod {
     pub pod: Arc<NodePod>,
     /// It can not have it, whatever its processes are like.
     pub obstacle: Option<&'static str>,
+    /// What its policies say of Multipath TCP: one that disables it is enough.
+    pub multipath: PodMultipathTcp,
+}
+
+/// What a policy says of the Pods of its Service, as far as it matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfPolicy {
+    /// `spec.targetRef.name`.
+    pub service: String,
+    /// `spec.podMultipathTcp`.
+    pub multipath: PodMultipathTcp,
 }
 
 /// What is told of the node's Pods.
@@ -94,8 +106,7 @@ impl ListenerReport {
 /// All that is known.
 #[derive(Debug, Default)]
 pub struct World {
-    /// By policy, the Service that it is about.
-    policies: HashMap<Key, String>,
+    policies: HashMap<Key, OfPolicy>,
     /// By namespace and name, what a Service selects.
     services: HashMap<Key, Labels>,
     slices: HashMap<Key, Slice>,
@@ -105,8 +116,8 @@ pub struct World {
 /// One object that came, changed or (`None`) went.
 #[derive(Debug)]
 pub enum Change {
-    /// A policy, with the name of its Service.
-    Policy(Key, Option<String>),
+    /// A policy.
+    Policy(Key, Option<OfPolicy>),
     /// A Service, with its selector.
     Service(Key, Option<Labels>),
     /// An EndpointSlice; none if it is of no Service.
@@ -119,8 +130,8 @@ impl World {
     /// Takes a change. Whether it can matter.
     pub fn apply(&mut self, change: Change) -> bool {
         match change {
-            Change::Policy(key, Some(service)) => {
-                self.policies.insert(key, service.clone()) != Some(service)
+            Change::Policy(key, Some(policy)) => {
+                self.policies.insert(key, policy.clone()) != Some(policy)
             }
             Change::Policy(key, None) => self.policies.remove(&key).is_some(),
             Change::Service(key, Some(selector)) => {
@@ -156,42 +167,53 @@ impl World {
         // Of the many Services only those of policies, and only in namespaces that this node has
         // Pods of.
         let namespaces: HashSet<&str> = self.pods.keys().map(|k| k.namespace.as_str()).collect();
-        let mut selectors: HashMap<&str, Vec<&Labels>> = HashMap::new();
-        let mut seen: HashSet<(&str, &str)> = HashSet::new();
-        for (policy, service) in &self.policies {
-            let namespace = policy.namespace.as_str();
-            if !namespaces.contains(namespace) || !seen.insert((namespace, service.as_str())) {
+        let mut seen: HashMap<(&str, &str), PodMultipathTcp> = HashMap::new();
+        for (key, policy) in &self.policies {
+            let namespace = key.namespace.as_str();
+            if !namespaces.contains(namespace) {
                 continue;
             }
+            let multipath = seen.entry((namespace, &policy.service)).or_default();
+            *multipath = policy.multipath.max(*multipath);
+        }
+        let mut selectors: HashMap<&str, Vec<(&Labels, PodMultipathTcp)>> = HashMap::new();
+        for (&(namespace, service), &multipath) in &seen {
             let key = Key {
                 namespace: namespace.to_owned(),
-                name: service.clone(),
+                name: service.to_owned(),
             };
             // An empty selector selects nothing.
             if let Some(selector) = self.services.get(&key).filter(|s| !s.is_empty()) {
-                selectors.entry(namespace).or_default().push(selector);
+                let selectors = selectors.entry(namespace).or_default();
+                selectors.push((selector, multipath));
             }
         }
-        let mut slices: HashMap<&str, Vec<&Slice>> = HashMap::new();
+        let mut slices: HashMap<&str, Vec<(&Slice, PodMultipathTcp)>> = HashMap::new();
         for (key, slice) in &self.slices {
-            if seen.contains(&(key.namespace.as_str(), slice.service.as_str())) {
-                slices.entry(&key.namespace).or_default().push(slice);
+            if let Some(multipath) = seen.get(&(key.namespace.as_str(), slice.service.as_str())) {
+                let slices = slices.entry(&key.namespace).or_default();
+                slices.push((slice, *multipath));
             }
         }
+        // What the policies say whose Service selects or names it.
         let selected = |key: &Key, pod: &NodePod| {
             let namespace = key.namespace.as_str();
             let selectors = selectors.get(namespace).into_iter().flatten();
-            let mut slices = slices.get(namespace).into_iter().flatten();
-            selectors.copied().any(|s| includes(&pod.labels, s))
-                || slices.any(|s| s.names(key, pod))
+            let slices = slices.get(namespace).into_iter().flatten();
+            let selectors = selectors.filter(|(s, _)| includes(&pod.labels, s));
+            let slices = slices.filter(|(s, _)| s.names(key, pod));
+            let said = selectors.map(|(_, m)| *m).chain(slices.map(|(_, m)| *m));
+            said.max()
         };
         let wanted = self
             .pods
             .iter()
-            .filter(|(key, pod)| !pod.ended && selected(key, pod));
+            .filter(|(_, pod)| !pod.ended)
+            .filter_map(|(key, pod)| Some((key, pod, selected(key, pod)?)));
         wanted
             .enumerate()
-            .map(|(at, (key, pod))| WantedPod {
+            .map(|(at, (key, pod, multipath))| WantedPod {
+                multipath,
                 name: format!("{}/{}", key.namespace, key.name),
                 pod: Arc::clone(pod),
                 obstacle: if pod.host_network {
@@ -226,241 +248,4 @@ fn includes(labels: &Labels, selector: &Labels) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(namespace: &str, name: &str) -> Key {
-        Key {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-
-    fn labels(pairs: &[(&str, &str)]) -> Labels {
-        let owned = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
-        pairs.iter().map(owned).collect()
-    }
-
-    fn pod(pairs: &[(&str, &str)]) -> NodePod {
-        NodePod {
-            labels: labels(pairs),
-            ..NodePod::default()
-        }
-    }
-
-    fn names(world: &World) -> Vec<String> {
-        world.wanted().into_iter().map(|w| w.name).collect()
-    }
-
-    fn shop() -> World {
-        let mut world = World::default();
-        for change in [
-            Change::Policy(key("shop", "web"), Some("web".into())),
-            Change::Service(key("shop", "web"), Some(labels(&[("app", "web")]))),
-            Change::Service(key("shop", "db"), Some(labels(&[("app", "db")]))),
-            Change::Service(key("other", "web"), Some(labels(&[("app", "web")]))),
-            Change::Pod(
-                key("shop", "web-0"),
-                Some(pod(&[("app", "web"), ("x", "y")])),
-            ),
-            Change::Pod(key("shop", "db-0"), Some(pod(&[("app", "db")]))),
-            Change::Pod(key("other", "web-0"), Some(pod(&[("app", "web")]))),
-        ] {
-            assert!(world.apply(change));
-        }
-        world
-    }
-
-    #[test]
-    fn pods_that_a_policys_service_selects_are_wanted() {
-        let mut world = shop();
-        assert_eq!(names(&world), ["shop/web-0"]);
-        world.apply(Change::Policy(key("shop", "data"), Some("db".into())));
-        assert_eq!(names(&world), ["shop/db-0", "shop/web-0"]);
-        // A policy is about a Service of its own namespace.
-        world.apply(Change::Policy(key("other", "p"), Some("db".into())));
-        assert_eq!(names(&world).len(), 2);
-        world.apply(Change::Policy(key("shop", "web"), None));
-        assert_eq!(names(&world), ["shop/db-0"]);
-        world.apply(Change::Service(key("shop", "db"), None));
-        assert!(names(&world).is_empty());
-    }
-
-    #[test]
-    fn a_pod_that_ended_or_lost_its_label_is_not_wanted() {
-        let mut world = shop();
-        let ended = NodePod {
-            ended: true,
-            ..pod(&[("app", "web")])
-        };
-        assert!(world.apply(Change::Pod(key("shop", "web-0"), Some(ended))));
-        assert!(names(&world).is_empty());
-        world.apply(Change::Pod(
-            key("shop", "web-0"),
-            Some(pod(&[("app", "new")])),
-        ));
-        assert!(names(&world).is_empty());
-    }
-
-    #[test]
-    fn a_pod_that_is_gone_is_told_from_one_that_nobody_wants() {
-        let mut world = World::default();
-        let web = NodePod {
-            uids: vec!["1".into(), "2".into()],
-            ..pod(&[("app", "web")])
-        };
-        world.apply(Change::Pod(key("shop", "web-0"), Some(web.clone())));
-        let told = world.told();
-        assert!(told.wanted.is_empty() && !told.is_gone(&web));
-        // Another one of its name.
-        let next = NodePod {
-            uids: vec!["3".into()],
-            ..web.clone()
-        };
-        world.apply(Change::Pod(key("shop", "web-0"), Some(next.clone())));
-        assert!(world.told().is_gone(&web) && !world.told().is_gone(&next));
-        world.apply(Change::Pod(key("shop", "web-0"), None));
-        assert!(world.told().is_gone(&next));
-    }
-
-    #[test]
-    fn an_empty_selector_selects_nothing() {
-        let mut world = shop();
-        world.apply(Change::Service(key("shop", "web"), Some(Labels::new())));
-        assert!(names(&world).is_empty());
-    }
-
-    fn slice(service: &str, pods: &[&str], addresses: &[&str]) -> Slice {
-        Slice {
-            service: service.into(),
-            pods: pods.iter().map(|name| (*name).to_owned()).collect(),
-            addresses: addresses
-                .iter()
-                .map(|a| a.parse().expect("an address"))
-                .collect(),
-        }
-    }
-
-    fn at(addresses: &[&str]) -> NodePod {
-        NodePod {
-            addresses: addresses
-                .iter()
-                .map(|a| a.parse().expect("an address"))
-                .collect(),
-            ..NodePod::default()
-        }
-    }
-
-    /// A Service without a selector, and Pods without labels.
-    fn manual() -> World {
-        let mut world = World::default();
-        for change in [
-            Change::Policy(key("shop", "p"), Some("manual".into())),
-            Change::Service(key("shop", "manual"), Some(Labels::new())),
-            Change::Pod(key("shop", "named"), Some(at(&["10.0.0.1"]))),
-            Change::Pod(key("shop", "four"), Some(at(&["10.0.0.2", "fd00::2"]))),
-            Change::Pod(key("shop", "six"), Some(at(&["10.0.0.3", "fd00::3"]))),
-            Change::Pod(key("shop", "other"), Some(at(&["10.0.0.4", "fd00::4"]))),
-            Change::Pod(key("else", "four"), Some(at(&["10.0.0.2", "fd00::2"]))),
-        ] {
-            assert!(world.apply(change));
-        }
-        world
-    }
-
-    #[test]
-    fn pods_that_a_slice_of_the_service_names_are_wanted_by_name_or_either_address() {
-        let mut world = manual();
-        assert!(names(&world).is_empty());
-        let four = slice("manual", &["named"], &["10.0.0.2"]);
-        assert!(world.apply(Change::Slice(key("shop", "a"), Some(four.clone()))));
-        assert_eq!(names(&world), ["shop/four", "shop/named"]);
-        // The other family has a slice of its own.
-        let six = slice("manual", &[], &["fd00::2", "fd00::3"]);
-        world.apply(Change::Slice(key("shop", "b"), Some(six)));
-        assert_eq!(names(&world), ["shop/four", "shop/named", "shop/six"]);
-        world.apply(Change::Slice(key("shop", "a"), None));
-        assert_eq!(names(&world), ["shop/four", "shop/six"]);
-        // Before the Service is known, and after it is gone, slices are there all the same.
-        world.apply(Change::Service(key("shop", "manual"), None));
-        assert_eq!(names(&world).len(), 2);
-        assert!(!world.apply(Change::Slice(key("shop", "a"), None)));
-    }
-
-    #[test]
-    fn slices_of_other_services_and_namespaces_name_nobody() {
-        let mut world = manual();
-        for (at, named) in [
-            (
-                key("shop", "a"),
-                slice("another", &["named"], &["10.0.0.2"]),
-            ),
-            (key("else", "a"), slice("manual", &["four"], &["10.0.0.2"])),
-        ] {
-            world.apply(Change::Slice(at, Some(named)));
-        }
-        assert!(names(&world).is_empty());
-        // A policy of the other namespace, too, has no Pods but those of its own.
-        world.apply(Change::Policy(key("else", "p"), Some("manual".into())));
-        assert_eq!(names(&world), ["else/four"]);
-    }
-
-    #[test]
-    fn an_address_that_two_pods_have_is_of_the_one_that_runs() {
-        let mut world = manual();
-        let ended = NodePod {
-            ended: true,
-            ..at(&["10.0.0.2"])
-        };
-        let hosted = NodePod {
-            host_network: true,
-            ..at(&["10.0.0.2"])
-        };
-        world.apply(Change::Pod(key("shop", "named"), Some(ended)));
-        world.apply(Change::Pod(key("shop", "other"), Some(hosted)));
-        let slice = slice("manual", &[], &["10.0.0.2"]);
-        world.apply(Change::Slice(key("shop", "a"), Some(slice)));
-        assert_eq!(names(&world), ["shop/four"]);
-    }
-
-    #[test]
-    fn a_change_that_changes_nothing_says_so() {
-        let mut world = shop();
-        let same = Change::Pod(key("shop", "db-0"), Some(pod(&[("app", "db")])));
-        assert!(!world.apply(same));
-        assert!(!world.apply(Change::Pod(key("shop", "none"), None)));
-        let same = Change::Policy(key("shop", "web"), Some("web".into()));
-        assert!(!world.apply(same));
-        let same = Change::Service(key("shop", "db"), Some(labels(&[("app", "db")])));
-        assert!(!world.apply(same));
-    }
-
-    #[test]
-    fn obstacles_are_named() {
-        let mut world = shop();
-        let hosted = NodePod {
-            host_network: true,
-            ..pod(&[("app", "web")])
-        };
-        world.apply(Change::Pod(key("shop", "web-0"), Some(hosted)));
-        let wanted = world.wanted();
-        assert!(
-            wanted[0]
-                .obstacle
-                .is_some_and(|why| why.contains("hostNetwork"))
-        );
-        for n in 0..PODS_MAX {
-            let name = format!("web-x{n}");
-            world.apply(Change::Pod(
-                key("shop", &name),
-                Some(pod(&[("app", "web")])),
-            ));
-        }
-        let wanted = world.wanted();
-        assert_eq!(wanted.len(), PODS_MAX + 1);
-        let too_many = wanted
-            .iter()
-            .filter(|w| w.obstacle.is_some_and(|why| why.contains("4096")));
-        assert_eq!(too_many.count(), 1);
-    }
-}
+mod tests;

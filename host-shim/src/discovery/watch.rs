@@ -100,7 +100,7 @@ pub fn follow(client: &Client, node: &str, tasks: &mut JoinSet<()>) -> Wanted {
     let all = watcher::Config::default().page_size(PAGE);
     let here = all.clone().fields(&format!("spec.nodeName={node}"));
     let (api, t) = (Api::<Policy>::all(client.clone()), tell.clone());
-    let policy = |key, o: Option<&Policy>| Change::Policy(key, o.map(Policy::service));
+    let policy = |key, o: Option<&Policy>| Change::Policy(key, o.map(Policy::fold));
     tasks.spawn(watch(api, all.clone(), Kind::Policies, t, policy));
     let (api, t) = (Api::<Service>::all(client.clone()), tell.clone());
     let service = |key, o: Option<&Service>| Change::Service(key, o.map(Service::selector));

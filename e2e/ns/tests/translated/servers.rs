@@ -6,10 +6,12 @@ use anyhow::{Result, ensure};
 use baton_api::{Algorithm, Endpoint, Migration};
 use baton_lab::{HttpEcho, LoadOptions, Server, policy};
 use baton_ns::{Scene, always, until};
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 const PORT: u16 = 8_082;
 const MPTCP: &str = "the pod's kernel refuses (an MPTCP listener?)";
+/// `/proc/sys/net` shows the namespace of the thread that opens it.
+const ENABLED: &str = "/proc/sys/net/mptcp/enabled";
 const REQUESTS: u64 = 20_000;
 const CONNECTIONS: usize = 32;
 const PACE: Duration = Duration::from_millis(2);
@@ -49,6 +51,37 @@ fn requests_to_servers_of_go_each_after_a_move() -> Result<()> {
     nothing_was_reset(&scene)?;
     drop(servers);
     Ok(())
+}
+
+/// A policy that disables Multipath TCP changes nothing of listeners that there are; those that are
+/// made afterwards are plain, and adopt.
+#[test]
+fn servers_of_go_adopt_where_multipath_tcp_is_disabled() -> Result<()> {
+    let (mut scene, mut servers) = scene("goplain", 3, always())?;
+    for pod in &mut scene.shim_config.pods {
+        pod.multipath_tcp = Some("Disabled");
+    }
+    scene.start_shim()?;
+    for pod in scene.lab.pods() {
+        let enabled = pod.namespace().run(|| fs::read_to_string(ENABLED))?;
+        ensure!(enabled?.trim() == "0", "{}", pod.name());
+        scene.wait_reason(pod.name(), MPTCP)?;
+    }
+    for server in &mut servers {
+        server.process.terminate()?;
+        server.restart()?;
+    }
+    scene.wait_adoptable()?;
+    let before = translations(&scene)?;
+    let options = LoadOptions {
+        connections: CONNECTIONS,
+        requests: Some(REQUESTS),
+        ..LoadOptions::new(scene.address(PORT)?)
+    };
+    let (_, echo) = http_without_error(&scene, options)?;
+    assert_eq!(echo.pod_changes, REQUESTS - CONNECTIONS as u64);
+    assert_eq!(translations(&scene)?, before, "moved by translation");
+    nothing_was_reset(&scene)
 }
 
 /// A drain and a kill with the default mode: what the servers' users have.

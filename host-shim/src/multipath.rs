@@ -1,0 +1,68 @@
+//! Disables Multipath TCP in a pod's network namespace, so that its servers listen with plain TCP.
+//!
+//! Owns that one setting. It never sets it back: a pod that had it so of itself cannot be told from
+//! one that this process, or one before it, changed, and the setting ends with the pod.
+
+use crate::pods::PodState;
+use baton_adopter::Netns;
+use baton_crds::PodMultipathTcp;
+use rustix::{
+    fs::{Mode, OFlags, openat},
+    io::{Errno, write},
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
+    },
+};
+use tracing::{info, warn};
+
+/// Does it once for a pod that shall have it so, and once more after a failure.
+pub fn attend(state: &mut PodState, netns: &Netns) {
+    match (state.wants_multipath(), &state.multipath) {
+        (PodMultipathTcp::Unchanged, _) => {
+            state.multipath = None;
+            return;
+        }
+        (PodMultipathTcp::Disabled, Some(Ok(()))) => return,
+        (PodMultipathTcp::Disabled, _) => {}
+    }
+    let done = disable(netns);
+    let pod = state.name();
+    match &done {
+        Ok(()) => info!(pod, "listeners that are made from now on are without Multipath TCP"),
+        Err(_) if state.multipath.as_ref() == Some(&done) => {}
+        Err(reason) => warn!(pod, reason, "its listeners stay with Multipath TCP"),
+    }
+    state.multipath = Some(done);
+}
+
+/// Makes every listener of the namespace that is made from now on a plain one: with
+/// `net.mptcp.enabled` 0 the kernel refuses sockets of Multipath TCP (`mptcp_init_sock`, Linux 5.6),
+/// and programs take plain ones instead, as Go's do.
+fn disable(netns: &Netns) -> Result<(), String> {
+    let netns = netns.open().map_err(|error| error.to_string())?;
+    netns
+        .within(set)
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("net.mptcp.enabled cannot be set to 0: {error}"))
+}
+
+/// In a container without privileges `/proc/sys` is mounted read-only, so by a mount of its own that
+/// is nowhere in the tree. `sys/net` shows the namespace of the thread that opens it.
+fn set() -> Result<(), Errno> {
+    let made = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&made)?;
+    let proc = fsmount(
+        &made,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+    )?;
+    let path = "sys/net/mptcp/enabled";
+    match openat(&proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => write(&file, b"0").map(drop),
+        // A kernel without Multipath TCP: all listeners are plain.
+        Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
