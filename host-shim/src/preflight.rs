@@ -10,6 +10,7 @@ use crate::{
     tracking::NodeNetwork,
 };
 use baton_adopter::{DEFAULT_PIN_DIR, Netns};
+use baton_crds::PodMultipathTcp;
 use report::Finding;
 pub use report::Report;
 use std::path::Path;
@@ -53,6 +54,7 @@ pub fn check(config: Option<&Path>, extra: Option<(String, String)>) -> Report {
             name: name.clone(),
             netns: Netns::Name(name),
             interface,
+            multipath: PodMultipathTcp::Unchanged,
         });
     }
     for checked in &pods {
