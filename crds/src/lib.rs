@@ -30,12 +30,12 @@ pub use dataplane::{
 pub use generate::{DefinitionFile, GenerateError, definitions, files};
 pub use policy::{
     Affinity, Algorithm, ClientIp, DataplaneSelector, Listener, LoadBalancerPolicy,
-    LoadBalancerPolicySpec, LoadSignal, PodDeletionCost, PodMultipathTcp, Protocol, TargetKind, TargetRef,
-    Transport, Weights,
+    LoadBalancerPolicySpec, LoadSignal, PodDeletionCost, PodMultipathTcp, Protocol, TargetKind,
+    TargetRef, Transport, Weights,
 };
 pub use status::{
     BackendFigures, Count, DrainFigures, Drained, Draining, LoadBalancerPolicyStatus, PinnedFlows,
-    STATUS_BACKENDS_MAX, STATUS_CLASSES_MAX, STATUS_DRAINS_MAX, STATUS_PINNED_MAX,
+    STATUS_BACKENDS_MAX, STATUS_CLASSES_MAX, STATUS_DRAINS_MAX, STATUS_PINNED_MAX, Share,
 };
 pub use text::{Duration, ServicePort, StatusCodes};
 

@@ -32,6 +32,7 @@ use std::collections::BTreeMap;
     printcolumn = r#"{"name": "Algorithm", "type": "string", "jsonPath": ".spec.algorithm", "description": "How a pod is chosen"}"#,
     printcolumn = r#"{"name": "Backends", "type": "string", "jsonPath": ".status.backends.summary", "description": "Pods that are ready, of all"}"#,
     printcolumn = r#"{"name": "Flows", "type": "integer", "jsonPath": ".status.flows", "description": "Connections at this moment"}"#,
+    printcolumn = r#"{"name": "Movable", "type": "string", "jsonPath": ".status.movable.percent", "description": "How many of them can move"}"#,
     printcolumn = r#"{"name": "Migrations", "type": "integer", "jsonPath": ".status.migrations", "description": "Moves from one pod to another"}"#,
     printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status", "description": "Whether the policy makes sense"}"#,
     printcolumn = r#"{"name": "Programmed", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Programmed\")].status", "description": "Whether all dataplanes serve it"}"#,
@@ -347,17 +348,7 @@ pub enum PodDeletionCost {
 
 /// Whether the pods' servers may listen with Multipath TCP. Of two, the later one holds.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    JsonSchema,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub enum PodMultipathTcp {
     /// As the pod has it.

@@ -93,7 +93,10 @@ pub struct LoadBalancerPolicyStatus {
         extend("x-kubernetes-list-type" = "atomic"),
     )]
     pub drains: Vec<DrainFigures>,
-    /// Flows that were found to be unable to move since the dataplanes started, by reason.
+    /// Flows that can move, of all at this moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub movable: Option<Share>,
+    /// Flows at this moment that can never move, by reason, most flows first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = STATUS_PINNED_MAX),
@@ -126,6 +129,30 @@ impl Count {
             ready,
             total,
             summary,
+        }
+    }
+}
+
+/// How large a part of the flows something is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    /// How many flows it is.
+    #[schemars(range(min = 0))]
+    pub flows: i64,
+    /// In per cent of all of them, for people, as `93%`; `-` of none.
+    #[schemars(length(max = 8))]
+    pub percent: String,
+}
+
+impl Share {
+    /// `flows` of `total`, in whole per cent, rounded down.
+    #[must_use]
+    pub fn new(flows: u64, total: u64) -> Self {
+        let percent = (u128::from(flows) * 100).checked_div(u128::from(total));
+        Self {
+            flows: i64::try_from(flows).unwrap_or(i64::MAX),
+            percent: percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent}%")),
         }
     }
 }
@@ -163,6 +190,10 @@ pub struct BackendFigures {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub flows: Option<i64>,
+    /// Those of them that can never move.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub pinned: Option<i64>,
     /// Requests that it has not begun to answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]

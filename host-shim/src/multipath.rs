@@ -9,9 +9,7 @@ use baton_crds::PodMultipathTcp;
 use rustix::{
     fs::{Mode, OFlags, openat},
     io::{Errno, write},
-    mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
-    },
+    mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
 };
 use tracing::{info, warn};
 
@@ -28,7 +26,10 @@ pub fn attend(state: &mut PodState, netns: &Netns) {
     let done = disable(netns);
     let pod = state.name();
     match &done {
-        Ok(()) => info!(pod, "listeners that are made from now on are without Multipath TCP"),
+        Ok(()) => info!(
+            pod,
+            "listeners that are made from now on are without Multipath TCP"
+        ),
         Err(_) if state.multipath.as_ref() == Some(&done) => {}
         Err(reason) => warn!(pod, reason, "its listeners stay with Multipath TCP"),
     }

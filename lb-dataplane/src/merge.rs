@@ -72,6 +72,7 @@ fn policy(into: &mut PolicyState, more: PolicyState) {
     into.rescues_total += more.rescues_total;
     into.replays_total += more.replays_total;
     add(&mut into.lost_total, more.lost_total);
+    add(&mut into.pinned, more.pinned);
     add(&mut into.pins_total, more.pins_total);
     for (cause, ends) in more.moves_total {
         add(into.moves_total.entry(cause).or_default(), ends);

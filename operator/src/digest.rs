@@ -51,6 +51,7 @@ pub fn whole(status: &LoadBalancerPolicyStatus) -> u64 {
 pub fn settled(status: &LoadBalancerPolicyStatus) -> u64 {
     let mut status = with_figures(status, |_| 0);
     status.pinned.clear();
+    status.movable = None;
     // Which of many are shown goes by their flows.
     if status.backends_not_shown.is_some() {
         status.backend_figures.clear();
@@ -95,6 +96,7 @@ fn with_figures(
         backend.outstanding = None;
         let all = [
             &mut backend.flows,
+            &mut backend.pinned,
             &mut backend.migrations_in,
             &mut backend.migrations_out,
             &mut backend.rescued,
@@ -128,6 +130,11 @@ fn with_figures(
     }
     for pinned in &mut status.pinned {
         pinned.flows = change(pinned.flows);
+    }
+    status.pinned.sort_by(|a, b| a.reason.cmp(&b.reason));
+    if let Some(movable) = &mut status.movable {
+        movable.flows = change(movable.flows);
+        movable.percent.clear();
     }
     let of = |listener: &str, name: &str| (listener.to_owned(), name.to_owned());
     status

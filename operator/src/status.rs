@@ -5,9 +5,10 @@
 
 use crate::ledger::Entry;
 use baton_crds as crd;
-use baton_index::{BackendVerdict, ClassVerdict, Condition, Drain, Refusal, Status, Verdict};
+use baton_index::{BackendVerdict, ClassVerdict, Condition, Drain, Refusal, Status, Text, Verdict};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::cmp::Reverse;
 
 /// Characters of a condition's message: what fits on a screen. The CRD takes 32,768.
 const LIMIT_MESSAGE: usize = 1_024;
@@ -71,16 +72,24 @@ pub fn policy(verdict: &Verdict, before: &Entry, now: Timestamp) -> crd::LoadBal
             .take(crd::STATUS_DRAINS_MAX)
             .map(drain)
             .collect(),
-        pinned: verdict
-            .pinned
-            .iter()
-            .take(crd::STATUS_PINNED_MAX)
-            .map(|(reason, flows)| crd::PinnedFlows {
-                reason: cut(reason, LIMIT_PINNED),
-                flows: count(*flows),
-            })
-            .collect(),
+        movable: said.then(|| {
+            let can = verdict.flows.saturating_sub(verdict.pinned.values().sum());
+            crd::Share::new(can, verdict.flows)
+        }),
+        pinned: pinned(verdict),
     }
+}
+
+/// Those with the most flows first, of which the last are left out.
+fn pinned(verdict: &Verdict) -> Vec<crd::PinnedFlows> {
+    let mut pinned: Vec<_> = verdict.pinned.iter().collect();
+    pinned.sort_by_key(|(_, flows)| Reverse(**flows));
+    let pinned = pinned.into_iter().take(crd::STATUS_PINNED_MAX);
+    let one = |(reason, flows): (&Text, &u64)| crd::PinnedFlows {
+        reason: cut(reason, LIMIT_PINNED),
+        flows: count(*flows),
+    };
+    pinned.map(one).collect()
 }
 
 /// The status of a class. A refusal is about the object as it is now, which is not in force then.
@@ -225,6 +234,7 @@ fn backend(verdict: &BackendVerdict, said: bool) -> crd::BackendFigures {
             .map(|words| cut(words, LIMIT_WORDS)),
         weight: Some(i32::from(verdict.weight)),
         flows: figure(verdict.flows),
+        pinned: figure(verdict.pinned),
         outstanding: figure(verdict.outstanding),
         migrations_in: figure(verdict.totals.migrations_in),
         migrations_out: figure(verdict.totals.migrations_out),

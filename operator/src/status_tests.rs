@@ -62,6 +62,7 @@ fn verdict() -> Verdict {
             state: BackendState::Draining,
             weight: 18,
             flows: 19,
+            pinned: 4,
             outstanding: 20,
             totals: BackendTotals {
                 migrations_in: 21,

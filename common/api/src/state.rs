@@ -89,6 +89,9 @@ pub struct PolicyState {
     /// Flows that ended because of a backend's death, by reason.
     #[serde(default)]
     pub lost_total: BTreeMap<String, u64>,
+    /// Flows at this moment that can never move, by reason.
+    #[serde(default)]
+    pub pinned: BTreeMap<String, u64>,
     /// Flows pinned since start, by reason.
     #[serde(default)]
     pub pins_total: BTreeMap<String, u64>,

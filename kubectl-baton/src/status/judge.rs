@@ -10,7 +10,9 @@ use super::{
 use crate::{ask::Response, facts::Pod};
 use baton_api::{PolicyState, StateReply};
 use baton_cli::{PolicyName, count, full_tables};
-use baton_crds::{BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy};
+use baton_crds::{
+    BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy, Share,
+};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -345,6 +347,11 @@ fn policies(scene: &Scene, report: &mut Report) {
                 reasons(mine().map(|(_, state)| &state.lost_total))
             ));
         }
+        let flows = sum(|state| state.flows, status.flows);
+        let movable = sum(
+            |state| state.flows.saturating_sub(state.pinned.values().sum()),
+            status.movable.map(|share| share.flows),
+        );
         report.policies.push(Policy {
             service: policy.spec.target_ref.name.clone(),
             state,
@@ -357,7 +364,8 @@ fn policies(scene: &Scene, report: &mut Report) {
             dataplanes: status
                 .dataplanes
                 .map_or_else(|| "-".to_owned(), |count| count.summary),
-            flows: sum(|state| state.flows, status.flows),
+            flows,
+            movable: Share::new(movable, flows).percent,
             moves: sum(|state| state.migrations_total, status.migrations),
             rescued: sum(|state| state.rescues_total, status.rescued),
             lost,

@@ -51,6 +51,7 @@ fn policies(policies: &[Policy], style: Style) -> Table {
         ("STATE", |p| state(p.state)),
         ("#BACKENDS", |p| p.backends.as_str().into()),
         ("#FLOWS", |p| p.flows.into()),
+        ("#MOVABLE", |p| p.movable.as_str().into()),
         ("#MOVES", |p| p.moves.into()),
         ("#LOST", |p| p.lost.into()),
     ];

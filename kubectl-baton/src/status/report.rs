@@ -51,6 +51,8 @@ pub struct Policy {
     pub dataplanes: String,
     /// Connections at this moment.
     pub flows: u64,
+    /// How many of them can move, as `93%`.
+    pub movable: String,
     /// Moves since the dataplanes started.
     pub moves: u64,
     /// Connections that outlived their Pod.

@@ -162,17 +162,20 @@ impl Default for OfPolicy {
 }
 
 impl OfPolicy {
+    /// Flows that live and can never move, by reason.
+    pub(crate) fn pinned(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = PinReason::all().zip(self.pinned);
+        counts.map(|(reason, count)| (reason.label(), u64::from(count)))
+    }
+
     /// The policy's figures, but for those of its backends.
     pub(crate) fn shown(&self, name: &str) -> PolicyFigures {
         let mut pinned: Vec<(&'static str, u64)> = Vec::new();
-        for (reason, count) in PinReason::all().zip(self.pinned) {
+        for (reason, count) in self.pinned() {
             // Two reasons may share a label.
-            match pinned
-                .iter_mut()
-                .find(|(label, _)| *label == reason.label())
-            {
-                Some((_, same)) => *same += u64::from(count),
-                None if count > 0 => pinned.push((reason.label(), u64::from(count))),
+            match pinned.iter_mut().find(|(label, _)| *label == reason) {
+                Some((_, same)) => *same += count,
+                None if count > 0 => pinned.push((reason, count)),
                 None => {}
             }
         }

@@ -327,6 +327,7 @@ fn policy_state(policy: &Policy, now: Instant) -> PolicyState {
         rescues_total: policy.rescues,
         replays_total: policy.replays,
         lost_total: by_reason(Lost::ALL.iter().map(|l| l.label()).zip(policy.lost)),
+        pinned: by_reason(policy.figures.pinned()),
         pins_total: by_reason(PinReason::all().map(PinReason::label).zip(policy.pins)),
         moves_total: moves_by_cause(&policy.ends),
         panic: policy.pools.iter().any(|p| p.panic),

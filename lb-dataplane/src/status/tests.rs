@@ -60,7 +60,7 @@ fn troubled() -> StateReply {
     policy.rescues_total = 12;
     policy.replays_total = 3;
     policy.lost_total = [("fate_unknown".to_owned(), 2)].into();
-    policy.pins_total = [("server_first".to_owned(), 1), ("upgrade".to_owned(), 4)].into();
+    policy.pinned = [("server_first".to_owned(), 1), ("upgrade".to_owned(), 4)].into();
     let why = "GET /healthz: 503, expected 200-399".to_owned();
     policy.backends[0].health = BackendHealth::Unhealthy(Some(why));
     policy.backends[0].rescued_total = 12;

@@ -112,7 +112,7 @@ fn policies(state: &State, style: Style) -> String {
         if policy.replays_total > 0 {
             said.push(format!("{} requests sent again", policy.replays_total));
         }
-        for (what, counts) in [("lost", &policy.lost_total), ("pinned", &policy.pins_total)] {
+        for (what, counts) in [("lost", &policy.lost_total), ("pinned", &policy.pinned)] {
             let counts = reasons([counts]);
             if !counts.is_empty() {
                 said.push(format!("{what} {counts}"));

@@ -416,7 +416,7 @@ pub struct PolicyFigures {
     pub flows: u64,
     /// Totals since the dataplane started.
     pub totals: Totals,
-    /// Flows since the dataplane started that can never move, by reason.
+    /// Flows at this moment that can never move, by reason.
     pub pinned: BTreeMap<Text, u64>,
     /// Too few backends are usable, so all are used.
     pub panic: bool,

@@ -11,6 +11,7 @@ use crate::{
     class::{ClassRecord, Room},
     index::PolicyRecord,
     messages::{Said, bounded, count, few, is_or_are, said},
+    movable::few_can_move,
     reports::DataplaneRecord,
     sums::{Measured, Present, is_wanted, present},
     translate::Translation,
@@ -39,7 +40,7 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
     let rejected = accepted.0 != Status::True && !record.translation.as_ref().is_some_and(serves);
     let (programmed, dataplanes, have) = programmed(index, key, record, rejected);
     let adoptable = adoptable(index, key, record, &present, rejected);
-    let degraded = degraded(index, key, record, &present, rejected);
+    let degraded = degraded(index, key, record, &present, rejected, now);
     let all = [accepted, programmed, adoptable, degraded];
     let translation = record.translation.as_ref();
     present.drains.sort_by_key(|drain| {
@@ -68,7 +69,7 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
         total: translation.map_or(0, |t| t.total),
         flows: present.flows,
         totals: record.sums.totals,
-        pinned: record.sums.pinned.clone(),
+        pinned: present.pinned,
         drained: record.sums.drained,
         drains: present.drains,
         backends,
@@ -254,6 +255,7 @@ fn degraded(
     record: &PolicyRecord,
     present: &Present,
     rejected: bool,
+    now: i64,
 ) -> Said {
     let Some(translation) = record.translation.as_ref().filter(|_| !rejected) else {
         return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
@@ -366,6 +368,9 @@ fn degraded(
         let message =
             format!("dataplanes cannot be reached and go on with what they have: {silent}");
         issues.push((Reason::DataplaneUnreachable, message));
+    }
+    if let Some(message) = few_can_move(record, present, now) {
+        issues.push((Reason::FewFlowsCanMove, message));
     }
     let Some((reason, _)) = issues.first().cloned() else {
         return said(Status::False, Reason::AsExpected, "it works as it should");

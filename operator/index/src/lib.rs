@@ -57,6 +57,7 @@ mod intern;
 mod judge;
 mod kept;
 mod messages;
+mod movable;
 mod output;
 mod reports;
 mod standing;

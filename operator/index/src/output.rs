@@ -89,9 +89,9 @@ pub struct Verdict {
     /// dataplane starts anew or goes; an index that starts anew begins with what the dataplanes
     /// have.
     pub totals: Totals,
-    /// Flows that can never move, by reason, likewise.
+    /// Flows at this moment that can never move, by reason.
     pub pinned: BTreeMap<Text, u64>,
-    /// What drains came to, likewise, those that are over included.
+    /// What drains came to, never smaller either, those that are over included.
     pub drained: Drained,
     /// Its drains in progress, those with the most flows left first; at most
     /// [`crate::LIMIT_BACKENDS_SHOWN`].
@@ -282,6 +282,8 @@ pub enum Reason {
     FamilyWithoutBackends,
     /// Degraded: a Pod's weight is no weight.
     WeightUnreadable,
+    /// Degraded: fewer than half of the flows can move.
+    FewFlowsCanMove,
     /// Degraded: nothing is wrong.
     AsExpected,
     /// Of an Event only: a backend's drain is over.
@@ -327,6 +329,7 @@ impl Reason {
             Self::BackendsUnusable => "BackendsUnusable",
             Self::FamilyWithoutBackends => "FamilyWithoutBackends",
             Self::WeightUnreadable => "WeightUnreadable",
+            Self::FewFlowsCanMove => "FewFlowsCanMove",
             Self::AsExpected => "AsExpected",
             Self::Drained => "Drained",
             Self::DrainDeadline => "DrainDeadline",
@@ -349,6 +352,8 @@ pub struct BackendVerdict {
     pub weight: u16,
     /// Flows that it owns.
     pub flows: u64,
+    /// Those that can never move.
+    pub pinned: u64,
     /// Those with a request outstanding.
     pub outstanding: u64,
     /// Totals, as those of the policy.

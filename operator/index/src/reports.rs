@@ -37,7 +37,6 @@ pub(crate) struct Counted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub totals: Totals,
-    pub pinned: BTreeMap<Text, u64>,
     pub drained: Drained,
     /// By names of the snapshot policy and the backend.
     pub backends: BTreeMap<(Text, Text), BackendTotals>,
@@ -175,10 +174,6 @@ impl Sums {
         sum.rescues += growth(was.rescues, is.rescues);
         sum.replays += growth(was.replays, is.replays);
         sum.lost += growth(was.lost, is.lost);
-        for (reason, count) in &new.pinned {
-            let was = old.pinned.get(reason).copied().unwrap_or_default();
-            *self.pinned.entry(reason.clone()).or_default() += growth(was, *count);
-        }
         for backend in &new.backends {
             let was = old.backends.iter().find(|b| b.name == backend.name);
             self.add_backend(name, was, backend);

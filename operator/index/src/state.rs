@@ -28,7 +28,7 @@ impl PolicyFigures {
 }
 
 fn policy(state: &PolicyState, at: i64, interner: &mut Interner) -> PolicyFigures {
-    let pinned = state.pins_total.iter().filter(|(_, count)| **count > 0);
+    let pinned = state.pinned.iter().filter(|(_, count)| **count > 0);
     let pinned = pinned.map(|(reason, count)| (interner.text(reason), *count));
     PolicyFigures {
         pinned: pinned.collect(),
@@ -101,7 +101,7 @@ mod tests {
             "policies": [{
                 "name": "ns/web/http", "frontends": ["10.0.0.1:80"], "algorithm": "LeastOutstanding", "protocol": "HTTP1",
                 "flows": 5, "flowsTotal": 50, "migrationsTotal": 20, "rollbacksTotal": 1, "rescuesTotal": 2, "replaysTotal": 3,
-                "lostTotal": {"a": 1, "b": 3}, "pinsTotal": {"TLS": 4, "upgrade": 0},
+                "lostTotal": {"a": 1, "b": 3}, "pinned": {"TLS": 4, "upgrade": 0},
                 "backends": [
                     {"name": "web-0", "endpoint": "10.0.0.2:80", "weight": 1, "draining": true, "adoptability": "acceptQueueFull",
                      "flows": 3, "pinned": 2, "outstanding": 1, "firstByte": "1ms", "requestsTotal": 9,

@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct Present {
     pub flows: u64,
+    /// Those that can never move, by reason.
+    pub pinned: BTreeMap<Text, u64>,
     pub at: Option<i64>,
     /// Listeners for which a dataplane says that it uses all backends, because too few are usable.
     pub panic: Vec<Text>,
@@ -60,7 +62,12 @@ pub(crate) fn present(index: &Index, key: &Key, record: &PolicyRecord) -> Presen
         let said = dataplanes
             .iter()
             .filter_map(|d| d.figures.get(name).filter(|c| c.present));
-        out.flows += said.map(|counted| counted.figures.flows).sum::<u64>();
+        for figures in said.map(|counted| &counted.figures) {
+            out.flows += figures.flows;
+            for (reason, flows) in &figures.pinned {
+                *out.pinned.entry(reason.clone()).or_default() += flows;
+            }
+        }
     }
     out.at = dataplanes.iter().filter_map(|d| d.at).max();
     let listeners = record.translation.iter().flat_map(|t| &t.listeners);
@@ -114,6 +121,7 @@ fn listener(
                 state: detail.state,
                 weight: backend.weight,
                 flows: figures.iter().map(|f| f.flows).sum(),
+                pinned: figures.iter().map(|f| f.pinned).sum(),
                 outstanding: figures.iter().map(|f| f.outstanding).sum(),
                 totals: totals.copied().unwrap_or_default(),
                 unadoptable,

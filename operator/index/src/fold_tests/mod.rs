@@ -8,6 +8,7 @@ mod adoptable;
 mod coverage;
 mod figures;
 mod kept;
+mod movable;
 mod situations;
 mod tenants;
 
