@@ -34,8 +34,8 @@ pub use policy::{
     TargetRef, Transport, Weights,
 };
 pub use status::{
-    BackendFigures, Count, DrainFigures, Drained, Draining, LoadBalancerPolicyStatus, PinnedFlows,
-    STATUS_BACKENDS_MAX, STATUS_CLASSES_MAX, STATUS_DRAINS_MAX, STATUS_PINNED_MAX, Share,
+    BackendFigures, Count, DrainFigures, Drained, Draining, LoadBalancerPolicyStatus, Movable,
+    PinnedFlows, STATUS_BACKENDS_MAX, STATUS_CLASSES_MAX, STATUS_DRAINS_MAX, STATUS_PINNED_MAX,
 };
 pub use text::{Duration, ServicePort, StatusCodes};
 

@@ -93,9 +93,9 @@ pub struct LoadBalancerPolicyStatus {
         extend("x-kubernetes-list-type" = "atomic"),
     )]
     pub drains: Vec<DrainFigures>,
-    /// Flows that can move, of all at this moment.
+    /// Flows at this moment that can move.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub movable: Option<Share>,
+    pub movable: Option<Movable>,
     /// Flows at this moment that can never move, by reason, most flows first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
@@ -133,25 +133,31 @@ impl Count {
     }
 }
 
-/// How large a part of the flows something is.
+/// Flows that can move: they are not pinned, and another pod takes them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Share {
-    /// How many flows it is.
+pub struct Movable {
+    /// How many have a pod to go to that adopts.
     #[schemars(range(min = 0))]
-    pub flows: i64,
-    /// In per cent of all of them, for people, as `93%`; `-` of none.
+    pub by_adoption: i64,
+    /// How many more have one to go to by translation.
+    #[schemars(range(min = 0))]
+    pub by_translation: i64,
+    /// Both in per cent of all flows, for people, as `93%`; `-` where there is no flow.
     #[schemars(length(max = 8))]
     pub percent: String,
 }
 
-impl Share {
-    /// `flows` of `total`, in whole per cent, rounded down.
+impl Movable {
+    /// Both, of `total` flows: in whole per cent, rounded down.
     #[must_use]
-    pub fn new(flows: u64, total: u64) -> Self {
-        let percent = (u128::from(flows) * 100).checked_div(u128::from(total));
+    pub fn new(by_adoption: u64, by_translation: u64, total: u64) -> Self {
+        let shown = |flows: u64| i64::try_from(flows).unwrap_or(i64::MAX);
+        let both = u128::from(by_adoption) + u128::from(by_translation);
+        let percent = (both * 100).checked_div(u128::from(total));
         Self {
-            flows: i64::try_from(flows).unwrap_or(i64::MAX),
+            by_adoption: shown(by_adoption),
+            by_translation: shown(by_translation),
             percent: percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent}%")),
         }
     }

@@ -133,7 +133,8 @@ fn with_figures(
     }
     status.pinned.sort_by(|a, b| a.reason.cmp(&b.reason));
     if let Some(movable) = &mut status.movable {
-        movable.flows = change(movable.flows);
+        movable.by_adoption = change(movable.by_adoption);
+        movable.by_translation = change(movable.by_translation);
         movable.percent.clear();
     }
     let of = |listener: &str, name: &str| (listener.to_owned(), name.to_owned());

@@ -73,8 +73,8 @@ pub fn policy(verdict: &Verdict, before: &Entry, now: Timestamp) -> crd::LoadBal
             .map(drain)
             .collect(),
         movable: said.then(|| {
-            let can = verdict.flows.saturating_sub(verdict.pinned.values().sum());
-            crd::Share::new(can, verdict.flows)
+            let movable = verdict.movable;
+            crd::Movable::new(movable.by_adoption, movable.by_translation, verdict.flows)
         }),
         pinned: pinned(verdict),
     }

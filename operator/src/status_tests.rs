@@ -37,6 +37,10 @@ fn verdict() -> Verdict {
             replays: 9,
             lost: 10,
         },
+        movable: baton_index::Movable {
+            by_adoption: 2,
+            by_translation: 1,
+        },
         pinned: [("upgrade".into(), 11)].into(),
         drained: Drained {
             moved: 12,
@@ -106,6 +110,9 @@ fn every_figure_of_a_policy_has_its_place() {
         (status.pinned[0].reason.as_str(), status.pinned[0].flows),
         ("upgrade", 11)
     );
+    let movable = status.movable.expect("figures");
+    assert_eq!((movable.by_adoption, movable.by_translation), (2, 1));
+    assert_eq!(movable.percent, "60%");
     let drained = status.drained.expect("figures");
     assert_eq!((drained.moved, drained.ended, drained.closed), (12, 13, 14));
     let draining = status.draining.expect("a drain");

@@ -136,6 +136,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
         rescues_total: 0,
         replays_total: 0,
         lost_total: Default::default(),
+        pinned: Default::default(),
         pins_total: Default::default(),
         moves_total: Default::default(),
         panic: false,

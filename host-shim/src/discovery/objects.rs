@@ -34,7 +34,8 @@ pub struct Policy {
 #[serde(rename_all = "camelCase", default)]
 struct PolicySpec {
     target_ref: TargetRef,
-    pod_multipath_tcp: PodMultipathTcp,
+    /// A word of another version is no reason to see no policy at all.
+    pod_multipath_tcp: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -158,7 +159,10 @@ impl Policy {
     pub fn fold(&self) -> OfPolicy {
         OfPolicy {
             service: self.spec.target_ref.name.clone(),
-            multipath: self.spec.pod_multipath_tcp,
+            multipath: match self.spec.pod_multipath_tcp.as_str() {
+                "Disabled" => PodMultipathTcp::Disabled,
+                _ => PodMultipathTcp::Unchanged,
+            },
         }
     }
 }
@@ -259,7 +263,20 @@ mod tests {
             "spec": {"targetRef": {"kind": "Service", "name": "web"}, "from": "another version"},
         }))
         .expect("a policy");
-        assert_eq!(policy.service(), "web");
+        assert_eq!(
+            (policy.fold().service.as_str(), policy.fold().multipath),
+            ("web", PodMultipathTcp::Unchanged)
+        );
+        for (word, said) in [
+            ("Disabled", PodMultipathTcp::Disabled),
+            ("Unchanged", PodMultipathTcp::Unchanged),
+            ("from another version", PodMultipathTcp::Unchanged),
+        ] {
+            let policy: Policy =
+                from_value(json!({"metadata": {}, "spec": {"podMultipathTcp": word}}))
+                    .expect("a policy");
+            assert_eq!(policy.fold().multipath, said, "{word}");
+        }
         let service: Service =
             from_value(json!({"metadata": {}, "spec": {"clusterIP": "None"}})).expect("a Service");
         assert!(service.selector().is_empty());

@@ -241,6 +241,7 @@ mod tests {
             let wanted = WantedPod {
                 name: "shop/web-0".into(),
                 pod: Arc::new(pod),
+                multipath: Default::default(),
                 obstacle: None,
             };
             let unfit = find(&mut processes, &wanted).expect_err("no process was read");

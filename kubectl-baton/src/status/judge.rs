@@ -10,9 +10,7 @@ use super::{
 use crate::{ask::Response, facts::Pod};
 use baton_api::{PolicyState, StateReply};
 use baton_cli::{PolicyName, count, full_tables};
-use baton_crds::{
-    BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy, Share,
-};
+use baton_crds::{BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -347,11 +345,6 @@ fn policies(scene: &Scene, report: &mut Report) {
                 reasons(mine().map(|(_, state)| &state.lost_total))
             ));
         }
-        let flows = sum(|state| state.flows, status.flows);
-        let movable = sum(
-            |state| state.flows.saturating_sub(state.pinned.values().sum()),
-            status.movable.map(|share| share.flows),
-        );
         report.policies.push(Policy {
             service: policy.spec.target_ref.name.clone(),
             state,
@@ -364,8 +357,10 @@ fn policies(scene: &Scene, report: &mut Report) {
             dataplanes: status
                 .dataplanes
                 .map_or_else(|| "-".to_owned(), |count| count.summary),
-            flows,
-            movable: Share::new(movable, flows).percent,
+            flows: sum(|state| state.flows, status.flows),
+            movable: status
+                .movable
+                .map_or_else(|| "-".to_owned(), |movable| movable.percent),
             moves: sum(|state| state.migrations_total, status.migrations),
             rescued: sum(|state| state.rescues_total, status.rescued),
             lost,

@@ -51,7 +51,7 @@ pub struct Policy {
     pub dataplanes: String,
     /// Connections at this moment.
     pub flows: u64,
-    /// How many of them can move, as `93%`.
+    /// How many of them could move when the operator looked, as `93%`.
     pub movable: String,
     /// Moves since the dataplanes started.
     pub moves: u64,

@@ -81,6 +81,7 @@ pub(super) fn figures(generation: u64) -> Report {
             rescues_total: 7,
             replays_total: 3,
             lost_total: [("fate_unknown".to_owned(), 1)].into(),
+            pinned: Default::default(),
             pins_total: [("upgrade".to_owned(), 5)].into(),
             moves_total: [("drain".to_owned(), [("moved".to_owned(), 2)].into())].into(),
             panic: false,

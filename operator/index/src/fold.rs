@@ -392,6 +392,7 @@ fn bare(
         total: 0,
         flows: 0,
         totals: crate::Totals::default(),
+        movable: crate::Movable::default(),
         pinned: BTreeMap::new(),
         drained: crate::Drained::default(),
         drains: Vec::new(),

@@ -69,6 +69,7 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
         total: translation.map_or(0, |t| t.total),
         flows: present.flows,
         totals: record.sums.totals,
+        movable: present.movable,
         pinned: present.pinned,
         drained: record.sums.drained,
         drains: present.drains,

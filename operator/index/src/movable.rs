@@ -1,10 +1,15 @@
-//! Whether most of a policy's flows can move at all.
+//! How many of a policy's flows can move, and whether those are too few.
 //!
-//! Owns from when on that is worth a condition and an Event. Why one flow cannot, its dataplane
-//! knows.
+//! Owns what that means: which flows have another backend that takes them, and from when on too few
+//! are worth a condition and an Event. Why one flow cannot, its dataplane knows.
 
-use crate::{ConditionKind, Reason, index::PolicyRecord, messages::few, sums::Present};
-use baton_api::{MigrationMode, Protocol};
+use crate::{
+    BackendState, ConditionKind, Movable, Reason,
+    index::PolicyRecord,
+    messages::few,
+    sums::{Measured, Present},
+};
+use baton_api::{MigrationMode, MoveMethod, Policy, Protocol};
 use std::cmp::Reverse;
 
 /// With fewer flows a single client decides which half is the larger one.
@@ -13,11 +18,46 @@ const FLOWS_MIN: u64 = 20;
 /// most one Event in this time.
 const STAYS_S: i64 = 60;
 
-/// What to say if fewer than half of them can: the reasons, most flows first. It is said until more
-/// than three of five can. Nothing of policies that want no moves.
+/// Flows of a listener that can move: not pinned, and another backend takes them.
+pub(crate) fn movable(policy: &Policy, backends: &[Measured]) -> Movable {
+    let mut out = Movable::default();
+    if !moves(policy) {
+        return out;
+    }
+    let method = policy.migration.method;
+    let takes = |b: &Measured| {
+        let verdict = &b.verdict;
+        verdict.state == BackendState::Ready && verdict.weight > 0 && verdict.unusable.is_none()
+    };
+    let adopts = |b: &Measured| {
+        let can = b.probed && b.verdict.unadoptable.is_none();
+        takes(b) && can && method != MoveMethod::Translation
+    };
+    let translates = |b: &Measured| takes(b) && method != MoveMethod::Adoption;
+    let count = |is: &dyn Fn(&Measured) -> bool| backends.iter().filter(|b| is(b)).count();
+    let (adopting, translating) = (count(&adopts), count(&translates));
+    for backend in backends {
+        let flows = &backend.verdict;
+        let flows = flows.flows.saturating_sub(flows.pinned);
+        // It is no other backend of its own flows.
+        if adopting > usize::from(adopts(backend)) {
+            out.by_adoption += flows;
+        } else if translating > usize::from(translates(backend)) {
+            out.by_translation += flows;
+        }
+    }
+    out
+}
+
+fn moves(policy: &Policy) -> bool {
+    policy.protocol != Protocol::None && policy.migration.mode != MigrationMode::Never
+}
+
+/// What to say if more than half of them are pinned: the reasons, most flows first. It is said until
+/// fewer than two of five are. Nothing of policies that want no moves.
 pub(crate) fn few_can_move(record: &PolicyRecord, present: &Present, now: i64) -> Option<String> {
     let template = record.served.template.as_ref().ok()?;
-    if template.protocol == Protocol::None || template.migration.mode == MigrationMode::Never {
+    if !moves(template) {
         return None;
     }
     let before = record

@@ -89,6 +89,8 @@ pub struct Verdict {
     /// dataplane starts anew or goes; an index that starts anew begins with what the dataplanes
     /// have.
     pub totals: Totals,
+    /// Flows at this moment that can move.
+    pub movable: Movable,
     /// Flows at this moment that can never move, by reason.
     pub pinned: BTreeMap<Text, u64>,
     /// What drains came to, never smaller either, those that are over included.
@@ -111,6 +113,15 @@ impl Verdict {
     pub fn condition(&self, kind: ConditionKind) -> &Condition {
         &self.conditions[kind as usize]
     }
+}
+
+/// Flows that are not pinned, and that another backend takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Movable {
+    /// One that adopts.
+    pub by_adoption: u64,
+    /// None that adopts, but one to which a connection can be opened.
+    pub by_translation: u64,
 }
 
 /// What drains came to, in flows.

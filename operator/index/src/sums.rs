@@ -3,10 +3,11 @@
 //! Owns the adding up of what is true at this moment; totals are kept elsewhere.
 
 use crate::{
-    BackendFigures, BackendState, BackendVerdict, Drain, Drained, Index, Key, Text,
+    BackendFigures, BackendState, BackendVerdict, Drain, Drained, Index, Key, Movable, Text,
     backends::Detail,
     cost::{COST_MAX, cost},
     index::PolicyRecord,
+    movable::movable,
     reports::DataplaneRecord,
     standing::snapshot_name,
     translate::Listening,
@@ -17,6 +18,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct Present {
     pub flows: u64,
+    /// Those that can move.
+    pub movable: Movable,
     /// Those that can never move, by reason.
     pub pinned: BTreeMap<Text, u64>,
     pub at: Option<i64>,
@@ -100,6 +103,7 @@ fn listener(
         .iter()
         .map(|figures| figures.backends.iter().map(|b| (&*b.name, b)).collect())
         .collect();
+    let first = out.backends.len();
     for (backend, detail) in listening.policy.backends.iter().zip(&listening.details) {
         let figures: Vec<&BackendFigures> = by_name
             .iter()
@@ -139,6 +143,9 @@ fn listener(
             *share = Some(share.unwrap_or_default().saturating_add(sum).min(COST_MAX));
         }
     }
+    let movable = movable(&listening.policy, &out.backends[first..]);
+    out.movable.by_adoption += movable.by_adoption;
+    out.movable.by_translation += movable.by_translation;
 }
 
 fn drain(listening: &Listening, detail: &Detail, figures: &[&BackendFigures]) -> Option<Drain> {

@@ -238,6 +238,7 @@ fn policy(policy: &baton_api::Policy, traffic: u64) -> PolicyState {
         rescues_total: 0,
         replays_total: 0,
         lost_total: Default::default(),
+        pinned: Default::default(),
         pins_total: Default::default(),
         moves_total: Default::default(),
         panic: false,

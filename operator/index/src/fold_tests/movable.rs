@@ -1,8 +1,11 @@
-//! `Degraded` where most of a policy's flows can never move.
+//! How many flows can move, and `Degraded` where most of them never can.
 
-use super::*;
+use super::{
+    figures::{backend, figures},
+    *,
+};
 use crate::standing::snapshot_name;
-use baton_api::MigrationMode;
+use baton_api::{MigrationMode, MoveMethod};
 
 /// What the dataplane says from now on: so many flows, of which so many are pinned by TLS, and so
 /// many by an upgrade.
@@ -63,9 +66,9 @@ fn an_event_and_a_condition_say_that_most_flows_cannot_move_and_why() {
 #[test]
 fn it_is_said_until_clearly_more_than_half_can_and_for_a_minute() {
     let mut index = index();
-    has(&mut index, 10, 100, 50, 0);
+    let _ = has(&mut index, 10, 100, 50, 0);
     assert_eq!(reason(&index), Reason::AsExpected, "half of them");
-    has(&mut index, 20, 100, 51, 0);
+    let _ = has(&mut index, 20, 100, 51, 0);
     assert_eq!(reason(&index), Reason::FewFlowsCanMove);
     // Clients that come and go make no Event each time.
     let update = has(&mut index, 79, 100, 1, 0);
@@ -73,21 +76,21 @@ fn it_is_said_until_clearly_more_than_half_can_and_for_a_minute() {
         (reason(&index), update.events.len()),
         (Reason::FewFlowsCanMove, 0)
     );
-    has(&mut index, 80, 100, 40, 0);
+    let _ = has(&mut index, 80, 100, 40, 0);
     assert_eq!(reason(&index), Reason::FewFlowsCanMove, "60 of 100");
     let update = has(&mut index, 81, 100, 39, 0);
     assert_eq!(reason(&index), Reason::AsExpected);
     assert!(!update.events[0].warning, "{:?}", update.events);
     // All connections that cannot move are gone: at once.
-    has(&mut index, 82, 100, 100, 0);
-    has(&mut index, 83, 0, 0, 0);
+    let _ = has(&mut index, 82, 100, 100, 0);
+    let _ = has(&mut index, 83, 0, 0, 0);
     assert_eq!(reason(&index), Reason::AsExpected);
 }
 
 #[test]
 fn a_few_flows_say_nothing_nor_do_policies_that_want_no_moves() {
     let mut index = index();
-    has(&mut index, 10, 19, 19, 0);
+    let _ = has(&mut index, 10, 19, 19, 0);
     assert_eq!(reason(&index), Reason::AsExpected);
     let quiet: [fn(&mut baton_api::Policy); 2] = [
         |policy| policy.migration.mode = MigrationMode::Never,
@@ -99,10 +102,57 @@ fn a_few_flows_say_nothing_nor_do_policies_that_want_no_moves() {
             change(Arc::make_mut(template));
         }
         add(&mut index, "p", one);
-        has(&mut index, 11, 100, 100, 0);
+        let _ = has(&mut index, 11, 100, 100, 0);
         assert_eq!(reason(&index), Reason::AsExpected);
     }
     add(&mut index, "p", policy(1, "s", 80));
-    has(&mut index, 12, 100, 100, 0);
+    let _ = has(&mut index, 12, 100, 100, 0);
     assert_eq!(reason(&index), Reason::FewFlowsCanMove);
+}
+
+/// Both backends have 10 flows, of which 3 are pinned.
+#[test]
+fn flows_can_move_where_another_backend_takes_them() {
+    let refuses = Some("an MPTCP listener?");
+    let cases = [
+        ((None, None), MoveMethod::Auto, (14, 0)),
+        // Only to the one that adopts by adoption.
+        ((None, refuses), MoveMethod::Auto, (7, 7)),
+        ((None, refuses), MoveMethod::Adoption, (7, 0)),
+        ((refuses, refuses), MoveMethod::Auto, (0, 14)),
+        ((refuses, refuses), MoveMethod::Adoption, (0, 0)),
+        ((None, None), MoveMethod::Translation, (0, 14)),
+    ];
+    for ((one, other), method, (by_adoption, by_translation)) in cases {
+        let mut index = index();
+        let mut policy = policy(1, "s", 80);
+        if let Ok(template) = &mut policy.template {
+            Arc::make_mut(template).migration.method = method;
+        }
+        add(&mut index, "p", policy);
+        let backends = [("pod-1", one), ("pod-2", other)];
+        let backends = backends.map(|(name, why)| BackendFigures {
+            pinned: 3,
+            ..backend(name, 10, why)
+        });
+        index.apply(figures(1, 0, backends.to_vec()));
+        let _ = index.fold(2);
+        let expected = Movable {
+            by_adoption,
+            by_translation,
+        };
+        assert_eq!(
+            verdict(&index, "p").movable,
+            expected,
+            "{one:?} {other:?} {method:?}"
+        );
+        // The only one that takes connections has nobody to hand its own to.
+        index.apply(slice("s", &[(1, READY), (2, UNREADY)]));
+        let _ = index.fold(3);
+        let movable = verdict(&index, "p").movable;
+        assert!(
+            movable.by_adoption + movable.by_translation <= 7,
+            "{movable:?}"
+        );
+    }
 }
