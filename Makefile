@@ -22,6 +22,7 @@ TRIPLE_VARIABLE = $(shell echo $(TRIPLE) | tr a-z- A-Z_)
 ROOT := -p baton-xsk -p baton-adopter -p baton-sdk -p baton-sdk-c -p baton-tcp-repair -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
 # With the features of the whole workspace and its tests, so that nothing is built twice.
 NS := $(CARGO) test $(CI) --workspace --test ns
+MUTANTS := $(CARGO) test $(CI) --workspace --features baton-sim/mutants --test mutants
 BINS := $(CARGO) build $(CI) --workspace --bins --test ns
 # Most wait most of the time, so two run at once: three at once, beside a load of 9, failed one test in 300, which is
 # in `alone` since. Those in `alone` measure or judge by time, those in `quiet` bear only each other.
@@ -64,13 +65,13 @@ sim: ## Deterministic simulation: 10,000 seeds; `cargo xtask sim --help` replays
 	target/ci/xtask sim
 
 mutants: ## Deliberate faults of the engine, each of which the simulation must find
-	$(CARGO) test $(CI) --workspace --features baton-sim/mutants --test mutants -- --nocapture
+	$(MUTANTS) -- --nocapture
 
 test: setup lint ## Everything that is tested: pure, property, vectors, namespaces with real servers (root)
 	$(CARGO) build $(CI) --workspace --bins --tests
-	$(CARGO) test $(CI) --workspace --exclude baton-ns --tests
+	$(MUTANTS) --no-run
+	tools/beside.sh target/sim.log $(MAKE) sim mutants -- $(CARGO) test $(CI) --workspace --exclude baton-ns --tests
 	$(CARGO) test $(CI) --workspace --doc --quiet
-	$(MAKE) sim mutants
 	$(NS_TESTS)
 
 check: lint ## What needs no root: formatting, clippy, unit and property tests, vectors, model, rules of the tree

@@ -161,6 +161,9 @@ impl Engine {
 
     /// The timer of a closing leg.
     pub(crate) fn closing_due(&mut self, now: Instant, id: u32, out: &mut impl Output) {
+        if self.stays_parked(now, id) {
+            return;
+        }
         self.unpark(id);
         let entry = &self.closing.legs[id as usize];
         if !entry.fin_acked && entry.tries < CLOSING_FIN_TRIES_MAX {

@@ -34,7 +34,10 @@ use crate::{
     policy::Policy,
     states::State,
     tables::{ParkedLeg, Parking, Promises, Shared, guard_of},
-    timing::{PARKED_FOR_MS, PARKED_LOOKED_AT_MAX, PARKED_PER_BACKEND_MAX},
+    timing::{
+        PARKED_FOR_MS, PARKED_KEPT, PARKED_LOOKED_AT_MAX, PARKED_PER_BACKEND_MAX,
+        PARKED_SURPLUS_MS,
+    },
 };
 use baton_api::Legs;
 use baton_guard::PRELUDE_MAX;
@@ -113,7 +116,20 @@ impl Engine {
             self.emit_to(leg, spec, out);
         }
         self.wheel
-            .arm(self.closing_timer(id), now.ms() + PARKED_FOR_MS);
+            .arm(self.closing_timer(id), now.ms() + PARKED_SURPLUS_MS);
+    }
+
+    /// Whether a leg whose time is up stays parked for longer, as one of the few of its pod.
+    pub(crate) fn stays_parked(&mut self, now: Instant, id: u32) -> bool {
+        let entry = &mut self.closing.legs[id as usize];
+        let parked = &self.backends[usize::from(entry.leg.backend)].parked;
+        if entry.parking != Parking::Ready || parked.count > PARKED_KEPT {
+            return false;
+        }
+        entry.parking = Parking::Kept;
+        let more = PARKED_FOR_MS - PARKED_SURPLUS_MS;
+        self.wheel.arm(self.closing_timer(id), now.ms() + more);
+        true
     }
 
     /// A segment, other than a RST, from a leg that is parked. Whether it is still.

@@ -136,13 +136,18 @@ pub(crate) const CLOSE_WITHIN_US: u64 = 2_000;
 /// Closes in each [`CLOSE_PACE_US`], at most: with some 5 us each for the pods' applications, 160
 /// us. 128,000 a second.
 pub(crate) const CLOSES_PER_PACE_MAX: u64 = 32;
-/// A leg that nobody has is closed after so long: less than the shortest time after which servers
-/// close idle connections themselves (Node.js and Apache 5 s, gunicorn 2 s, nginx 75 s).
+/// A leg that nobody has is closed after so long if more than [`PARKED_KEPT`] are parked at its pod:
+/// what a burst needed has nobody to wait for.
+pub(crate) const PARKED_SURPLUS_MS: u64 = 250;
+/// And the others after so long: less than the shortest time after which servers close idle
+/// connections themselves (Node.js and Apache 5 s, gunicorn 2 s, nginx 75 s).
 pub(crate) const PARKED_FOR_MS: u64 = 1_500;
-/// A flow at rest leaves its leg to others after so long: ten times what a client on the same
+/// Parked at one pod without counting as surplus: as many as a pod answers at a time, as a rule.
+pub(crate) const PARKED_KEPT: u16 = 8;
+/// A flow at rest leaves its leg to others after so long: five times what a client on the same
 /// network takes to go on, so that one which sends request behind request keeps it. Each time costs
 /// a question to the pod and its answer.
-pub(crate) const LEGLESS_AFTER_MS: u64 = 10;
+pub(crate) const LEGLESS_AFTER_MS: u64 = 5;
 /// Parked at one pod, at most; what flows leave beyond that is closed.
 pub(crate) const PARKED_PER_BACKEND_MAX: u16 = 256;
 /// Parked in all, at most: 28 bytes each.

@@ -92,6 +92,15 @@ pub(crate) enum Parking {
     Asked,
     /// And has answered: it is among those of its pod.
     Ready,
+    /// The same, for some time, as they are few.
+    Kept,
+}
+
+impl Parking {
+    /// Whether it is among those of its pod.
+    fn is_ready(self) -> bool {
+        matches!(self, Self::Ready | Self::Kept)
+    }
 }
 
 /// One closing leg.
@@ -270,7 +279,7 @@ impl Closing {
         };
         let (later, earlier) = (place.later, place.earlier);
         place.later = std::mem::replace(&mut self.parked_free, at);
-        if parking != Parking::Ready {
+        if !parking.is_ready() {
             return;
         }
         match self.parked.get_mut(usize::from(later)) {
@@ -323,7 +332,7 @@ impl Closing {
     pub(crate) fn remove(&mut self, id: u32) -> Leg {
         self.unqueue(id);
         let slot = &mut self.legs[id as usize];
-        debug_assert!(slot.parking != Parking::Ready, "in its pod's list");
+        debug_assert!(!slot.parking.is_ready(), "in its pod's list");
         slot.next = self.free;
         self.free = id;
         self.used -= 1;

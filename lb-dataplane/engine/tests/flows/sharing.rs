@@ -259,3 +259,29 @@ fn what_is_left_while_as_many_legs_are_parked_as_may_be_is_closed() {
         "{sent:?}"
     );
 }
+
+/// What a burst of clients had is closed soon; the last few wait for the next request.
+#[test]
+fn the_surplus_of_parked_legs_is_closed_first() {
+    let mut p = policy(1);
+    p.migration.legs = Legs::Shared;
+    let mut w = World::with(settings(), p);
+    let flows: Vec<Conn> = (1..=11).map(|n| w.idle(n)).collect();
+    let sent: Vec<_> = (0..15).flat_map(|_| w.run_ms(1)).collect();
+    for c in &flows {
+        let asked = |s: &&Sent| s.data().len() == 1 && s.segment.src_port == c.leg.port();
+        answers(&mut w, c, sent.iter().find(asked).expect("a question"));
+    }
+    assert_eq!(w.count(Counter::LegsParked), 11);
+    let mut closed = |ms: u64| {
+        let sent: Vec<_> = (0..ms).flat_map(|_| w.run_ms(1)).collect();
+        let fins: BTreeSet<u16> = (sent.iter().filter(|s| s.is(FIN_ACK)))
+            .map(|s| s.segment.src_port)
+            .collect();
+        fins.len()
+    };
+    assert_eq!(closed(230), 0);
+    assert_eq!(closed(30), 3, "eight are kept");
+    assert_eq!(closed(1_200), 3, "the same, sent again");
+    assert_eq!(closed(100), 11);
+}
