@@ -1,6 +1,6 @@
 //! What one migration costs a request: p50 at 1 connection with nginx, on a policy where
-//! connections stay and on two where they move for every request, by adoption and by translation,
-//! in turns, through the same running dataplane.
+//! connections stay and on three where they move for every request, by adoption, by translation and
+//! on legs that others had before, in turns, through the same running dataplane.
 
 use crate::{
     RoundArguments,
@@ -9,14 +9,13 @@ use crate::{
     scene::{self, Baton, moves, moving},
 };
 use anyhow::{Result, ensure};
-use baton_api::{MigrationMode, MoveMethod};
+use baton_api::{Legs, MigrationMode, MoveMethod};
 use baton_lab::{Lab, Server, WrkOptions, policy};
 use serde::Serialize;
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
-const STAY_PORT: u16 = 80;
-const MOVE_PORT: u16 = 81;
-const TRANSLATE_PORT: u16 = 82;
+/// The policy of the first way listens here, those of the others behind it.
+const FIRST_PORT: u16 = 80;
 /// Two pods are enough to move between, and keep both warm.
 const PODS: usize = 2;
 
@@ -25,31 +24,64 @@ const P99: &str = "p99_us";
 /// CPU time per request; that of all nginx with kernel work on their behalf.
 const DATAPLANE_CPU: &str = "dataplane_cpu_us";
 const NGINX_CPU: &str = "nginx_cpu_us";
-const ROWS: [(&str, &str); 4] = [
-    (P50, "p50 of a request"),
-    (P99, "p99 of a request"),
-    (DATAPLANE_CPU, "CPU of the dataplane"),
-    (NGINX_CPU, "CPU of nginx"),
-];
+
+/// How the connection is taken over at each request. The names are those of the policies too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Way {
+    Staying,
+    Adopted,
+    Translated,
+    Shared,
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Staying, Self::Adopted, Self::Translated, Self::Shared];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Staying => "staying",
+            Self::Adopted => "adopted",
+            Self::Translated => "translated",
+            Self::Shared => "shared",
+        }
+    }
+
+    fn port(self) -> u16 {
+        FIRST_PORT + self as u16
+    }
+
+    fn policy(self, servers: &[(String, SocketAddr)]) -> baton_api::Policy {
+        let (mode, method, legs) = match self {
+            Self::Staying => (MigrationMode::Never, MoveMethod::Auto, Legs::Private),
+            Self::Adopted => (MigrationMode::Always, MoveMethod::Adoption, Legs::Private),
+            Self::Translated => (
+                MigrationMode::Always,
+                MoveMethod::Translation,
+                Legs::Private,
+            ),
+            Self::Shared => (MigrationMode::Always, MoveMethod::Translation, Legs::Shared),
+        };
+        let mut policy = moving(mode, policy(self.name(), self.port(), servers));
+        (policy.migration.method, policy.migration.legs) = (method, legs);
+        policy
+    }
+}
 
 /// What `migration.json` holds.
 #[derive(Debug, Serialize)]
 struct Cost {
     seconds: u64,
-    stay: Side,
-    /// By adoption.
-    migrate: Side,
-    translate: Side,
-    /// Median p50 of moving by adoption less that of staying.
-    difference_us: f64,
-    /// Migrations per request of that side; 1 if each request moved.
-    migrations_per_request: f64,
+    sides: Vec<Side>,
+    /// Requests that went on a leg which another connection, or this one, had before.
+    legs_shared: u64,
     /// Where the time goes, step by step, with a server that says so.
     phases: Phases,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 struct Side {
+    way: Way,
     #[serde(flatten)]
     figures: Figures,
     requests: u64,
@@ -59,14 +91,25 @@ struct Side {
 }
 
 impl Side {
+    fn new(way: Way) -> Self {
+        Self {
+            way,
+            figures: Figures::default(),
+            requests: 0,
+            errors: 0,
+            migrations: 0,
+            rollbacks: 0,
+        }
+    }
+
     fn measure(
         &mut self,
         lab: &Lab,
         baton: &Baton,
         nginx: &[Server],
-        port: u16,
         length: Duration,
     ) -> Result<()> {
+        let port = self.way.port();
         let cpu = || {
             let servers: Duration = nginx.iter().map(|n| n.process.cpu_time()).sum();
             (baton.dataplane.process.cpu_time(), servers)
@@ -90,101 +133,104 @@ impl Side {
     }
 }
 
-/// Runs the measurement. `true` if there was no error and each request of the moving side moved.
+/// Runs the measurement. `true` if there was no error and each request of the moving sides moved.
 pub fn migration_cost(arguments: &RoundArguments) -> Result<bool> {
     let lab = scene::lab("cost", PODS)?;
     let nginx = scene::nginx(&lab)?;
     let servers = scene::named(&nginx);
     let mut phases = PhaseRounds::start(&lab)?;
-    let mut policies = vec![
-        moving(MigrationMode::Never, policy("stay", STAY_PORT, &servers)),
-        moving(MigrationMode::Always, policy("move", MOVE_PORT, &servers)),
-        moving(
-            MigrationMode::Always,
-            policy("translate", TRANSLATE_PORT, &servers),
-        ),
-    ];
-    policies[1].migration.method = MoveMethod::Adoption;
-    policies[2].migration.method = MoveMethod::Translation;
+    let mut policies = Way::ALL.map(|way| way.policy(&servers)).to_vec();
     policies.extend(phases.policies());
     let baton = Baton::start(&lab, &lab.dataplane_config(policies)?)?;
     let length = Duration::from_secs(arguments.seconds);
-    let [mut stay, mut migrate, mut translate] = [(); 3].map(|()| Side::default());
+    let mut sides: Vec<_> = Way::ALL.into_iter().map(Side::new).collect();
     for round in 1..=arguments.rounds {
-        stay.measure(&lab, &baton, &nginx, STAY_PORT, length)?;
-        migrate.measure(&lab, &baton, &nginx, MOVE_PORT, length)?;
-        translate.measure(&lab, &baton, &nginx, TRANSLATE_PORT, length)?;
+        let mut said = Vec::new();
+        for side in &mut sides {
+            side.measure(&lab, &baton, &nginx, length)?;
+            said.push(format!(
+                "{} {} us",
+                side.way.name(),
+                side.figures.latest(P50)
+            ));
+        }
         phases.measure(&lab, &baton.dataplane)?;
-        eprintln!(
-            "round {round} of {}: p50 {} us staying, {} us adopted, {} us translated",
-            arguments.rounds,
-            stay.figures.latest(P50),
-            migrate.figures.latest(P50),
-            translate.figures.latest(P50),
-        );
+        let (rounds, said) = (arguments.rounds, said.join(", "));
+        eprintln!("round {round} of {rounds}: p50 {said}");
     }
     let state = baton.dataplane.state()?;
-    (stay.migrations, stay.rollbacks) = moves(&state, "stay");
-    (migrate.migrations, migrate.rollbacks) = moves(&state, "move");
-    (translate.migrations, translate.rollbacks) = moves(&state, "translate");
+    for side in &mut sides {
+        (side.migrations, side.rollbacks) = moves(&state, side.way.name());
+    }
     let cost = Cost {
         seconds: arguments.seconds,
-        difference_us: migrate.figures.median(P50) - stay.figures.median(P50),
-        migrations_per_request: migrate.migrations as f64 / migrate.requests as f64,
+        sides,
+        legs_shared: state
+            .counters
+            .get("legs_shared_total")
+            .copied()
+            .unwrap_or(0),
         phases: phases.finish(&state),
-        stay,
-        migrate,
-        translate,
     };
     let path = keep(&arguments.out, "migration.json", &cost)?;
     println!("{}\n{}", cost.table(), cost.phases.table());
     println!("Written to {}", path.display());
     baton.stop()?;
     lab.remove()?;
-    let errors = cost.stay.errors + cost.migrate.errors + cost.translate.errors;
     // The first request of each round's connection has nowhere to move from.
-    let moved = |side: &Side| side.migrations + 2 * arguments.rounds >= side.requests;
-    let all = moved(&cost.migrate) && moved(&cost.translate);
-    let failure = (errors > 0 || !all).then(|| {
-        let of = |side: &Side| format!("{} of {} requests", side.migrations, side.requests);
-        let (adopted, translated) = (of(&cost.migrate), of(&cost.translate));
-        format!("{errors} errors, moved by adoption {adopted}, by translation {translated}")
-    });
-    Ok(succeeded(failure.as_slice()))
+    let stayed = |side: &&Side| {
+        side.way != Way::Staying && side.migrations + 2 * arguments.rounds < side.requests
+    };
+    let wrong = cost.sides.iter().filter(|s| s.errors > 0 || stayed(s));
+    let wrong: Vec<_> = wrong.map(Side::said).collect();
+    Ok(succeeded(&wrong))
+}
+
+impl Side {
+    fn said(&self) -> String {
+        format!(
+            "{}: {} requests moved {} times, {} rollbacks, {} errors.",
+            self.way.name(),
+            self.requests,
+            self.migrations,
+            self.rollbacks,
+            self.errors
+        )
+    }
 }
 
 impl Cost {
     fn table(&self) -> String {
         let columns = [
             ("median (min to max), us", -24),
-            ("staying", 22),
-            ("adopted", 22),
+            ("p50", 18),
             ("more", 7),
-            ("translated", 22),
-            ("more", 7),
+            ("p99", 20),
+            ("CPU of dataplane", 22),
+            ("CPU of nginx", 22),
         ];
-        let stay = &self.stay.figures;
-        let rows = ROWS.map(|(name, text)| {
-            let moving = |side: &Side| {
-                let more = side.figures.median(name) - stay.median(name);
-                [side.figures.text(name), format!("{more:.1}")]
-            };
-            let moved = [&self.migrate, &self.translate].map(moving);
-            let mut row = vec![text.to_owned(), stay.text(name)];
-            row.extend(moved.into_iter().flatten());
-            row
+        let staying = self
+            .sides
+            .first()
+            .map_or(f64::NAN, |s| s.figures.median(P50));
+        let rows = self.sides.iter().map(|side| {
+            let figures = &side.figures;
+            vec![
+                side.way.name().to_owned(),
+                figures.text(P50),
+                format!("{:.1}", figures.median(P50) - staying),
+                figures.text(P99),
+                figures.text(DATAPLANE_CPU),
+                figures.text(NGINX_CPU),
+            ]
         });
-        let said = |how: &str, m: &Side| {
-            format!(
-                "{how}: {} requests moved {} times, {} rollbacks, {} errors.\n",
-                m.requests, m.migrations, m.rollbacks, m.errors
-            )
-        };
-        format!(
-            "\n{}{}{}",
-            table(&columns, rows),
-            said("By adoption", &self.migrate),
-            said("By translation", &self.translate)
+        let mut text = format!("\n{}", table(&columns, rows));
+        for side in &self.sides {
+            text += &(side.said() + "\n");
+        }
+        text + &format!(
+            "{} requests went on a leg that was one before.\n",
+            self.legs_shared
         )
     }
 }

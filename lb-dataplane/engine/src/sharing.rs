@@ -35,8 +35,7 @@ use crate::{
     states::State,
     tables::{ParkedLeg, Parking, Promises, Shared, guard_of},
     timing::{
-        PARKED_FOR_MS, PARKED_KEPT, PARKED_LOOKED_AT_MAX, PARKED_PER_BACKEND_MAX,
-        PARKED_SURPLUS_MS,
+        PARKED_FOR_MS, PARKED_KEPT, PARKED_LOOKED_AT_MAX, PARKED_PER_BACKEND_MAX, PARKED_SURPLUS_MS,
     },
 };
 use baton_api::Legs;

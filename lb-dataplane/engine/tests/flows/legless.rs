@@ -11,7 +11,7 @@ use baton_engine::Counter;
 use baton_packet::{EndMark, Flags};
 
 /// The pause after which a flow at rest leaves its leg.
-const AFTER_MS: u64 = 10;
+const AFTER_MS: u64 = 5;
 
 /// What is sent until the flow has left its leg: what its pod is asked, as it was.
 fn leaves(w: &mut World, c: &Conn) -> Sent {
