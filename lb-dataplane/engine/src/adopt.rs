@@ -313,13 +313,13 @@ impl Engine {
     }
 
     /// Acknowledges to the owner what the client never sees.
-    pub(crate) fn ack_owner(&mut self, id: FlowId, out: &mut impl Output) {
+    pub(crate) fn ack_owner(&mut self, id: FlowId, ack: SeqNumber, out: &mut impl Output) {
         let flow = &self.flows[id];
         let Some(mut spec) = self.to_leg(flow.owner) else {
             return;
         };
         spec.seq = flow.client_next;
-        spec.ack = flow.server_next;
+        spec.ack = ack;
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
         self.emit_to(flow.owner, spec, out);

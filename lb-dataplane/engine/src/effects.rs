@@ -173,7 +173,7 @@ impl Engine {
                     self.window_begins(now, id, segment, out);
                 }
             }
-            Effect::AckOwner => self.ack_owner(id, out),
+            Effect::AckOwner => self.ack_owner(id, self.flows[id].server_next, out),
             Effect::OwnerKnown => self.owner_is_known(id),
             Effect::BackendFails => self.backend_fails(now, id),
             Effect::HoldEnd(closer_listens) => {

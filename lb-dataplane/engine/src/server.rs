@@ -26,7 +26,7 @@ use crate::{
     tables::From,
 };
 use baton_api::Protocol;
-use baton_packet::{Flags, Segment, clear_fin, parse_adoption, timestamps};
+use baton_packet::{Flags, Segment, SeqNumber, clear_fin, parse_adoption, timestamps};
 
 impl Engine {
     /// Inlined for `on_leg`.
@@ -123,6 +123,16 @@ impl Engine {
             self.counters.add(Counter::BeyondWindow);
             return self.forward_to_client(frame, segment, id);
         }
+        if segment.payload_len() > 0
+            && !segment.flags.has(Flags::FIN)
+            && !end_of_bytes(segment).after(flow.server_acked)
+            && flow.progress.is(Mark::Shared)
+        {
+            // The client has all of it; what is older than its time on this leg is another's.
+            let acked = flow.server_acked;
+            self.ack_owner(id, acked, out);
+            return Verdict::Absorbed;
+        }
         let acks = segment.flags.has(Flags::ACK);
         if acks
             && segment.ack.after(flow.client_acked)
@@ -143,7 +153,7 @@ impl Engine {
         let flow = &self.flows[id];
         let mut treat = Frame::Forward;
         let ahead = segment.seq.since(flow.server_next);
-        let end = segment.seq.add(segment.payload_len());
+        let end = end_of_bytes(segment);
         // A segment without bytes may be ahead of lost ones, or behind a FIN that is still to come.
         // It is no response.
         if segment.payload_len() > 0 && end.after(flow.server_next) {
@@ -341,4 +351,9 @@ impl Engine {
         }
         self.step(now, id, Event::ServerData, out)
     }
+}
+
+/// The number behind its last byte.
+fn end_of_bytes(segment: &Segment) -> SeqNumber {
+    segment.seq.add(segment.payload_len())
 }

@@ -269,6 +269,8 @@ impl Run<'_> {
         };
         self.decide(Input::Reply(Reply {
             seq: number(seq),
+            // The leg of no model was another flow's before: what is past is not asked.
+            end: number(seq),
             ack: ack.map(number),
             syn: false,
             fin,

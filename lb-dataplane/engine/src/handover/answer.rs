@@ -38,6 +38,9 @@ impl Deciding<'_> {
                 false => self.bare_reset(seq),
             };
         }
+        if self.is_past(&reply) {
+            return;
+        }
         // One byte before the expected one are zero-window and keepalive probes.
         let expected = (-1..=WINDOW_MAX).contains(&seq.since(next)) && !reply.syn;
         let fits =
@@ -146,6 +149,21 @@ impl Deciding<'_> {
         self.view.progress.is(Mark::Shared)
             && (data || !self.idle())
             && ack == self.view.numbers.boundary
+            && self.safe.unasked_is_no_answer
+    }
+
+    /// Whether a segment from a leg that was another flow's before is of that time: a copy that was
+    /// late, or sent again for want of an acknowledgement.
+    fn is_past(&self, reply: &Reply) -> bool {
+        let numbers = &self.view.numbers;
+        let next = numbers.adoption_sends;
+        self.view.progress.is(Mark::Shared)
+            && !(reply.rst || reply.syn)
+            && reply.seq.before(next)
+            && reply.end.at_or_before(next)
+            && reply
+                .ack
+                .is_some_and(|ack| ack.at_or_before(numbers.boundary))
             && self.safe.unasked_is_no_answer
     }
 

@@ -300,6 +300,8 @@ impl Safeguards {
 pub struct Reply {
     /// Its number.
     pub seq: SeqNumber,
+    /// That of what follows it.
+    pub end: SeqNumber,
     /// What it acknowledges, if it does.
     pub ack: Option<SeqNumber>,
     /// It has the flag.
@@ -319,6 +321,7 @@ impl Reply {
         let has = |flag| segment.flags.has(flag);
         Self {
             seq: segment.seq,
+            end: segment.seq.add(segment.seq_len()),
             ack: has(Flags::ACK).then_some(segment.ack),
             syn: has(Flags::SYN),
             fin: has(Flags::FIN),

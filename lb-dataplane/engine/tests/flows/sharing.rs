@@ -287,3 +287,28 @@ fn the_surplus_of_parked_legs_is_closed_first() {
     assert_eq!(closed(1_200), 3, "the same, sent again");
     assert_eq!(closed(100), 8);
 }
+
+/// A copy of it that was late on the way is in the past of the flow that has the leg now.
+#[test]
+fn another_clients_response_reaches_nobody() {
+    let (mut w, _, mut b, old) = parked();
+    let mut late = w.pod_wire(&old, PSH_ACK, OK);
+    late.seq = old.server.wrapping_sub(OK.len() as u32);
+    let late = late.build();
+    let data = |sent: &[Sent]| {
+        let to_client = |s: &&Sent| s.to == Dest::Client && !s.data().is_empty();
+        sent.iter().filter(to_client).count()
+    };
+    let mut p = shared(&mut w, &mut b, &old, GET);
+    assert_eq!(data(&w.inject(&late)), 0, "before the pod has the request");
+    w.assert_state(&b, "Adopting");
+    let mut wire = w.pod_wire(&p, PSH_ACK, OK);
+    let clock = p.server_clock.wrapping_add(w.now.ms() as u32);
+    wire.options = stamps(clock, p.seen_ts);
+    assert_eq!(data(&w.inject(&wire.build())), 1);
+    p.server_sent(PSH_ACK, OK);
+    b.server_sent(PSH_ACK, OK);
+    assert_eq!(data(&w.inject(&late)), 0, "behind the response");
+    let _ = w.client_sends(&mut b, Flags::ACK, b"");
+    assert_eq!(data(&w.inject(&late)), 0, "at rest");
+}
