@@ -369,7 +369,7 @@ impl World {
             // A bare FIN may be that of a leg which closes.
             if self.truth.legs_are_shared()
                 && (!seg.flags.has(Flags::FIN) || !seg.data.is_empty())
-                && let Some((conn, _)) = self.flow_on(pod, port, None, None)
+                && let Some((conn, _)) = self.flow_on(pod, port, self.client_asks(call), None)
             {
                 self.is_on_leg((pod, port), conn, seg, None);
             }
@@ -420,6 +420,12 @@ impl World {
             let checked = self.truth.to_pod(conn, (pod, port), seq, seg.data);
             self.expect(checked);
         }
+    }
+
+    /// The number of the client's frame that this is about. Its port may have another connection by
+    /// now, of which the engine has heard nothing.
+    fn client_asks(&self, call: &Call) -> Option<SeqNumber> {
+        matches!(call.origin, Party::Client(_)).then_some(call.seq)
     }
 
     /// A segment of a connection leaves on a leg: on its own, or on one that is its from now on.
