@@ -146,10 +146,10 @@ pub struct LoadBalancerPolicySpec {
     /// scale-in takes first those whose connections cost least to move.
     #[serde(default)]
     pub pod_deletion_cost: PodDeletionCost,
-    /// Whether the pods' servers may listen with Multipath TCP, as programs made by Go 1.24 or newer
-    /// do unless told otherwise; such a listener does not adopt. `Disabled`: the host-shim of a
-    /// pod's node sets `net.mptcp.enabled` to 0 in the pod's network namespace. Listeners that are
-    /// made from then on are plain TCP; the setting stays for the rest of the pod's life.
+    /// Whether the pods' servers may listen with Multipath TCP, as programs made by Go 1.24 or
+    /// newer do unless told otherwise; such a listener does not adopt. `Disabled`: the host-shim of
+    /// a pod's node sets `net.mptcp.enabled` to 0 in the pod's network namespace. Listeners that
+    /// are made from then on are plain TCP; the setting stays for the rest of the pod's life.
     #[serde(default)]
     pub pod_multipath_tcp: PodMultipathTcp,
 }

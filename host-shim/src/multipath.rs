@@ -37,8 +37,8 @@ pub fn attend(state: &mut PodState, netns: &Netns) {
 }
 
 /// Makes every listener of the namespace that is made from now on a plain one: with
-/// `net.mptcp.enabled` 0 the kernel refuses sockets of Multipath TCP (`mptcp_init_sock`, Linux 5.6),
-/// and programs take plain ones instead, as Go's do.
+/// `net.mptcp.enabled` 0 the kernel refuses sockets of Multipath TCP (`mptcp_init_sock`, Linux
+/// 5.6), and programs take plain ones instead, as Go's do.
 fn disable(netns: &Netns) -> Result<(), String> {
     let netns = netns.open().map_err(|error| error.to_string())?;
     netns
@@ -47,8 +47,8 @@ fn disable(netns: &Netns) -> Result<(), String> {
         .map_err(|error| format!("net.mptcp.enabled cannot be set to 0: {error}"))
 }
 
-/// In a container without privileges `/proc/sys` is mounted read-only, so by a mount of its own that
-/// is nowhere in the tree. `sys/net` shows the namespace of the thread that opens it.
+/// In a container without privileges `/proc/sys` is mounted read-only, so by a mount of its own
+/// that is nowhere in the tree. `sys/net` shows the namespace of the thread that opens it.
 fn set() -> Result<(), Errno> {
     let made = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&made)?;

@@ -136,8 +136,8 @@ pub(crate) const CLOSE_WITHIN_US: u64 = 2_000;
 /// Closes in each [`CLOSE_PACE_US`], at most: with some 5 us each for the pods' applications, 160
 /// us. 128,000 a second.
 pub(crate) const CLOSES_PER_PACE_MAX: u64 = 32;
-/// A leg that nobody has is closed after so long if more than [`PARKED_KEPT`] are parked at its pod:
-/// what a burst needed has nobody to wait for.
+/// A leg that nobody has is closed after so long if more than [`PARKED_KEPT`] are parked at its
+/// pod: what a burst needed has nobody to wait for.
 pub(crate) const PARKED_SURPLUS_MS: u64 = 250;
 /// And the others after so long: less than the shortest time after which servers close idle
 /// connections themselves (Node.js and Apache 5 s, gunicorn 2 s, nginx 75 s).

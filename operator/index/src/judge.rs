@@ -370,7 +370,7 @@ fn degraded(
             format!("dataplanes cannot be reached and go on with what they have: {silent}");
         issues.push((Reason::DataplaneUnreachable, message));
     }
-    if let Some(message) = few_can_move(record, present, now) {
+    if let Some(message) = few_can_move(record, present.flows, &present.pinned, now) {
         issues.push((Reason::FewFlowsCanMove, message));
     }
     let Some((reason, _)) = issues.first().cloned() else {

@@ -4,13 +4,11 @@
 //! are worth a condition and an Event. Why one flow cannot, its dataplane knows.
 
 use crate::{
-    BackendState, ConditionKind, Movable, Reason,
-    index::PolicyRecord,
+    BackendState, BackendVerdict, ConditionKind, Movable, Reason, Text, index::PolicyRecord,
     messages::few,
-    sums::{Measured, Present},
 };
 use baton_api::{MigrationMode, MoveMethod, Policy, Protocol};
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 /// With fewer flows a single client decides which half is the larger one.
 const FLOWS_MIN: u64 = 20;
@@ -18,27 +16,30 @@ const FLOWS_MIN: u64 = 20;
 /// most one Event in this time.
 const STAYS_S: i64 = 60;
 
-/// Flows of a listener that can move: not pinned, and another backend takes them.
-pub(crate) fn movable(policy: &Policy, backends: &[Measured]) -> Movable {
+/// Flows of a listener that can move: not pinned, and another backend takes them. Of each backend
+/// also whether a dataplane has asked it.
+pub(crate) fn movable<'a>(
+    policy: &Policy,
+    backends: impl Iterator<Item = (&'a BackendVerdict, bool)> + Clone,
+) -> Movable {
     let mut out = Movable::default();
     if !moves(policy) {
         return out;
     }
     let method = policy.migration.method;
-    let takes = |b: &Measured| {
-        let verdict = &b.verdict;
-        verdict.state == BackendState::Ready && verdict.weight > 0 && verdict.unusable.is_none()
+    let takes = |one: &BackendVerdict| {
+        one.state == BackendState::Ready && one.weight > 0 && one.unusable.is_none()
     };
-    let adopts = |b: &Measured| {
-        let can = b.probed && b.verdict.unadoptable.is_none();
-        takes(b) && can && method != MoveMethod::Translation
+    let adopts = |(one, probed): (&BackendVerdict, bool)| {
+        let can = probed && one.unadoptable.is_none();
+        takes(one) && can && method != MoveMethod::Translation
     };
-    let translates = |b: &Measured| takes(b) && method != MoveMethod::Adoption;
-    let count = |is: &dyn Fn(&Measured) -> bool| backends.iter().filter(|b| is(b)).count();
-    let (adopting, translating) = (count(&adopts), count(&translates));
+    let translates =
+        |(one, _): (&BackendVerdict, bool)| takes(one) && method != MoveMethod::Adoption;
+    let adopting = backends.clone().filter(|b| adopts(*b)).count();
+    let translating = backends.clone().filter(|b| translates(*b)).count();
     for backend in backends {
-        let flows = &backend.verdict;
-        let flows = flows.flows.saturating_sub(flows.pinned);
+        let flows = backend.0.flows.saturating_sub(backend.0.pinned);
         // It is no other backend of its own flows.
         if adopting > usize::from(adopts(backend)) {
             out.by_adoption += flows;
@@ -53,9 +54,14 @@ fn moves(policy: &Policy) -> bool {
     policy.protocol != Protocol::None && policy.migration.mode != MigrationMode::Never
 }
 
-/// What to say if more than half of them are pinned: the reasons, most flows first. It is said until
-/// fewer than two of five are. Nothing of policies that want no moves.
-pub(crate) fn few_can_move(record: &PolicyRecord, present: &Present, now: i64) -> Option<String> {
+/// What to say if more than half of all flows are pinned: the reasons, most flows first. It is said
+/// until fewer than two of five are. Nothing of policies that want no moves.
+pub(crate) fn few_can_move(
+    record: &PolicyRecord,
+    flows: u64,
+    by_reason: &BTreeMap<Text, u64>,
+    now: i64,
+) -> Option<String> {
     let template = record.served.template.as_ref().ok()?;
     if !moves(template) {
         return None;
@@ -65,20 +71,16 @@ pub(crate) fn few_can_move(record: &PolicyRecord, present: &Present, now: i64) -
         .as_ref()
         .map(|verdict| verdict.condition(ConditionKind::Degraded))
         .filter(|degraded| degraded.reason == Reason::FewFlowsCanMove);
-    let pinned: u64 = present.pinned.values().sum();
+    let pinned: u64 = by_reason.values().sum();
     let is_few = match before {
         Some(degraded) if now - degraded.since < STAYS_S => pinned > 0,
-        Some(_) => pinned.saturating_mul(5) >= present.flows.saturating_mul(2),
-        None => present.flows >= FLOWS_MIN && pinned.saturating_mul(2) > present.flows,
+        Some(_) => pinned.saturating_mul(5) >= flows.saturating_mul(2),
+        None => flows >= FLOWS_MIN && pinned.saturating_mul(2) > flows,
     };
     if !is_few || pinned == 0 {
         return None;
     }
-    let mut reasons: Vec<_> = present
-        .pinned
-        .iter()
-        .filter(|(_, flows)| **flows > 0)
-        .collect();
+    let mut reasons: Vec<_> = by_reason.iter().filter(|(_, flows)| **flows > 0).collect();
     reasons.sort_by_key(|(_, flows)| Reverse(**flows));
     // Without numbers: a condition that counts would be written with each connection.
     let reasons = few(reasons.into_iter().map(|(reason, _)| reason), ", ");

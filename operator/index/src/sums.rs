@@ -143,7 +143,10 @@ fn listener(
             *share = Some(share.unwrap_or_default().saturating_add(sum).min(COST_MAX));
         }
     }
-    let movable = movable(&listening.policy, &out.backends[first..]);
+    let movable = movable(
+        &listening.policy,
+        out.backends[first..].iter().map(|b| (&b.verdict, b.probed)),
+    );
     out.movable.by_adoption += movable.by_adoption;
     out.movable.by_translation += movable.by_translation;
 }
