@@ -3,7 +3,10 @@
 //! Owns that one setting. It never sets it back: a pod that had it so of itself cannot be told from
 //! one that this process, or one before it, changed, and the setting ends with the pod.
 
-use crate::pods::PodState;
+use crate::{
+    discovery::Place,
+    pods::{Multipath, PodState},
+};
 use baton_adopter::Netns;
 use baton_crds::PodMultipathTcp;
 use rustix::{
@@ -13,27 +16,30 @@ use rustix::{
 };
 use tracing::{info, warn};
 
-/// Does it once for a pod that shall have it so, and once more after a failure.
-pub fn attend(state: &mut PodState, netns: &Netns) {
-    match (state.wants_multipath(), &state.multipath) {
-        (PodMultipathTcp::Unchanged, _) => {
-            state.multipath = None;
-            return;
-        }
-        (PodMultipathTcp::Disabled, Some(Ok(()))) => return,
-        (PodMultipathTcp::Disabled, _) => {}
+/// Does it once in the namespace of a pod that shall have it so, and once more after a failure.
+pub fn attend(state: &mut PodState, place: &Place) {
+    if state.wants_multipath() == PodMultipathTcp::Unchanged {
+        state.multipath = None;
+        return;
     }
-    let done = disable(netns);
+    let before = state.multipath.as_ref();
+    if before.is_some_and(|it| it.netns == place.identity && it.done.is_ok()) {
+        return;
+    }
+    let now = Multipath {
+        netns: place.identity,
+        done: disable(&place.netns),
+    };
     let pod = state.name();
-    match &done {
+    match &now.done {
         Ok(()) => info!(
             pod,
             "listeners that are made from now on are without Multipath TCP"
         ),
-        Err(_) if state.multipath.as_ref() == Some(&done) => {}
+        Err(_) if before == Some(&now) => {}
         Err(reason) => warn!(pod, reason, "its listeners stay with Multipath TCP"),
     }
-    state.multipath = Some(done);
+    state.multipath = Some(now);
 }
 
 /// Makes every listener of the namespace that is made from now on a plain one: with

@@ -26,9 +26,18 @@ pub struct PodState {
     pub origin: Origin,
     /// Where the adopter is, or where it was last tried.
     pub place: Option<Place>,
-    /// Multipath TCP was disabled there, or that failed.
-    pub multipath: Option<Result<(), String>>,
+    /// Multipath TCP was disabled in that namespace, or that failed.
+    pub multipath: Option<Multipath>,
     pub adopter: AdopterState,
+}
+
+/// What became of Multipath TCP in a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Multipath {
+    /// Its device and inode.
+    pub netns: (u64, u64),
+    /// It is disabled, or why not.
+    pub done: Result<(), String>,
 }
 
 /// Who said that the pod shall have it.

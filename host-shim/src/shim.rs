@@ -311,7 +311,6 @@ impl Shim {
                         "its namespace or interface is gone or was made anew"
                     );
                 }
-                state.multipath = None;
                 let before = std::mem::replace(&mut state.adopter, AdopterState::New);
                 if let AdopterState::Attached(attachment) = before
                     && let Err(error) = adopter.detach(attachment)
@@ -342,7 +341,7 @@ impl Shim {
             let unfit = match found {
                 Ok(place) => {
                     // Before anything of the pod listens, if that is still to come.
-                    multipath::attend(state, &place.netns);
+                    multipath::attend(state, &place);
                     let attached = adopter.attach(&place.netns, &place.interface);
                     let interface = place.interface.clone();
                     state.place = Some(place);
@@ -418,7 +417,7 @@ impl Shim {
         let Ok(adopter) = &self.adopter else { return };
         for state in &mut self.pods {
             if let Some(place) = state.place.clone() {
-                multipath::attend(state, &place.netns);
+                multipath::attend(state, &place);
             }
             let name = state.name().to_owned();
             let (AdopterState::Attached(attachment), Some(place)) =

@@ -157,7 +157,7 @@ impl PodView {
             hook: state.attachment().map(|a| a.id().hook.name()),
             reason,
             attempts,
-            multipath_tcp: state.multipath.as_ref().map(|done| match done {
+            multipath_tcp: state.multipath.as_ref().map(|it| match &it.done {
                 Ok(()) => "disabled".to_owned(),
                 Err(reason) => reason.clone(),
             }),
