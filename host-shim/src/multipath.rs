@@ -7,10 +7,9 @@ use crate::{
     discovery::Place,
     pods::{Multipath, PodState},
 };
-use baton_adopter::Netns;
 use baton_crds::PodMultipathTcp;
 use rustix::{
-    fs::{Mode, OFlags, openat},
+    fs::{Mode, OFlags, fstat, openat},
     io::{Errno, write},
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
 };
@@ -28,7 +27,7 @@ pub fn attend(state: &mut PodState, place: &Place) {
     }
     let now = Multipath {
         netns: place.identity,
-        done: disable(&place.netns),
+        done: disable(place),
     };
     let pod = state.name();
     match &now.done {
@@ -45,8 +44,13 @@ pub fn attend(state: &mut PodState, place: &Place) {
 /// Makes every listener of the namespace that is made from now on a plain one: with
 /// `net.mptcp.enabled` 0 the kernel refuses sockets of Multipath TCP (`mptcp_init_sock`, Linux
 /// 5.6), and programs take plain ones instead, as Go's do.
-fn disable(netns: &Netns) -> Result<(), String> {
-    let netns = netns.open().map_err(|error| error.to_string())?;
+fn disable(place: &Place) -> Result<(), String> {
+    let netns = place.netns.open().map_err(|error| error.to_string())?;
+    // The process that stands for it may have ended, and its number may be another's by now.
+    let opened = fstat(&netns).map_err(|error| error.to_string())?;
+    if (opened.st_dev, opened.st_ino) != place.identity {
+        return Err("its process ended just now".into());
+    }
     netns
         .within(set)
         .map_err(|error| error.to_string())?
