@@ -272,6 +272,27 @@ impl Site {
             .is_some_and(|cluster| cluster.proxy() == ProxyMode::Iptables)
     }
 
+    /// What the network namespaces of a program's processes have as `net.mptcp.enabled`; nothing
+    /// where the cluster is not our own.
+    ///
+    /// # Errors
+    /// A node cannot be looked into, or none has such a process.
+    pub fn multipath_of(&self, program: &str) -> Result<Vec<String>> {
+        let Some(cluster) = &self.own else {
+            return Ok(Vec::new());
+        };
+        let look = format!(
+            "for p in $(pgrep -x {program}); do nsenter -t $p -n cat /proc/sys/net/mptcp/enabled; done"
+        );
+        let mut all = Vec::new();
+        for node in cluster.nodes() {
+            let found = node.run("sh", &["-c", &look])?;
+            all.extend(found.lines().map(str::to_owned));
+        }
+        ensure!(!all.is_empty(), "no node runs {program}");
+        Ok(all)
+    }
+
     /// Names of the nodes, and what is below `/sys/fs/bpf/baton` of each; nothing where the cluster
     /// is not our own.
     ///

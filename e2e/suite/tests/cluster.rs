@@ -69,6 +69,7 @@ spec:
   targetRef: {kind: Service, name: web}
   listeners: [{name: http, port: 8080, servicePort: http}]
   protocol: HTTP1
+  podMultipathTcp: Disabled
 ---
 apiVersion: v1
 kind: Pod
@@ -402,6 +403,11 @@ fn outlive(site: &Site) -> Result<()> {
         "--timeout=60s",
     ])?;
     programmed(site, "4")?;
+    let multipath = site.multipath_of("nginx")?;
+    ensure!(
+        multipath.iter().all(|enabled| enabled == "0"),
+        "net.mptcp.enabled of the Pods: {multipath:?}"
+    );
     // The nodes have no zones, as many clusters' have none.
     apart(site, "lb-dataplane")?;
     apart(site, "operator")?;
