@@ -139,6 +139,7 @@ fn columns_show_fields_that_there_are() {
                 "Algorithm",
                 "Backends",
                 "Flows",
+                "Movable",
                 "Migrations",
                 "Accepted",
                 "Programmed",
