@@ -116,6 +116,7 @@ async fn kubectl_shows_the_columns_under_every_name() -> Result<()> {
             "ALGORITHM",
             "BACKENDS",
             "FLOWS",
+            "MOVABLE",
             "MIGRATIONS",
             "ACCEPTED",
             "PROGRAMMED",
