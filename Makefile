@@ -28,13 +28,13 @@ BINS := $(CARGO) build $(CI) --workspace --bins --test ns
 # in `alone` since. Those in `alone` measure or judge by time, those in `quiet` bear only each other.
 NS_THREADS ?= 2
 define NS_TESTS
-$(NS) -- --test-threads=$(NS_THREADS) --skip alone:: --skip quiet::
+$(NS) -- --test-threads=$(NS_THREADS) --skip alone:: --skip quiet:: --skip gvisor::
 $(NS) -- --test-threads=$(NS_THREADS) quiet::
 $(NS) -- --test-threads=1 alone::
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak soak-path soak-tracked sim mutants test check test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
+.PHONY: help setup build demo soak soak-path soak-tracked sim mutants test check test-root test-api test-vm test-ns test-gvisor e2e e2e-kind e2e-cluster \
         images lint deny \
         generate bench-engine bench-pause bench-compare bench-short bench-migration bench-placement bench-uploads bench-rescue \
         bench-operator fuzz clean
@@ -108,6 +108,11 @@ e2e-cluster: setup ## The real cluster that e2e tests run in: one node, two node
 test-ns: setup ## Namespace tests with real nginx and redis
 	$(BINS)
 	$(NS_TESTS)
+
+test-gvisor: ## Connections move between servers under gVisor's runsc (root; installs it)
+	@tools/setup.sh gvisor
+	$(BINS)
+	$(NS) -- --test-threads=1 --nocapture gvisor::
 
 lint: ## Formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check

@@ -15,6 +15,7 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 packages=("${build[@]}" "${lab[@]}")
 [ "${1:-}" = bench ] && packages+=("${bench[@]}")
+[ "${1:-}" = gvisor ] && packages+=(runsc)
 missing=()
 for package in "${packages[@]}"; do
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")

@@ -45,7 +45,7 @@ impl Pod {
         self.serve(Spec::new(self.go_program()?, arguments).named("go"), port)
     }
 
-    fn go_program(&self) -> Result<PathBuf> {
+    pub(crate) fn go_program(&self) -> Result<PathBuf> {
         let folder = self.lab.directory().join("go");
         let program = folder.join("server");
         if program.exists() {

@@ -25,6 +25,7 @@ mod faults;
 mod files;
 mod fixed_load;
 mod go;
+mod gvisor;
 mod haproxy;
 mod http;
 mod http_load;

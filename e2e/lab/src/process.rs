@@ -246,7 +246,14 @@ impl Process {
     /// # Errors
     /// As [`Process::wait_until`].
     pub fn wait_listening(&mut self, address: SocketAddr) -> Result<()> {
-        let namespace = self.namespace.clone();
+        self.wait_listening_for(&self.namespace.clone(), address)
+    }
+
+    /// The same, seen from another namespace.
+    ///
+    /// # Errors
+    /// As [`Process::wait_until`].
+    pub fn wait_listening_for(&mut self, namespace: &Namespace, address: SocketAddr) -> Result<()> {
         self.wait_until("listening", LISTEN_DEADLINE, || {
             namespace
                 .run(|| TcpStream::connect_timeout(&address, CONNECT_TIMEOUT))?

@@ -5,6 +5,7 @@
 
 use crate::{
     lab::{Lab, Pod},
+    netns::Namespace,
     process::{Process, Spec},
 };
 use anyhow::Result;
@@ -26,6 +27,11 @@ impl Pod {
     /// # Errors
     /// If it is not installed, or ends or stays silent, with what it said.
     pub(crate) fn serve(&self, spec: Spec, port: u16) -> Result<Server> {
+        self.serve_for(self.namespace(), spec, port)
+    }
+
+    /// The same, where a namespace sees it listen.
+    pub(crate) fn serve_for(&self, from: &Namespace, spec: Spec, port: u16) -> Result<Server> {
         let spec = Spec {
             name: format!("{}-{}", spec.name, self.name()),
             ..spec
@@ -36,7 +42,7 @@ impl Pod {
             pod: self.clone(),
             port,
         };
-        server.process.wait_listening(server.address())?;
+        server.process.wait_listening_for(from, server.address())?;
         Ok(server)
     }
 }
