@@ -25,7 +25,8 @@ NS := $(CARGO) test $(CI) --workspace --test ns
 MUTANTS := $(CARGO) test $(CI) --workspace --features baton-sim/mutants --test mutants
 BINS := $(CARGO) build $(CI) --workspace --bins --test ns
 # Most wait most of the time, so two run at once: three at once, beside a load of 9, failed one test in 300, which is
-# in `alone` since. Those in `alone` measure or judge by time, those in `quiet` bear only each other.
+# in `alone` since. Those in `alone` measure or judge by time, those in `quiet` bear only each other. Those in `gvisor`
+# need runsc (`make test-gvisor`).
 NS_THREADS ?= 2
 define NS_TESTS
 $(NS) -- --test-threads=$(NS_THREADS) --skip alone:: --skip quiet:: --skip gvisor::

@@ -68,8 +68,7 @@ fn mtu_9001_everywhere_moves_drains_and_outlives_pods() -> Result<()> {
             more(&load, 200)?;
             scene.dataplane()?.tool(&["drain", &name, "--undo"])?;
         } else {
-            scene.nginx[pod].process.crash()?;
-            scene.nginx[pod].restart()?;
+            scene.kill(pod)?;
             scene.wait_back(0, &name)?;
         }
         large_request(&mut client, round as u64, &padding)?;

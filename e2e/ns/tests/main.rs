@@ -16,7 +16,6 @@ mod flood;
 mod forged;
 mod forged_answers;
 mod guards;
-mod gvisor;
 mod host_network;
 mod ipv6;
 mod memcached;

@@ -130,6 +130,7 @@ impl Engine {
         {
             // The client has all of it; what is older than its time on this leg is another's.
             let acked = flow.server_acked;
+            self.counters.add(Counter::FencedData);
             self.ack_owner(id, acked, out);
             return Verdict::Absorbed;
         }

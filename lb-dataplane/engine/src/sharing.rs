@@ -21,6 +21,8 @@
 //! - **What a pod says of its own accord ends the parking**: a time-out's message would be the next
 //!   client's answer. What it sends at the very moment that a request is on its way acknowledges
 //!   nothing of that, and the request goes elsewhere (`handover::answer`).
+//! - **What is older than a flow's time on a leg is another client's**: a copy that was late says
+//!   nothing of the request, and reaches no client (`server`).
 
 use crate::{
     Engine, Output,

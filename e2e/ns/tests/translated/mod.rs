@@ -3,6 +3,7 @@
 
 mod failures;
 mod firewall;
+mod gvisor;
 mod legless;
 mod requests;
 mod servers;

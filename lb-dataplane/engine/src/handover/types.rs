@@ -266,7 +266,8 @@ pub struct Safeguards {
     pub syn_ack_is_no_answer: bool,
     /// A handshake that a pod gives up is no close.
     pub given_up_is_no_close: bool,
-    /// What a pod says on another flow's former leg before it has the request is no answer.
+    /// What a pod says on another flow's former leg before it has the request is no answer,
+    /// nor is what is older than the flow's time on it.
     pub unasked_is_no_answer: bool,
     /// An end that nothing marks says that the leg is over, and nothing of the connection.
     pub unmarked_end_is_the_legs: bool,

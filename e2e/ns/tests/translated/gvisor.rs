@@ -1,9 +1,10 @@
 //! Servers under gVisor, whose TCP is no kernel's: connections move to them by translation.
 //! `make test-gvisor`, which installs runsc.
 
+use super::{nothing_was_reset, start_alone, translations};
 use crate::{http_without_error, more, no_error};
 use anyhow::{Result, ensure};
-use baton_api::{Limits, Migration};
+use baton_api::Migration;
 use baton_lab::{HttpEcho, LoadOptions, Server, policy};
 use baton_ns::{Scene, always};
 use std::time::Duration;
@@ -22,12 +23,7 @@ fn scene(name: &str, migration: Migration) -> Result<(Scene, Vec<Server>)> {
     let mut gvisor = policy("gvisor", PORT, &backends);
     gvisor.migration = migration;
     scene.config.policies = vec![gvisor];
-    scene.config.keys = Vec::new().into();
-    scene.config.limits = Some(Limits {
-        tracked_pairs: 1 << 18,
-        ..Limits::default()
-    });
-    scene.start_dataplane()?;
+    start_alone(&mut scene)?;
     Ok((scene, servers))
 }
 
@@ -40,14 +36,14 @@ fn requests_to_sandboxes_each_after_a_move() -> Result<()> {
         ..LoadOptions::new(scene.address(PORT)?)
     };
     let (report, echo) = http_without_error(&scene, options)?;
-    let moves = scene.counter("openings_total{result=\"opened\"}")?;
+    let moves = translations(&scene)?;
     eprintln!(
         "{:.0} requests/s, {moves} translations",
         report.per_second()
     );
     ensure!(echo.pod_changes == REQUESTS - CONNECTIONS as u64);
     ensure!(moves >= REQUESTS - CONNECTIONS as u64, "{moves}");
-    Ok(())
+    nothing_was_reset(&scene)
 }
 
 #[test]
@@ -67,5 +63,5 @@ fn a_sandbox_drains_without_an_error() -> Result<()> {
     }
     let (report, _) = load.stop()?;
     scene.explained(no_error(&report, None))?;
-    Ok(())
+    nothing_was_reset(&scene)
 }
