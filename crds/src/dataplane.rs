@@ -40,11 +40,18 @@ pub const STATUS_INSTANCES_MAX: usize = 64;
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = json!([forbidden(
-    "self.controlPort < self.ports.first || self.controlPort > self.ports.last",
-    ".controlPort",
-    "is one of the legs' ports: expected a port outside of spec.ports",
-)])))]
+#[schemars(extend("x-kubernetes-validations" = json!([
+    forbidden(
+        "self.controlPort < self.ports.first || self.controlPort > self.ports.last",
+        ".controlPort",
+        "is one of the legs' ports: expected a port outside of spec.ports",
+    ),
+    forbidden(
+        "self.frontendPorts.last < self.ports.first || self.frontendPorts.first > self.ports.last",
+        ".frontendPorts",
+        "are among the legs' ports: expected a range outside of spec.ports",
+    ),
+])))]
 pub struct BatonDataplaneSpec {
     /// The namespace of the dataplane pods.
     #[schemars(length(min = 1, max = 63), regex(pattern = crate::text::NAME))]
@@ -59,6 +66,11 @@ pub struct BatonDataplaneSpec {
     /// own address may have one of them.
     #[serde(default)]
     pub ports: LegPorts,
+    /// Ports of the dataplanes' own addresses that are behind the Services of policies with
+    /// `spec.frontend`, one for each of their listeners. The operator gives them out; no listener
+    /// may have one of them by number.
+    #[serde(default)]
+    pub frontend_ports: FrontendPorts,
     /// Ports (`9910`, `10248-10259`) where the dataplanes listen themselves besides `controlPort`,
     /// as for probes, or their nodes where they use the nodes' network. No listener on their own
     /// address may have one of them, whatever is allowed.
@@ -124,6 +136,33 @@ impl Default for LegPorts {
         Self {
             first: 20_000,
             last: 32_767,
+        }
+    }
+}
+
+/// A range of ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = json!([forbidden(
+    "self.first <= self.last",
+    ".last",
+    "is below spec.frontendPorts.first: expected the same port or a higher one",
+)])))]
+pub struct FrontendPorts {
+    /// The first of them.
+    #[schemars(range(min = 1_024, max = 65_535))]
+    pub first: i32,
+    /// The last of them.
+    #[schemars(range(min = 1_024, max = 65_535))]
+    pub last: i32,
+}
+
+impl Default for FrontendPorts {
+    fn default() -> Self {
+        // Twice as many as a class takes listeners, next to the legs' default.
+        Self {
+            first: 18_000,
+            last: 19_999,
         }
     }
 }

@@ -10,6 +10,7 @@ mod behaviour;
 mod check;
 mod condition;
 mod dataplane;
+mod frontend;
 mod generate;
 mod policy;
 mod rules;
@@ -25,8 +26,9 @@ pub use check::{Checker, FILE_BYTES_MAX, LIST_DEPTH_MAX, PROBLEMS_MAX, Problem, 
 pub use condition::{Condition, ConditionStatus, ConditionType};
 pub use dataplane::{
     BatonDataplane, BatonDataplaneSpec, BatonDataplaneStatus, DataplaneInstance, DataplaneLimits,
-    LegPorts, PodSelector,
+    FrontendPorts, LegPorts, PodSelector,
 };
+pub use frontend::{Frontend, FrontendService, ServiceType, TrafficPolicy};
 pub use generate::{DefinitionFile, GenerateError, definitions, files};
 pub use policy::{
     Affinity, Algorithm, ClientIp, DataplaneSelector, Listener, LoadBalancerPolicy,
@@ -34,8 +36,9 @@ pub use policy::{
     TargetRef, Transport, Weights,
 };
 pub use status::{
-    BackendFigures, Count, DrainFigures, Drained, Draining, LoadBalancerPolicyStatus, Movable,
-    PinnedFlows, STATUS_BACKENDS_MAX, STATUS_CLASSES_MAX, STATUS_DRAINS_MAX, STATUS_PINNED_MAX,
+    BackendFigures, Count, DrainFigures, Drained, Draining, FrontendPort, FrontendStatus, LeadsTo,
+    LoadBalancerPolicyStatus, Movable, PinnedFlows, STATUS_ADDRESSES_MAX, STATUS_BACKENDS_MAX,
+    STATUS_CLASSES_MAX, STATUS_DRAINS_MAX, STATUS_PINNED_MAX,
 };
 pub use text::{Duration, ServicePort, StatusCodes};
 

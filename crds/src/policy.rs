@@ -4,8 +4,8 @@
 //! behave is in `behaviour`, what the operator answers in `status`.
 
 use crate::{
-    BackendFailure, Drain, Duration, Health, LoadBalancerPolicyStatus, Migration, OnStall,
-    ServicePort, Timeouts,
+    BackendFailure, Drain, Duration, Frontend, Health, LoadBalancerPolicyStatus, Migration,
+    OnStall, ServicePort, Timeouts,
     rules::{forbidden, invalid, up_to, within},
     text::label_map,
 };
@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
     printcolumn = r#"{"name": "Service", "type": "string", "jsonPath": ".spec.targetRef.name", "description": "The Service whose pods serve"}"#,
     printcolumn = r#"{"name": "Algorithm", "type": "string", "jsonPath": ".spec.algorithm", "description": "How a pod is chosen"}"#,
     printcolumn = r#"{"name": "Backends", "type": "string", "jsonPath": ".status.backends.summary", "description": "Pods that are ready, of all"}"#,
+    printcolumn = r#"{"name": "Address", "type": "string", "jsonPath": ".status.addresses[0]", "description": "Where clients connect"}"#,
     printcolumn = r#"{"name": "Flows", "type": "integer", "jsonPath": ".status.flows", "description": "Connections at this moment"}"#,
     printcolumn = r#"{"name": "Movable", "type": "string", "jsonPath": ".status.movable.percent", "description": "How many of them can move"}"#,
     printcolumn = r#"{"name": "Migrations", "type": "integer", "jsonPath": ".status.migrations", "description": "Moves from one pod to another"}"#,
@@ -60,6 +61,27 @@ use std::collections::BTreeMap;
         ".migration.mode",
         "is not possible with affinity, which keeps a client's flows together: expected another mode, or no affinity",
     ),
+    forbidden(
+        "!has(self.frontend) || self.frontend.service.name != self.targetRef.name",
+        ".frontend.service.name",
+        "is the Service whose pods serve: expected another name; `kubectl baton attach` moves the pods behind a second Service",
+    ),
+    forbidden(
+        "!has(self.frontend) || self.listeners.all(one, !has(one.addresses) || one.addresses.size() == 0)",
+        ".listeners",
+        "have addresses, which a frontend does not lead to: expected none in each listener, or no frontend",
+    ),
+    forbidden(
+        "!has(self.frontend) || self.frontend.service.type != 'ClusterIP' || self.frontend.service.externalTrafficPolicy == 'Cluster'",
+        ".frontend.service.externalTrafficPolicy",
+        "is of connections from outside of the cluster: expected type NodePort or LoadBalancer with it",
+    ),
+    forbidden(
+        "!has(self.frontend) || self.frontend.service.type == 'LoadBalancer' || (!has(self.frontend.service.loadBalancerClass) && \
+         (!has(self.frontend.service.loadBalancerSourceRanges) || self.frontend.service.loadBalancerSourceRanges.size() == 0))",
+        ".frontend.service.type",
+        "has no load balancer, for which loadBalancerClass and loadBalancerSourceRanges are: expected LoadBalancer",
+    ),
 ])))]
 pub struct LoadBalancerPolicySpec {
     /// The Service whose pods serve. It may be changed; flows then leave the old Service's pods as
@@ -78,6 +100,10 @@ pub struct LoadBalancerPolicySpec {
         ),
     )]
     pub listeners: Vec<Listener>,
+    /// How clients reach the policy. Without it, the dataplanes have the listeners' ports
+    /// themselves, and whatever leads clients there is made elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<Frontend>,
     /// How a pod is chosen. `LeastOutstanding`: the lower expected wait of two random candidates.
     /// `Maglev`: consistent hashing of the client's address and port. `WeightedRoundRobin`: one
     /// after the other. `Random`: by chance.
@@ -186,7 +212,8 @@ pub struct Listener {
     /// `NAMESPACE/POLICY/LISTENER`.
     #[schemars(length(min = 1, max = 15), regex(pattern = crate::text::NAME))]
     pub name: String,
-    /// The port, unique in the policy.
+    /// The port that clients connect to, unique in the policy: the dataplanes', or that of
+    /// `spec.frontend.service`.
     #[schemars(range(min = 1, max = 65_535))]
     pub port: i32,
     /// Its transport: only `TCP`.

@@ -16,6 +16,8 @@ pub const STATUS_BACKENDS_MAX: usize = 64;
 pub const STATUS_DRAINS_MAX: usize = 64;
 /// Classes in one status.
 pub const STATUS_CLASSES_MAX: usize = 16;
+/// Addresses in one status: both families, inside and outside, of a few ports.
+pub const STATUS_ADDRESSES_MAX: usize = 16;
 /// Reasons for flows that cannot move: there are fewer in all protocols together.
 pub const STATUS_PINNED_MAX: usize = 32;
 
@@ -33,6 +35,18 @@ pub struct LoadBalancerPolicyStatus {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]),
     )]
     pub conditions: Vec<Condition>,
+    /// Where clients connect, as `192.0.2.1:80`: those from outside of the cluster first. Only of
+    /// `spec.frontend` and of `spec.listeners[].addresses`; at most 16.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = STATUS_ADDRESSES_MAX),
+        inner(length(max = 261)),
+        extend("x-kubernetes-list-type" = "atomic"),
+    )]
+    pub addresses: Vec<String>,
+    /// What became of `spec.frontend`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<FrontendStatus>,
     /// Pods that are ready, of all that the Service has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backends: Option<Count>,
@@ -103,6 +117,48 @@ pub struct LoadBalancerPolicyStatus {
         extend("x-kubernetes-list-type" = "atomic"),
     )]
     pub pinned: Vec<PinnedFlows>,
+}
+
+/// What became of a frontend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FrontendStatus {
+    /// Its Service.
+    #[schemars(length(max = 63))]
+    pub service: String,
+    /// Where its EndpointSlices lead: `Dataplanes`; `Pods` as long as no dataplane is ready;
+    /// `Nowhere` as long as the Service is not this policy's.
+    pub leads_to: LeadsTo,
+    /// The dataplanes' ports behind its ports. An operator that starts anew goes on with these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["listener"]),
+    )]
+    pub ports: Vec<FrontendPort>,
+}
+
+/// Where a frontend leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LeadsTo {
+    /// To dataplanes.
+    Dataplanes,
+    /// Past them.
+    Pods,
+    /// Nowhere by this policy.
+    Nowhere,
+}
+
+/// A port of the dataplanes behind one of a frontend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FrontendPort {
+    /// The listener.
+    #[schemars(length(max = 15))]
+    pub listener: String,
+    /// The dataplanes' port.
+    #[schemars(range(min = 1, max = 65_535))]
+    pub port: i32,
 }
 
 /// How many of how many.

@@ -216,6 +216,9 @@ impl Core {
             for (pod, cost) in update.costs {
                 self.outbox.cost(pod, cost);
             }
+            for (service, writes) in &update.fronts {
+                self.outbox.front(service, writes);
+            }
         }
     }
 
@@ -232,6 +235,7 @@ impl Core {
         }
         if epoch.is_some() {
             self.index.recall_costs();
+            self.index.recall_fronts();
         }
         self.fold();
         if epoch.is_some() && self.unsynced.is_empty() {
@@ -244,6 +248,9 @@ impl Core {
             }
             for (pod, cost) in self.index.costs() {
                 self.outbox.cost(pod.clone(), Some(cost));
+            }
+            for (service, writes) in self.index.fronts() {
+                self.outbox.front(service, writes);
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::{
     status,
 };
 use baton_crds::LoadBalancerPolicyStatus;
-use baton_index::{ClassVerdict, Key, Text, Verdict};
+use baton_index::{ClassVerdict, FrontWrites, Key, Text, Verdict};
 use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -54,6 +54,8 @@ pub struct Outbox {
     pub classes: CoalescingQueue<Text, ClassVerdict>,
     /// `pod-deletion-cost` of Pods.
     pub costs: CoalescingQueue<Key, Option<i32>>,
+    /// Services in front of dataplanes, and their slices.
+    pub fronts: CoalescingQueue<Key, Arc<FrontWrites>>,
     events: Sender<Notice>,
     ledger: Arc<Ledger>,
     metrics: Metrics,
@@ -67,6 +69,7 @@ impl Outbox {
             policies: CoalescingQueue::default(),
             classes: CoalescingQueue::default(),
             costs: CoalescingQueue::default(),
+            fronts: CoalescingQueue::default(),
             events,
             ledger,
             metrics,
@@ -122,6 +125,16 @@ impl Outbox {
         self.waiting("deletion-cost", self.costs.len());
     }
 
+    /// This is to be written of a Service in front of dataplanes.
+    pub fn front(&self, service: &Key, writes: &Arc<FrontWrites>) {
+        if writes.is_empty() {
+            self.fronts.remove(service);
+        } else {
+            self.fronts.urgent(service.clone(), Arc::clone(writes));
+        }
+        self.waiting("frontend", self.fronts.len());
+    }
+
     /// Something that people want to know.
     pub fn notice(&self, notice: Notice) {
         match self.events.try_send(notice) {
@@ -143,7 +156,8 @@ impl Outbox {
         self.policies.clear();
         self.classes.clear();
         self.costs.clear();
-        for what in ["status", "class-status", "deletion-cost"] {
+        self.fronts.clear();
+        for what in ["status", "class-status", "deletion-cost", "frontend"] {
             self.waiting(what, 0);
         }
     }

@@ -90,6 +90,7 @@ fn verdict(name: &str) -> Verdict {
         }),
         weights: None,
         classes: Labels::default(),
+        frontend: None,
         deletion_cost: false,
         drain_cordoned: false,
     };

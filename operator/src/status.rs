@@ -5,7 +5,10 @@
 
 use crate::ledger::Entry;
 use baton_crds as crd;
-use baton_index::{BackendVerdict, ClassVerdict, Condition, Drain, Refusal, Status, Text, Verdict};
+use baton_index::{
+    BackendVerdict, ClassVerdict, Condition, Drain, FrontVerdict, LeadsTo, Refusal, Status, Text,
+    Verdict,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::cmp::Reverse;
@@ -33,6 +36,13 @@ pub fn policy(verdict: &Verdict, before: &Entry, now: Timestamp) -> crd::LoadBal
     crd::LoadBalancerPolicyStatus {
         observed_generation: Some(verdict.observed_generation),
         conditions,
+        addresses: verdict
+            .addresses
+            .iter()
+            .take(crd::STATUS_ADDRESSES_MAX)
+            .cloned()
+            .collect(),
+        frontend: verdict.front.as_ref().map(frontend),
         backends: Some(of(verdict.ready, verdict.total)),
         dataplanes: Some(of(verdict.programmed, verdict.dataplanes)),
         flows: figure(verdict.flows),
@@ -77,6 +87,22 @@ pub fn policy(verdict: &Verdict, before: &Entry, now: Timestamp) -> crd::LoadBal
             crd::Movable::new(movable.by_adoption, movable.by_translation, verdict.flows)
         }),
         pinned: pinned(verdict),
+    }
+}
+
+fn frontend(front: &FrontVerdict) -> crd::FrontendStatus {
+    let port = |(listener, port): &(Text, u16)| crd::FrontendPort {
+        listener: listener.to_string(),
+        port: i32::from(*port),
+    };
+    crd::FrontendStatus {
+        service: front.service.to_string(),
+        leads_to: match front.leads_to {
+            LeadsTo::Dataplanes => crd::LeadsTo::Dataplanes,
+            LeadsTo::Pods => crd::LeadsTo::Pods,
+            LeadsTo::Nowhere => crd::LeadsTo::Nowhere,
+        },
+        ports: front.ports.iter().map(port).collect(),
     }
 }
 

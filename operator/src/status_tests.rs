@@ -24,6 +24,12 @@ fn verdict() -> Verdict {
             condition(ConditionKind::Degraded, Status::False, Reason::AsExpected),
         ],
         classes: vec!["edge".into()],
+        addresses: vec!["192.0.2.1:80".into()],
+        front: Some(baton_index::FrontVerdict {
+            service: "web".into(),
+            leads_to: baton_index::LeadsTo::Dataplanes,
+            ports: vec![("http".into(), 18_007)],
+        }),
         programmed: 1,
         dataplanes: 2,
         ready: 3,

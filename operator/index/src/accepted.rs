@@ -103,12 +103,16 @@ fn conflict(claim: &Claim, winner: &Key, record: &PolicyRecord) -> String {
             "the older policy {winner} is for Service {service} already: delete one of the two, or correct \
              spec.targetRef.name"
         ),
+        Claim::Front(service) => format!(
+            "the older policy {winner} is behind Service {service} already: choose another name in \
+             spec.frontend.service.name, or delete one of the two"
+        ),
         Claim::Frontend { class, place, port } => {
             let place = match place {
                 Place::Own(_) => "the dataplane's own address".to_owned(),
                 Place::Address(address) => address.to_string(),
             };
-            let listeners = record.served.listeners.iter().filter(|l| l.port == *port);
+            let listeners = record.served.listeners.iter().filter(|l| l.at() == *port);
             let listeners = few(listeners.map(|l| &l.name), ", ");
             format!(
                 "the older policy {winner} has port {port} of {place} in class {class} already: give listener {listeners} \

@@ -208,6 +208,11 @@ impl<'a> Grants<'a> {
         self.0.iter().any(has)
     }
 
+    /// A listener at some port of the dataplanes' own address.
+    pub fn any_own(&self) -> bool {
+        self.0.iter().any(|a| !a.ports.is_empty())
+    }
+
     /// A listener at this port of another address.
     pub fn address(&self, address: IpAddr, port: u16) -> bool {
         self.0.iter().any(|a| {

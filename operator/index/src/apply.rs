@@ -25,11 +25,13 @@ impl Index {
             Change::Service(key, service) => {
                 if self.world.service(&key, service) {
                     self.mark_service(&key);
+                    self.dirty.fronts.insert(key);
                 }
             }
             Change::Slice(key, slice) => {
                 for service in self.world.slice(&key, slice) {
                     self.mark_service(&service);
+                    self.dirty.fronts.insert(service);
                 }
             }
             Change::Pod(key, pod) => self.pod(&key, pod.as_ref()),
@@ -85,6 +87,7 @@ impl Index {
     }
 
     fn policy(&mut self, key: &Key, policy: Arc<Policy>) {
+        let policy = self.with_ports(key, policy);
         if let Some(record) = self.policies.get(key) {
             if record.policy == policy {
                 return;
@@ -96,6 +99,7 @@ impl Index {
         }
         let record = self.policies.entry(key.clone());
         let record = record.or_insert_with(|| Box::new(PolicyRecord::new(Arc::clone(&policy))));
+        self.dirty.ports |= record.policy.frontend.is_some() || policy.frontend.is_some();
         record.policy = policy;
         record.stands_in = false;
         // What of it is served, and which Service it follows then, is found out by the next fold.
@@ -118,6 +122,18 @@ impl Index {
         }
         if let Some(service) = after {
             self.world.target(&service, &key.name, true);
+        }
+        let front = record.served.frontend.as_ref();
+        let after = front.map(|f| Key::new(key.namespace.clone(), f.service.clone()));
+        let before = std::mem::replace(&mut record.front, after.clone());
+        if before != after
+            && let Some(service) = before
+        {
+            self.world.front(&service, &key.name, false);
+            self.dirty.fronts.insert(service);
+        }
+        if let Some(service) = after {
+            self.world.front(&service, &key.name, true);
         }
         self.remember_names(key);
     }
@@ -165,6 +181,12 @@ impl Index {
         };
         self.claims.set(key, None);
         self.bare.remove(key);
+        // Others may have waited for its ports.
+        self.dirty.ports |= record.policy.frontend.is_some() || record.served.frontend.is_some();
+        if let Some(service) = &record.front {
+            self.world.front(service, &key.name, false);
+            self.dirty.fronts.insert(service.clone());
+        }
         if let Some(deadline) = record.drains.deadline() {
             self.deadlines.remove(&(deadline, key.clone()));
         }
@@ -384,6 +406,7 @@ impl Index {
             let namespace = class.namespace.clone();
             self.classes.insert(name.clone(), ClassRecord::new(class));
             self.dirty.classes.insert(name.clone());
+            self.dirty.ports = true;
             self.join_namespaces([namespace]);
             self.examine_class(name, |_| true);
             return;
@@ -402,11 +425,15 @@ impl Index {
             self.join_namespaces([before.namespace.clone(), class.namespace.clone()]);
         }
         let policies = |c: &Class| (c.default, c.labels.clone());
-        let ports = |c: &Class| (c.leg_ports, c.control_port, c.reserved_ports.clone());
+        let ports = |c: &Class| {
+            let given = (c.leg_ports, c.frontend_ports);
+            (given, c.control_port, c.reserved_ports.clone())
+        };
         if policies(&before) != policies(&class)
             || ports(&before) != ports(&class)
             || before.allowed != class.allowed
         {
+            self.dirty.ports = true;
             self.examine_class(name, |_| true);
         }
         self.judge_class(name);

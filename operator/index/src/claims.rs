@@ -23,8 +23,10 @@ pub(crate) struct Age {
 /// What only one policy can have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Claim {
-    /// A Service.
+    /// A Service, for its pods.
     Service(Key),
+    /// A Service, for clients to connect to.
+    Front(Key),
     /// A port of a place in a class.
     Frontend {
         class: Text,

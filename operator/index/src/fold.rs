@@ -11,6 +11,7 @@ use crate::{
     backends::View,
     claims::Outcome,
     drains::DrainNotice,
+    frontend::orphan,
     index::PolicyRecord,
     judge::{Judged, behind, conditions, judge, no_dataplane, ready_members, same},
     kept::{Kept, look, owner},
@@ -51,13 +52,17 @@ impl Index {
             self.deadlines.pop_first();
             self.dirty.judge.insert(key);
         }
+        if std::mem::take(&mut self.dirty.ports) {
+            self.give_ports();
+        }
         self.examine_dirty();
         for key in self.claims.settle() {
             self.dirty.translate.insert(key);
         }
         self.translate_dirty(&mut update);
         self.commit_classes(&mut update);
-        self.judge_dirty(now, &mut update);
+        let fronts = self.fronts_dirty(&mut update);
+        self.judge_dirty(now, &fronts, &mut update);
         self.judge_classes(&mut update);
         let world = &self.world;
         update.costs = self
@@ -216,7 +221,28 @@ impl Index {
         }
     }
 
-    fn judge_dirty(&mut self, now: i64, update: &mut Update) {
+    /// Services in front of dataplanes that changed: their policies are judged, and who has none
+    /// any more is put right here. Gives them.
+    fn fronts_dirty(&mut self, update: &mut Update) -> BTreeSet<Key> {
+        let fronts = std::mem::take(&mut self.dirty.fronts);
+        for service in &fronts {
+            let Some(record) = self.world.services.get(service) else {
+                continue;
+            };
+            let policies = record.fronts.iter();
+            let policies = policies.map(|name| Key::new(service.namespace.clone(), name.clone()));
+            self.dirty.judge.extend(policies);
+            if record.fronts.is_empty() {
+                let writes = orphan(self, service);
+                if !writes.is_empty() {
+                    update.fronts.insert(service.clone(), Arc::new(writes));
+                }
+            }
+        }
+        fronts
+    }
+
+    fn judge_dirty(&mut self, now: i64, fronts: &BTreeSet<Key>, update: &mut Update) {
         for key in std::mem::take(&mut self.dirty.judge) {
             if !self.policies.contains_key(&key) {
                 continue;
@@ -238,6 +264,16 @@ impl Index {
                             self.deadlines.remove(&(at, key.clone()));
                         }
                         self.deadlines.extend(after.map(|at| (at, key.clone())));
+                    }
+                    if let Some((serving, writes)) = judged.front {
+                        record.serving = serving;
+                        let touched = record.front.as_ref().is_some_and(|f| fronts.contains(f));
+                        if (touched && !writes.is_empty()) || *record.front_writes != writes {
+                            record.front_writes = Arc::new(writes);
+                            let service = record.front.clone();
+                            let said = service.map(|key| (key, Arc::clone(&record.front_writes)));
+                            update.fronts.extend(said);
+                        }
                     }
                     (judged.verdict, judged.costs)
                 }
@@ -386,6 +422,8 @@ fn bare(
         observed_generation: policy.generation,
         conditions: conditions(all.clone(), None, now),
         classes: Vec::new(),
+        addresses: Vec::new(),
+        front: None,
         programmed: 0,
         dataplanes: 0,
         ready: 0,

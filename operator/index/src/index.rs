@@ -3,12 +3,13 @@
 //! Owns the records. `apply` takes changes in, `fold` makes what they touched anew.
 
 use crate::{
-    ClassUpdate, ClassVerdict, Key, Policy, Reason, Text, Verdict,
+    ClassUpdate, ClassVerdict, FrontWrites, Key, Policy, Reason, Text, Verdict,
     backends::View,
     claims::{Age, Claims},
     class::ClassRecord,
     cost::Costs,
     drains::Drains,
+    frontend::Serving,
     kept::{Holdings, Kept, Wants},
     reports::{DataplaneRecord, Sums},
     standing::Standing,
@@ -72,6 +73,12 @@ pub(crate) struct PolicyRecord {
     pub failure: Option<String>,
     /// Classes that were told of it.
     pub staged: BTreeSet<Text>,
+    /// The Service that clients connect to.
+    pub front: Option<Key>,
+    /// Dataplanes that have its ports, as of the last plan.
+    pub serving: Serving,
+    /// What was last said to be written of its frontend.
+    pub front_writes: Arc<FrontWrites>,
     /// Names that are remembered for it.
     pub names: BTreeSet<Text>,
     pub sums: Sums,
@@ -94,6 +101,10 @@ pub(crate) struct Dirty {
     pub classes: BTreeSet<Text>,
     /// Classes that went.
     pub gone: BTreeSet<Text>,
+    /// Ports may have to be given out.
+    pub ports: bool,
+    /// Services in front of dataplanes that changed.
+    pub fronts: BTreeSet<Key>,
 }
 
 impl Default for Index {
@@ -132,6 +143,9 @@ impl PolicyRecord {
             translation: None,
             failure: None,
             staged: BTreeSet::new(),
+            front: None,
+            serving: Serving::default(),
+            front_writes: Arc::default(),
             names: BTreeSet::new(),
             sums: Sums::default(),
             verdict: None,
@@ -164,6 +178,7 @@ impl Index {
         policies.iter().any(|set| !set.is_empty())
             || !dirty.classes.is_empty()
             || !dirty.gone.is_empty()
+            || !dirty.fronts.is_empty()
             || self.claims.is_open()
             || self.costs.is_dirty()
             || self.classes.values().any(ClassRecord::is_dirty)
@@ -218,6 +233,19 @@ impl Index {
     /// All verdicts of classes as of the last fold, likewise.
     pub fn class_verdicts(&self) -> impl Iterator<Item = &ClassVerdict> {
         self.class_verdicts.values()
+    }
+
+    /// What is to be written of Services in front of dataplanes as of the last fold, likewise.
+    pub fn fronts(&self) -> impl Iterator<Item = (&Key, &Arc<FrontWrites>)> {
+        let records = self.policies.values();
+        records.filter_map(|record| Some((record.front.as_ref()?, &record.front_writes)))
+    }
+
+    /// Has the Services looked at again that lead to no policy: what was said of them while another
+    /// process led was said to nobody.
+    pub fn recall_fronts(&mut self) {
+        let fronts = self.world.fronts();
+        self.dirty.fronts.extend(fronts);
     }
 
     /// All deletion costs that were given out, not taken back, and are not on their Pods, likewise.

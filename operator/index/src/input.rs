@@ -98,10 +98,29 @@ pub struct Policy {
     pub weights: Option<Weights>,
     /// `dataplaneSelector.matchLabels`, over labels of classes; empty means the default classes.
     pub classes: Labels,
+    /// The Service that clients connect to; without it the dataplanes have the listeners' ports.
+    pub frontend: Option<Arc<Frontend>>,
     /// Whether `controller.kubernetes.io/pod-deletion-cost` of the backends' Pods is to be set.
     pub deletion_cost: bool,
     /// Whether backends on cordoned nodes drain, as long as others are ready elsewhere.
     pub drain_cordoned: bool,
+}
+
+/// The Service in front of a policy's dataplanes, in the policy's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frontend {
+    /// Its name.
+    pub service: Text,
+    /// `spec.type`.
+    pub kind: Text,
+    /// `spec.loadBalancerClass`.
+    pub load_balancer_class: Option<Text>,
+    /// `spec.externalTrafficPolicy: Local`.
+    pub local: bool,
+    /// `spec.loadBalancerSourceRanges`.
+    pub source_ranges: BTreeSet<Text>,
+    /// Annotations.
+    pub annotations: BTreeMap<Text, Text>,
 }
 
 /// Where clients connect.
@@ -109,12 +128,23 @@ pub struct Policy {
 pub struct Listener {
     /// Unique in the policy, at most 15 characters.
     pub name: Text,
-    /// The dataplane's port.
+    /// The port that clients connect to.
     pub port: u16,
+    /// The dataplanes' port where the policy has a frontend: as the status of the object says, or
+    /// as the index gave it out.
+    pub allocated: Option<u16>,
     /// The Service's port behind it.
     pub service_port: PortRef,
     /// Explicit addresses; empty means the dataplane's own ones, of the Service's families.
     pub addresses: Vec<IpAddr>,
+}
+
+impl Listener {
+    /// The dataplanes' port.
+    #[must_use]
+    pub fn at(&self) -> u16 {
+        self.allocated.unwrap_or(self.port)
+    }
 }
 
 /// Which port of a Service.
@@ -224,6 +254,29 @@ pub struct Service {
     pub families: Vec<Family>,
     /// `type: ExternalName`: it has no endpoints and never will.
     pub external_name: bool,
+    /// It has a selector, so the cluster writes its slices.
+    pub selects: bool,
+    /// Of one with the label [`crate::POLICY_LABEL`].
+    pub front: Option<Arc<Front>>,
+}
+
+/// What is known of a Service in front of dataplanes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Front {
+    /// `metadata.uid`.
+    pub uid: Text,
+    /// The policy that it leads to, as the label says.
+    pub policy: Text,
+    /// An operator made it; otherwise only its slices are the operator's.
+    pub made: bool,
+    /// The selector that it had, as JSON, for when it leads to no policy any more.
+    pub selector: Option<Text>,
+    /// Where clients reach it, those outside of the cluster first.
+    pub addresses: Vec<Text>,
+    /// What an operator wants of it, as it is: the name does not count.
+    pub shape: Frontend,
+    /// `spec.ports[].targetPort` by `port`, where it is a number.
+    pub targets: BTreeMap<u16, u16>,
 }
 
 /// A port of a Service. Its `targetPort` is of no interest: the slices say what it came to.
@@ -253,6 +306,22 @@ pub struct Slice {
     pub ports: Vec<ServicePort>,
     /// Its endpoints.
     pub endpoints: Vec<SliceEndpoint>,
+    /// Who writes it.
+    pub writer: SliceWriter,
+}
+
+/// Who writes a slice (label `endpointslice.kubernetes.io/managed-by`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SliceWriter {
+    /// An operator of Baton.
+    Baton,
+    /// The cluster, by the Service's selector.
+    Cluster,
+    /// The cluster, as a copy of the Endpoints object of the Service's name.
+    Mirror,
+    /// Somebody else.
+    #[default]
+    Other,
 }
 
 /// An endpoint of a slice.
@@ -353,6 +422,8 @@ pub struct Class {
     pub control_port: u16,
     /// Port range of the legs, both ends included: no listener may be in it.
     pub leg_ports: Option<(u16, u16)>,
+    /// Range of the ports that are given out to policies with a frontend, both ends included.
+    pub frontend_ports: Option<(u16, u16)>,
     /// Ports where its dataplanes, or their nodes, listen themselves besides `control_port`: no
     /// listener at their own address may have one.
     pub reserved_ports: Vec<PortRange>,

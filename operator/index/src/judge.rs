@@ -4,11 +4,12 @@
 //! is shown.
 
 use crate::{
-    BackendState, Condition, ConditionKind, Drain, Index, Key, LIMIT_BACKENDS_SHOWN, Reason,
-    Status, Text, Verdict,
+    BackendState, Condition, ConditionKind, Drain, FrontWrites, Index, Key, LIMIT_BACKENDS_SHOWN,
+    Reason, Status, Text, Verdict,
     accepted::{accepted, without_port},
     adoptable::adoptable,
     class::{ClassRecord, Room},
+    frontend::{Serving, at_port, plan},
     index::PolicyRecord,
     messages::{Said, bounded, count, few, is_or_are, said},
     movable::few_can_move,
@@ -28,6 +29,8 @@ pub(crate) struct Judged {
     pub drains: Vec<Drain>,
     /// Each dataplane has said which drains there are.
     pub is_all: bool,
+    /// Of its frontend.
+    pub front: Option<(Serving, FrontWrites)>,
 }
 
 /// Judges.
@@ -40,7 +43,9 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
     let rejected = accepted.0 != Status::True && !record.translation.as_ref().is_some_and(serves);
     let (programmed, dataplanes, have) = programmed(index, key, record, rejected);
     let adoptable = adoptable(index, key, record, &present, rejected);
-    let degraded = degraded(index, key, record, &present, rejected, now);
+    let plan = plan(index, key, record);
+    let problem = plan.as_ref().and_then(|plan| plan.problem.clone());
+    let degraded = degraded(index, key, record, &present, rejected, problem, now);
     let all = [accepted, programmed, adoptable, degraded];
     let translation = record.translation.as_ref();
     present.drains.sort_by_key(|drain| {
@@ -63,6 +68,11 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
         observed_generation: record.policy.generation,
         conditions: conditions(all, record.verdict.as_deref(), now),
         classes: record.staged.iter().cloned().collect(),
+        addresses: match &plan {
+            Some(plan) => plan.addresses.clone(),
+            None => explicit(record),
+        },
+        front: plan.as_ref().map(|plan| plan.verdict.clone()),
         programmed: have,
         dataplanes,
         ready: translation.map_or(0, |t| t.ready),
@@ -82,7 +92,16 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
         costs: present.costs,
         drains,
         is_all: present.is_all,
+        front: plan.map(|plan| (plan.serving, plan.writes)),
     })
+}
+
+/// The addresses that listeners name.
+fn explicit(record: &PolicyRecord) -> Vec<String> {
+    let listeners = record.served.listeners.iter();
+    let each = listeners.flat_map(|l| l.addresses.iter().map(move |a| (a, l.port)));
+    each.map(|(address, port)| at_port(&address.to_string(), port))
+        .collect()
 }
 
 /// With the time since when each is as it is.
@@ -223,7 +242,7 @@ pub(crate) fn behind(index: &Index, pod: &Key, revision: u64) -> Option<(Reason,
 }
 
 /// What a dataplane says of a policy that it cannot take.
-fn refused_by(index: &Index, pod: &Key, policy: &Key) -> Option<(Reason, String)> {
+pub(crate) fn refused_by(index: &Index, pod: &Key, policy: &Key) -> Option<(Reason, String)> {
     let record = index.dataplanes.get(pod)?;
     let all = record.refused_policies();
     let own: Vec<String> = all
@@ -256,6 +275,7 @@ fn degraded(
     record: &PolicyRecord,
     present: &Present,
     rejected: bool,
+    frontend: Option<(Reason, String)>,
     now: i64,
 ) -> Said {
     let Some(translation) = record.translation.as_ref().filter(|_| !rejected) else {
@@ -263,6 +283,7 @@ fn degraded(
     };
     let service = &record.served.service;
     let mut issues: Vec<(Reason, String)> = Vec::new();
+    issues.extend(frontend);
     if translation.held > 0 {
         let message = format!(
             "{} known only from dataplanes, which had them when this operator began; what becomes of their pods is not \

@@ -82,6 +82,7 @@ pub(crate) fn stand_in(key: &Key) -> Policy {
         }),
         weights: None,
         classes: crate::Labels::default(),
+        frontend: None,
         deletion_cost: false,
         drain_cordoned: true,
     }
@@ -134,6 +135,7 @@ impl Holdings {
             template: Ok(Arc::new(template?)),
             weights: policy.weights.clone(),
             classes: policy.classes.clone(),
+            frontend: policy.frontend.clone(),
             deletion_cost: policy.deletion_cost,
             drain_cordoned: policy.drain_cordoned,
         };
@@ -150,7 +152,11 @@ fn listener(name: &str, held: &baton_api::Policy, object: &Policy) -> Option<Lis
     Some(Listener {
         service_port: said.map_or(PortRef::Number(port), |l| l.service_port.clone()),
         name,
-        port,
+        port: match (&object.frontend, said) {
+            (Some(_), Some(said)) => said.port,
+            _ => port,
+        },
+        allocated: own.then_some(port),
         addresses: if own { Vec::new() } else { addresses.collect() },
     })
 }

@@ -3,7 +3,7 @@
 //! Owns the types and nothing else. Everything in them is in order of names, so that equal inputs
 //! give equal outputs.
 
-use crate::{BackendTotals, Key, Text, Totals};
+use crate::{BackendTotals, Conditions, Family, Frontend, Key, ServicePort, Text, Totals};
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 /// What has changed since the last fold.
@@ -16,6 +16,9 @@ pub struct Update {
     pub verdicts: Vec<Arc<Verdict>>,
     /// What is to be said of classes.
     pub class_verdicts: Vec<ClassVerdict>,
+    /// What is to be written of Services in front of dataplanes and their slices, by Service.
+    /// Empty writes take back what was said before.
+    pub fronts: BTreeMap<Key, Arc<FrontWrites>>,
     /// `controller.kubernetes.io/pod-deletion-cost` of Pods; `None` takes the annotation off.
     pub costs: BTreeMap<Key, Option<i32>>,
     /// What is worth an Event; at most [`crate::LIMIT_EVENTS`] in one fold.
@@ -75,6 +78,10 @@ pub struct Verdict {
     pub conditions: [Condition; 4],
     /// The classes that serve it, by name.
     pub classes: Vec<Text>,
+    /// Where clients connect, as `ADDRESS:PORT`, as far as that is known.
+    pub addresses: Vec<String>,
+    /// What became of its frontend.
+    pub front: Option<FrontVerdict>,
     /// Ready dataplanes that have it as it is now.
     pub programmed: usize,
     /// Ready dataplanes that should.
@@ -113,6 +120,100 @@ impl Verdict {
     pub fn condition(&self, kind: ConditionKind) -> &Condition {
         &self.conditions[kind as usize]
     }
+}
+
+/// What became of a frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontVerdict {
+    /// Its Service.
+    pub service: Text,
+    /// Where it leads.
+    pub leads_to: LeadsTo,
+    /// The dataplanes' port of each listener, those that have one.
+    pub ports: Vec<(Text, u16)>,
+}
+
+/// Where a frontend leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeadsTo {
+    /// To dataplanes.
+    Dataplanes,
+    /// To the pods, as no dataplane is ready.
+    Pods,
+    /// Nowhere by the policy.
+    Nowhere,
+}
+
+/// What is to be written of a Service in front of dataplanes, so that it becomes what it should be.
+/// What is made of it later depends on what of this is there then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FrontWrites {
+    /// Name and uid of the policy that owns it, where the Service is to be made.
+    pub owner: Option<(Text, Text)>,
+    /// `metadata.uid` of the Service, which owns its slices.
+    pub uid: Option<Text>,
+    /// It is to be made, or made as it should be.
+    pub make: Option<FrontService>,
+    /// It was made, and is to go.
+    pub unmake: bool,
+    /// It is to have this selector (JSON) again, and no mark of a policy.
+    pub restore: Option<Text>,
+    /// Slices that are to be written.
+    pub slices: Vec<FrontSlice>,
+    /// Names of slices that are to go.
+    pub remove: Vec<Text>,
+    /// The Endpoints object of its name is to go, of which the cluster makes slices.
+    pub remove_endpoints: bool,
+}
+
+impl FrontWrites {
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.make.is_none()
+            && !self.unmake
+            && self.restore.is_none()
+            && self.slices.is_empty()
+            && self.remove.is_empty()
+            && !self.remove_endpoints
+    }
+}
+
+/// A Service in front of dataplanes as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontService {
+    /// What the policy wants of it.
+    pub frontend: Arc<Frontend>,
+    /// Families, the first one first.
+    pub families: Vec<Family>,
+    /// Name, port and the dataplanes' port.
+    pub ports: Vec<(Text, u16, u16)>,
+}
+
+/// A slice as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontSlice {
+    /// Its name.
+    pub name: Text,
+    /// The family of its addresses.
+    pub family: Family,
+    /// Its ports, by the names that the Service has for them.
+    pub ports: Vec<ServicePort>,
+    /// Its endpoints, in order of addresses.
+    pub endpoints: Vec<FrontEndpoint>,
+}
+
+/// An endpoint of such a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontEndpoint {
+    /// Its address.
+    pub address: IpAddr,
+    /// What it is fit for.
+    pub conditions: Conditions,
+    /// Its Pod.
+    pub pod: Option<Key>,
+    /// Its node.
+    pub node: Option<Text>,
 }
 
 /// Flows that are not pinned, and that another backend takes.
@@ -239,6 +340,10 @@ pub enum Reason {
     PortInLegRange,
     /// Accepted: dataplanes or their nodes listen at a listener's port themselves.
     PortReserved,
+    /// Accepted: a listener's port is one of those that the operator gives out.
+    PortIsAFrontends,
+    /// Accepted: no port is left to be given out.
+    NoFrontendPort,
     /// Accepted: a class does not allow the namespace a listener's port or address.
     NotAllowed,
     /// Accepted: no class fits.
@@ -277,6 +382,12 @@ pub enum Reason {
     ProtocolNone,
     /// Adoptable: no dataplane has said yet.
     NotProbed,
+    /// Degraded: the Service that clients shall connect to is somebody else's, or selects pods.
+    FrontendNotOwned,
+    /// Degraded: the Service that clients connect to has no such port.
+    FrontendPortNotFound,
+    /// Degraded: no dataplane is ready, so clients are led to the pods.
+    FrontendLeadsToPods,
     /// Degraded: endpoints are no Pods of the namespace, and a class does not allow them.
     EndpointsNotAllowed,
     /// Degraded, Adoptable: there is no endpoint.
@@ -313,6 +424,8 @@ impl Reason {
             Self::Conflict => "Conflict",
             Self::PortInLegRange => "PortInLegRange",
             Self::PortReserved => "PortReserved",
+            Self::PortIsAFrontends => "PortIsAFrontends",
+            Self::NoFrontendPort => "NoFrontendPort",
             Self::NotAllowed => "NotAllowed",
             Self::NoDataplaneClass => "NoDataplaneClass",
             Self::ServiceNotFound => "ServiceNotFound",
@@ -332,6 +445,9 @@ impl Reason {
             Self::BackendsNotAdoptable => "BackendsNotAdoptable",
             Self::ProtocolNone => "ProtocolNone",
             Self::NotProbed => "NotProbed",
+            Self::FrontendNotOwned => "FrontendNotOwned",
+            Self::FrontendPortNotFound => "FrontendPortNotFound",
+            Self::FrontendLeadsToPods => "FrontendLeadsToPods",
             Self::EndpointsNotAllowed => "EndpointsNotAllowed",
             Self::NoEndpoints => "NoEndpoints",
             Self::NoReadyEndpoints => "NoReadyEndpoints",

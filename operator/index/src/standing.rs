@@ -77,7 +77,7 @@ pub(crate) fn frontends(listener: &Listener, families: &[Family]) -> Vec<Endpoin
     };
     let made = addresses.into_iter();
     let made: BTreeSet<Endpoint> = made
-        .filter_map(|a| Endpoint::new(a, listener.port))
+        .filter_map(|a| Endpoint::new(a, listener.at()))
         .collect();
     made.into_iter().collect()
 }
@@ -143,7 +143,10 @@ fn shape(key: &Key, policy: &Policy) -> Judged<()> {
 }
 
 /// The classes that a policy's selector picks.
-fn choose(policy: &Policy, classes: &BTreeMap<Text, ClassRecord>) -> Judged<BTreeSet<Text>> {
+pub(crate) fn choose(
+    policy: &Policy,
+    classes: &BTreeMap<Text, ClassRecord>,
+) -> Judged<BTreeSet<Text>> {
     let fits = |class: &ClassRecord| match policy.classes.is_empty() {
         true => class.spec.default,
         false => class.spec.labels.include(&policy.classes),
@@ -192,13 +195,20 @@ fn claims(
         // It is not known.
         claims.clear();
     }
+    if let Some(frontend) = &policy.frontend {
+        let service = Key::new(key.namespace.clone(), frontend.service.clone());
+        claims.insert(Claim::Front(service));
+    }
     for (name, class) in names
         .iter()
         .filter_map(|name| Some((name, classes.get(name)?)))
     {
         let grants = Grants::of(&class.spec.allowed, tenant);
         for (i, listener) in policy.listeners.iter().enumerate() {
-            let port = listener.port;
+            let port = listener.at();
+            if policy.frontend.is_some() && listener.allocated.is_none() {
+                return Err((Reason::NoFrontendPort, no_port(i, name, class)));
+            }
             if let Some(twice) = own_twice(listener, class) {
                 return invalid(format!(
                     "spec.listeners[{i}].addresses: {twice} is an address of a dataplane of class {name}, which the unspecified \
@@ -206,7 +216,7 @@ fn claims(
                 ));
             }
             for place in places(listener, class) {
-                may_have(class, &grants, place, port).map_err(|refused| {
+                may_have(class, &grants, place, listener).map_err(|refused| {
                     let reason = refused.reason();
                     (reason, refused.message(i, name, place, port, &grants, key))
                 })?;
@@ -223,6 +233,17 @@ fn claims(
     Ok(claims)
 }
 
+fn no_port(listener: usize, name: &Text, class: &ClassRecord) -> String {
+    let at = format!("spec.listeners[{listener}]");
+    match class.spec.frontend_ports {
+        Some((first, last)) => format!(
+            "{at}: all ports {first} to {last} of class {name} are given out: widen spec.frontendPorts of BatonDataplane \
+             {name}, or select another class"
+        ),
+        None => format!("{at}: class {name} has no spec.frontendPorts to give out"),
+    }
+}
+
 /// An own address of a dataplane beside the unspecified one of its family: the dataplane takes them
 /// for two frontends at one place and refuses them.
 fn own_twice(listener: &Listener, class: &ClassRecord) -> Option<IpAddr> {
@@ -237,6 +258,8 @@ enum Refused {
     Leg(u16, u16),
     /// Dataplanes or their nodes listen there.
     Reserved,
+    /// The operator gives it out.
+    Given(u16, u16),
     /// It is not granted.
     NotAllowed,
 }
@@ -247,9 +270,9 @@ fn may_have(
     class: &ClassRecord,
     grants: &Grants<'_>,
     place: Place,
-    port: u16,
+    listener: &Listener,
 ) -> Result<(), Refused> {
-    let spec = &class.spec;
+    let (spec, port) = (&class.spec, listener.at());
     let allowed = match place {
         Place::Own(_) => {
             if let Some((first, last)) = spec.leg_ports
@@ -261,7 +284,16 @@ fn may_have(
             if port == spec.control_port || reserved.any(|range| range.contains(port)) {
                 return Err(Refused::Reserved);
             }
-            grants.own(port)
+            match spec.frontend_ports {
+                Some((first, last)) if (first..=last).contains(&port) => {
+                    if listener.allocated.is_none() {
+                        return Err(Refused::Given(first, last));
+                    }
+                    // Which one it is, is the operator's choice.
+                    grants.any_own()
+                }
+                _ => grants.own(port),
+            }
         }
         Place::Address(address) if class.owns(address) => grants.own(port),
         Place::Address(address) => grants.address(address, port),
@@ -274,6 +306,7 @@ impl Refused {
         match self {
             Self::Leg(..) => Reason::PortInLegRange,
             Self::Reserved => Reason::PortReserved,
+            Self::Given(..) => Reason::PortIsAFrontends,
             Self::NotAllowed => Reason::NotAllowed,
         }
     }
@@ -296,6 +329,11 @@ impl Refused {
             (Self::Reserved, _) => format!(
                 "{at}.port: {port} is where dataplanes of class {class} or their nodes listen themselves \
                  (spec.controlPort and spec.reservedPorts of BatonDataplane {class}): expected another port"
+            ),
+            (Self::Given(first, last), _) => format!(
+                "{at}.port: {port} is one of the ports {first} to {last} that are given out to policies with spec.frontend in \
+                 class {class}: expected another port, spec.frontend, or another range in spec.frontendPorts of \
+                 BatonDataplane {class}"
             ),
             (Self::NotAllowed, place) => {
                 let what = match place {

@@ -3,7 +3,7 @@
 //! Owns the look-up from an object to the Services whose endpoints name it, so that a change costs
 //! what it touches. Decides nothing.
 
-use crate::{Key, Namespace, Node, Pod, Service, Shim, Slice, Text};
+use crate::{Key, Namespace, Node, Pod, Service, Shim, Slice, SliceWriter, Text};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -17,6 +17,8 @@ pub(crate) struct ServiceRecord {
     pub slices: BTreeMap<Text, Arc<Slice>>,
     /// Names of the policies that target it.
     pub policies: BTreeSet<Text>,
+    /// Names of the policies whose frontend it is.
+    pub fronts: BTreeSet<Text>,
 }
 
 /// A Pod, or what refers to one that is not known.
@@ -143,9 +145,35 @@ impl World {
         }
     }
 
+    /// Services that are in front of dataplanes, or have been.
+    pub fn fronts(&self) -> Vec<Key> {
+        let marked = |record: &ServiceRecord| {
+            let front = record.service.as_ref().is_some_and(|s| s.front.is_some());
+            let ours = |slice: &Arc<Slice>| slice.writer == SliceWriter::Baton;
+            front || record.slices.values().any(ours)
+        };
+        let marked = self.services.iter().filter(|(_, record)| marked(record));
+        marked.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// A Service is a policy's frontend, or is no more.
+    pub fn front(&mut self, service: &Key, policy: &Text, on: bool) {
+        if on {
+            let record = self.services.entry(service.clone()).or_default();
+            record.fronts.insert(policy.clone());
+        } else if let Some(record) = self.services.get_mut(service) {
+            record.fronts.remove(policy);
+            self.forget_service(service);
+        }
+    }
+
     fn forget_service(&mut self, key: &Key) {
-        let unused =
-            |r: &ServiceRecord| r.service.is_none() && r.slices.is_empty() && r.policies.is_empty();
+        let unused = |r: &ServiceRecord| {
+            r.service.is_none()
+                && r.slices.is_empty()
+                && r.policies.is_empty()
+                && r.fronts.is_empty()
+        };
         if self.services.get(key).is_some_and(unused) {
             self.services.remove(key);
         }

@@ -405,7 +405,7 @@ type Object = Box<dyn FnOnce(&Sink, &Key) -> Translation>;
 /// Reads a value as what it says it is, or gives the field that is wrong.
 fn read(kind: Kind, value: &Value) -> Result<Object, (String, String)> {
     match kind {
-        Kind::Policy => parse(value, report::policy),
+        Kind::Policy => parse(value, report::policy_of_manifest),
         Kind::Class => parse(value, report::class),
         Kind::Service => parse(value, report::service),
         Kind::Slice => parse(value, report::slice),

@@ -10,6 +10,7 @@ use crate::{
 };
 use baton_index::{Change, Key, Refusal};
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use serde_json::Value;
 use std::sync::Arc;
 use tracing::warn;
 
@@ -48,7 +49,7 @@ pub fn policy(sink: &Sink, key: &Key, object: &RawPolicy) -> Translation {
     sink.ledger
         .note(Kind::Policy, key, &object.metadata, &object.status);
     let change = sink
-        .caught(Kind::Policy, key, |t| t.policy(&object.metadata, &object.spec))
+        .caught(Kind::Policy, key, |t| t.policy(&object.metadata, &object.spec, &object.status))
         .unwrap_or_else(|panicked| {
             // No field is wrong: the empty one stands for the operator itself.
             let refusal = Refusal {
@@ -64,6 +65,23 @@ pub fn policy(sink: &Sink, key: &Key, object: &RawPolicy) -> Translation {
             Change::Policy(key.clone(), Some(Arc::new(refused)))
         });
     Translation::Change(change)
+}
+
+/// The same of a manifest: where there is no API server there are no Services to be written.
+pub fn policy_of_manifest(sink: &Sink, key: &Key, object: &RawPolicy) -> Translation {
+    if object.spec.get("frontend").is_none_or(Value::is_null) {
+        return policy(sink, key, object);
+    }
+    sink.ledger
+        .note(Kind::Policy, key, &object.metadata, &object.status);
+    let refusal = Refusal {
+        field: "spec.frontend".into(),
+        problem: "is a Service that the operator writes into an API server: leave it out, and lead clients to the \
+                  listeners' ports of the dataplanes"
+            .into(),
+    };
+    let refused = sink.translator.refused(&object.metadata, key, refusal);
+    Translation::Change(Change::Policy(key.clone(), Some(Arc::new(refused))))
 }
 
 /// A class. One that cannot be used stays what it was: its dataplanes have live connections.

@@ -23,6 +23,12 @@ impl Translator {
             let problem = format!("{last} is below spec.ports.first, {first}");
             return Err(refuse("spec.ports.last", problem));
         }
+        let given_first = port("spec.frontendPorts.first", spec.frontend_ports.first)?;
+        let given_last = port("spec.frontendPorts.last", spec.frontend_ports.last)?;
+        if given_first > given_last {
+            let problem = format!("{given_last} is below spec.frontendPorts.first, {given_first}");
+            return Err(refuse("spec.frontendPorts.last", problem));
+        }
         if spec.selector.match_labels.is_empty() {
             let problem = "selects nothing: expected at least one label";
             return Err(refuse("spec.selector.matchLabels", problem));
@@ -52,6 +58,7 @@ impl Translator {
             selector,
             control_port: port("spec.controlPort", spec.control_port)?,
             leg_ports: Some((first, last)),
+            frontend_ports: Some((given_first, given_last)),
             reserved_ports,
             allowed,
             limit_policies: policies,

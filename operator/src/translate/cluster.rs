@@ -4,17 +4,25 @@
 use super::Translator;
 use crate::objects::{COST_MANAGER, Condition, Namespace, Node, Pod};
 use baton_index::{
-    Change, Conditions, DELETION_COST_ANNOTATION, Family, Namespace as IndexNamespace,
-    Node as IndexNode, Pod as IndexPod, Service as IndexService, ServicePort, Slice, SliceEndpoint,
+    Change, Conditions, DELETION_COST_ANNOTATION, Family, Front, Frontend, MANAGER,
+    Namespace as IndexNamespace, Node as IndexNode, POLICY_LABEL, Pod as IndexPod,
+    SELECTOR_ANNOTATION, Service as IndexService, ServicePort, Slice, SliceEndpoint, SliceWriter,
 };
 use k8s_openapi::{
-    api::{core::v1::Service, discovery::v1::EndpointSlice},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    api::{
+        core::v1::{Service, ServicePort as ServicePortObject},
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 /// Set by the endpoint slice controller and whoever writes slices by hand.
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+/// Who writes a slice.
+pub const SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Who made an object.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 impl Translator {
     /// A Service.
@@ -40,8 +48,62 @@ impl Translator {
                 })
                 .collect(),
             external_name: spec.is_some_and(|s| s.type_.as_deref() == Some("ExternalName")),
+            selects: spec
+                .and_then(|s| s.selector.as_ref())
+                .is_some_and(|selector| !selector.is_empty()),
+            front: self.front(object).map(Arc::new),
         };
         Change::Service(key, Some(Arc::new(service)))
+    }
+
+    /// What matters of a Service in front of dataplanes, which has the label.
+    fn front(&self, object: &Service) -> Option<Front> {
+        let meta = &object.metadata;
+        let labels = meta.labels.as_ref()?;
+        let policy = self.text(labels.get(POLICY_LABEL)?);
+        let spec = object.spec.as_ref()?;
+        let status = object.status.as_ref();
+        let outside = status.and_then(|s| s.load_balancer.as_ref()?.ingress.as_ref());
+        let outside = outside.into_iter().flatten();
+        let outside = outside.filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
+        let inside = spec.cluster_ips.iter().flatten().map(String::as_str);
+        let addresses = outside.chain(inside.filter(|address| *address != "None"));
+        let texts = |map: &Option<BTreeMap<String, String>>| {
+            let pairs = map.iter().flatten();
+            pairs.map(|(k, v)| (self.text(k), self.text(v))).collect()
+        };
+        let target = |port: &ServicePortObject| match (&port.target_port, u16::try_from(port.port))
+        {
+            (Some(IntOrString::Int(target)), Ok(port)) => {
+                Some((port, u16::try_from(*target).ok()?))
+            }
+            _ => None,
+        };
+        Some(Front {
+            uid: self.uid(meta, &self.key(meta)),
+            policy,
+            made: labels.get(MANAGED_BY).is_some_and(|by| by == MANAGER),
+            selector: meta
+                .annotations
+                .as_ref()
+                .and_then(|all| all.get(SELECTOR_ANNOTATION))
+                .map(|selector| self.text(selector)),
+            addresses: addresses.map(|address| self.text(address)).collect(),
+            shape: Frontend {
+                service: self.text(meta.name.as_deref().unwrap_or_default()),
+                kind: self.text(spec.type_.as_deref().unwrap_or("ClusterIP")),
+                load_balancer_class: spec.load_balancer_class.as_ref().map(|c| self.text(c)),
+                local: spec.external_traffic_policy.as_deref() == Some("Local"),
+                source_ranges: spec
+                    .load_balancer_source_ranges
+                    .iter()
+                    .flatten()
+                    .map(|range| self.text(range))
+                    .collect(),
+                annotations: texts(&meta.annotations),
+            },
+            targets: spec.ports.iter().flatten().filter_map(target).collect(),
+        })
     }
 
     /// An EndpointSlice. One of names, or of no Service, is as good as none.
@@ -83,10 +145,17 @@ impl Translator {
         let mut endpoints: Vec<SliceEndpoint> = endpoints.collect();
         // Grown in steps, it may have room for twice as many.
         endpoints.shrink_to_fit();
+        let by = labels.and_then(|labels| labels.get(SLICE_MANAGED_BY));
         let slice = Slice {
             service: self.text(service),
             ports,
             endpoints,
+            writer: match by.map(String::as_str) {
+                Some(MANAGER) => SliceWriter::Baton,
+                Some("endpointslice-controller.k8s.io") => SliceWriter::Cluster,
+                Some("endpointslicemirroring-controller.k8s.io") => SliceWriter::Mirror,
+                _ => SliceWriter::Other,
+            },
         };
         Change::Slice(key, Some(Arc::new(slice)))
     }

@@ -5,7 +5,7 @@
 //! that stops the others.
 
 mod class;
-mod cluster;
+pub mod cluster;
 mod policy;
 #[cfg(test)]
 mod policy_tests;

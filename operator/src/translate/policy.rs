@@ -8,7 +8,9 @@
 use super::{Translator, cluster::pairs, refuse};
 use baton_api as api;
 use baton_crds as crd;
-use baton_index::{Change, Key, Labels, Listener, Policy, PortRef, Refusal, WeightSource, Weights};
+use baton_index::{
+    Change, Frontend, Key, Labels, Listener, Policy, PortRef, Refusal, WeightSource, Weights,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -18,13 +20,19 @@ use std::{net::IpAddr, sync::Arc};
 const STAND_IN: &str = "checked";
 
 impl Translator {
-    /// A policy; `spec` is what the object has there, whatever that is.
-    pub fn policy(&self, meta: &ObjectMeta, spec: &Value) -> Change {
+    /// A policy; `spec` and `status` are what the object has there, whatever that is.
+    pub fn policy(&self, meta: &ObjectMeta, spec: &Value, status: &Value) -> Change {
         let key = self.key(meta);
         let translated = serde_path_to_error::deserialize::<_, crd::LoadBalancerPolicySpec>(spec)
             .map_err(|error| super::unreadable("spec", &error))
             .and_then(|spec| self.readable(meta, &key, &spec));
-        let policy = translated.unwrap_or_else(|refusal| self.partly(meta, &key, spec, refusal));
+        let mut policy =
+            translated.unwrap_or_else(|refusal| self.partly(meta, &key, spec, refusal));
+        if policy.frontend.is_some() {
+            for listener in &mut policy.listeners {
+                listener.allocated = allocated(status, &listener.name);
+            }
+        }
         Change::Policy(key, Some(Arc::new(policy)))
     }
 
@@ -62,6 +70,7 @@ impl Translator {
             template: Err(refusal),
             weights: None,
             classes: Labels::default(),
+            frontend: None,
             deletion_cost: false,
             drain_cordoned: false,
         }
@@ -91,6 +100,7 @@ impl Translator {
             template: Ok(self.template(template(spec)?)),
             weights: spec.weights.as_ref().map(|w| self.weights(w)).transpose()?,
             classes,
+            frontend: spec.frontend.as_ref().map(|f| self.frontend(&f.service)),
             deletion_cost: spec.pod_deletion_cost == crd::PodDeletionCost::Enabled,
             // A node is cordoned because it shall become empty.
             drain_cordoned: true,
@@ -118,8 +128,25 @@ impl Translator {
         Ok(Listener {
             name: self.text(&one.name),
             port,
+            allocated: None,
             service_port,
             addresses: addresses.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn frontend(&self, service: &crd::FrontendService) -> Arc<Frontend> {
+        let annotations = service.annotations.iter();
+        let ranges = service.load_balancer_source_ranges.iter();
+        let class = service.load_balancer_class.as_ref();
+        Arc::new(Frontend {
+            service: self.text(&service.name),
+            kind: self.text(service.type_.as_str()),
+            load_balancer_class: class.map(|class| self.text(class)),
+            local: service.external_traffic_policy == crd::TrafficPolicy::Local,
+            source_ranges: ranges.map(|range| self.text(range)).collect(),
+            annotations: annotations
+                .map(|(k, v)| (self.text(k), self.text(v)))
+                .collect(),
         })
     }
 
@@ -137,6 +164,14 @@ impl Translator {
             default: number("spec.weights.default", weights.default)?,
         })
     }
+}
+
+/// The dataplanes' port of a listener, as the status says.
+fn allocated(status: &Value, listener: &str) -> Option<u16> {
+    let ports = status.pointer("/frontend/ports")?.as_array()?;
+    let is = |port: &&Value| port.get("listener").and_then(Value::as_str) == Some(listener);
+    let port = ports.iter().find(is)?.get("port")?.as_u64()?;
+    u16::try_from(port).ok().filter(|port| *port != 0)
 }
 
 fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> {

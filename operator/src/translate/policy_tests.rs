@@ -21,7 +21,7 @@ fn smallest() -> Value {
 }
 
 fn translate(spec: &Value) -> Policy {
-    match Translator::new().policy(&meta(), spec) {
+    match Translator::new().policy(&meta(), spec, &Value::Null) {
         Change::Policy(key, Some(policy)) => {
             assert_eq!(key.to_string(), "shop/web");
             (*policy).clone()
@@ -61,7 +61,9 @@ fn identity_and_age_come_from_the_metadata() {
         generation: None,
         ..meta()
     };
-    let Change::Policy(_, Some(policy)) = Translator::new().policy(&bare, &smallest()) else {
+    let Change::Policy(_, Some(policy)) =
+        Translator::new().policy(&bare, &smallest(), &Value::Null)
+    else {
         panic!("a policy");
     };
     assert_eq!(
@@ -93,6 +95,7 @@ fn listeners_are_converted() {
     let listener = |name: &str, port, service_port, addresses: &[&str]| Listener {
         name: name.into(),
         port,
+        allocated: None,
         service_port,
         addresses: addresses
             .iter()
@@ -384,7 +387,7 @@ fn what_an_older_crd_let_through_is_refused_with_its_field() {
 #[test]
 fn equal_templates_are_kept_once_and_only_a_few() {
     let translator = Translator::new();
-    let template = |spec: &Value| match translator.policy(&meta(), spec) {
+    let template = |spec: &Value| match translator.policy(&meta(), spec, &Value::Null) {
         Change::Policy(_, Some(policy)) => policy.template.clone().expect("good"),
         other => panic!("{other:?}"),
     };

@@ -15,7 +15,7 @@ use crate::{
     outbox::Outbox,
     status,
 };
-use baton_index::{ClassVerdict, DELETION_COST_ANNOTATION, Key, Text, Verdict};
+use baton_index::{ClassVerdict, DELETION_COST_ANNOTATION, FrontWrites, Key, Text, Verdict};
 use baton_push::SPANS;
 use jiff::Timestamp;
 use kube::{
@@ -57,11 +57,13 @@ pub struct Writer {
 }
 
 /// What became of a write.
-enum Written {
+pub(super) enum Written {
     /// It is there.
     Done,
     /// The object is not there any more, or has nothing to be changed.
     Moot,
+    /// It never will be, in the API server's words.
+    Refused(String),
     /// Again later.
     Failed,
 }
@@ -118,7 +120,19 @@ impl Writer {
                     .waiting("deletion-cost", this.outbox.costs.len());
             }
         });
-        tokio::join!(policies, classes, costs);
+        let fronts = pump(&self.outbox.fronts, |key: Key, writes: Arc<FrontWrites>| {
+            let this = self.clone();
+            async move {
+                let written = this.front(&key, &writes).await;
+                if matches!(written, Written::Failed) {
+                    this.outbox
+                        .fronts
+                        .again(key, writes, Instant::now() + RETRY);
+                }
+                this.outbox.waiting("frontend", this.outbox.fronts.len());
+            }
+        });
+        tokio::join!(policies, classes, costs, fronts);
     }
 
     async fn policy(&self, key: &Key, verdict: &Verdict) -> Written {
@@ -181,7 +195,7 @@ impl Writer {
         self.outcome("deletion-cost", pod, request).await
     }
 
-    async fn outcome<T>(
+    pub(super) async fn outcome<T>(
         &self,
         what: &str,
         key: &Key,
@@ -204,7 +218,7 @@ impl Writer {
                     ("moot", Written::Moot)
                 } else if status.code == 422 || status.code == 400 {
                     warn!(what, object = %key, reason = status.message, "refused: it is not written; please report it");
-                    ("refused", Written::Moot)
+                    ("refused", Written::Refused(status.message))
                 } else {
                     warn!(what, object = %key, reason = status.message, "cannot be written; it is tried again");
                     ("failed", Written::Failed)

@@ -94,6 +94,7 @@ fn verdict(problem: &str) -> Arc<Verdict> {
         }),
         weights: None,
         classes: baton_index::Labels::default(),
+        frontend: None,
         deletion_cost: false,
         drain_cordoned: false,
     };

@@ -2,4 +2,5 @@
 
 pub mod events;
 pub mod files;
+mod fronts;
 pub mod kubernetes;

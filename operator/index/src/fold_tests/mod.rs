@@ -7,6 +7,7 @@ use std::{net::IpAddr, sync::Arc};
 mod adoptable;
 mod coverage;
 mod figures;
+mod frontends;
 mod kept;
 mod movable;
 mod situations;
@@ -30,6 +31,7 @@ fn policy(created: i64, service: &str, port: u16) -> Policy {
         listeners: vec![Listener {
             name: "http".into(),
             port,
+            allocated: None,
             service_port: PortRef::Name("http".into()),
             addresses: Vec::new(),
         }],
@@ -38,6 +40,7 @@ fn policy(created: i64, service: &str, port: u16) -> Policy {
         )),
         weights: None,
         classes: Labels::default(),
+        frontend: None,
         deletion_cost: false,
         drain_cordoned: true,
     }
@@ -71,6 +74,7 @@ fn slice(service: &str, pods: &[(u8, Conditions)]) -> Change {
             port: 8_080,
         }],
         endpoints: endpoints.collect(),
+        writer: SliceWriter::Cluster,
     };
     Change::Slice(key(&format!("{service}-1")), Some(Arc::new(value)))
 }
@@ -87,6 +91,8 @@ fn service_of(name: &str, families: Vec<Family>) -> Change {
         }],
         families,
         external_name: false,
+        selects: true,
+        front: None,
     };
     Change::Service(key(name), Some(Arc::new(value)))
 }
@@ -125,6 +131,7 @@ fn index() -> Index {
         selector: Labels::from_iter([("app", "dataplane")]),
         control_port: 9_900,
         leg_ports: Some((20_000, 32_767)),
+        frontend_ports: Some((18_000, 18_009)),
         reserved_ports: vec!["9910".parse().expect("a port")],
         allowed: vec![Allowance {
             ports: vec!["1-65535".parse().expect("ports")],

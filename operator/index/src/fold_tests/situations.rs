@@ -334,6 +334,7 @@ fn too_many_endpoints_leave_the_first_ones_by_name() {
             port: 8_080,
         }],
         endpoints: endpoints.collect(),
+        writer: SliceWriter::Cluster,
     };
     index.apply(Change::Slice(key("s-1"), Some(Arc::new(value))));
     let _ = index.fold(2);

@@ -13,6 +13,7 @@ fn class(change: impl FnOnce(&mut Class)) -> Change {
         selector: Labels::from_iter([("app", "dataplane")]),
         control_port: 9_900,
         leg_ports: Some((20_000, 32_767)),
+        frontend_ports: None,
         reserved_ports: vec!["9910".parse().expect("a port")],
         allowed: vec![Allowance {
             ports: vec!["1024-65535".parse().expect("ports")],
@@ -64,6 +65,7 @@ fn slice_at(endpoints: &[(&str, Option<&str>)]) -> Change {
             port: 8_080,
         }],
         endpoints: endpoints.collect(),
+        writer: SliceWriter::Cluster,
     };
     Change::Slice(key("s-1"), Some(Arc::new(value)))
 }

@@ -3,7 +3,7 @@
 
 use baton_index::{
     Allowance, Change, Class, Conditions, Family, Index, Interner, Key, Labels, Listener, Node,
-    Pod, Policy, PortRef, Report, Service, ServicePort, Slice, SliceEndpoint,
+    Pod, Policy, PortRef, Report, Service, ServicePort, Slice, SliceEndpoint, SliceWriter,
 };
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -47,6 +47,7 @@ impl Fleet {
             listeners: vec![Listener {
                 name: self.interner.text("http"),
                 port: u16::try_from(1_000 + at / CLASSES).expect("a port"),
+                allocated: None,
                 service_port: PortRef::Number(80),
                 addresses: Vec::new(),
             }],
@@ -57,6 +58,7 @@ impl Fleet {
             classes: self
                 .interner
                 .labels([("class", format!("{}", at % CLASSES).as_str())]),
+            frontend: None,
             deletion_cost: false,
             drain_cordoned: true,
         };
@@ -71,6 +73,8 @@ impl Fleet {
             }],
             families: vec![Family::V4],
             external_name: false,
+            selects: true,
+            front: None,
         };
         Change::Service(self.policy_key(at), Some(Arc::new(service)))
     }
@@ -98,6 +102,7 @@ impl Fleet {
                 port: 8_080,
             }],
             endpoints,
+            writer: SliceWriter::Cluster,
         };
         Change::Slice(self.key(&format!("shop-{at}-x7k2p")), Some(Arc::new(slice)))
     }
@@ -154,6 +159,7 @@ impl Fleet {
                 selector: Labels::from_iter([("class", label.as_str())]),
                 control_port: 9_900,
                 leg_ports: Some((20_000, 32_767)),
+                frontend_ports: Some((18_000, 18_009)),
                 reserved_ports: Vec::new(),
                 allowed: vec![Allowance {
                     ports: vec!["1000-65535".parse().expect("ports")],

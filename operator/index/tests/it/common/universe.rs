@@ -5,7 +5,7 @@ use baton_index::{
     Allowance, BackendFigures, BackendTotals, Change, Class, Conditions, DrainFigures, Family,
     Figures, Key, Labels, Listener, Namespace, NamespaceSelector, Network, Node, Pod, Policy,
     PolicyFigures, PortRange, PortRef, Refusal, Report, Service, ServicePort, Shim, Slice,
-    SliceEndpoint, Text, Totals, WeightSource, Weights,
+    SliceEndpoint, SliceWriter, Text, Totals, WeightSource, Weights,
 };
 use proptest::prelude::*;
 use std::{
@@ -134,6 +134,7 @@ fn listener(at: u16) -> impl Strategy<Value = Listener> {
         Listener {
             name,
             port,
+            allocated: None,
             service_port,
             addresses,
         }
@@ -215,6 +216,7 @@ fn policy() -> impl Strategy<Value = Policy> {
                     template,
                     weights,
                     classes,
+                    frontend: None,
                     deletion_cost: flags.0,
                     drain_cordoned: flags.1,
                 }
@@ -244,6 +246,8 @@ fn service() -> impl Strategy<Value = Service> {
             ports,
             families,
             external_name,
+            selects: true,
+            front: None,
         },
     )
 }
@@ -290,6 +294,7 @@ fn slice() -> impl Strategy<Value = Slice> {
             service,
             ports,
             endpoints,
+            writer: SliceWriter::Cluster,
         })
 }
 
@@ -396,6 +401,7 @@ fn class() -> impl Strategy<Value = Class> {
                     selector,
                     control_port,
                     leg_ports,
+                    frontend_ports: Some((18_000, 18_009)),
                     reserved_ports,
                     allowed,
                     limit_policies: limits.0,

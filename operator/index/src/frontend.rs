@@ -1,0 +1,459 @@
+//! The Services in front of dataplanes and their EndpointSlices: what they should be, and what is
+//! to be written so that they become it.
+//!
+//! Owns where clients are led. Compares with what is there and says only what differs, so that
+//! nothing is written twice and whatever somebody changes is mended. Writes nothing itself.
+//!
+//! | of the Service | what its slices name |
+//! |---|---|
+//! | some dataplane is ready and has the policy's ports | all dataplanes that have them |
+//! | none is | the pods themselves: Baton is left out rather than in the way |
+//! | it is not the policy's, or selects pods | nothing of ours |
+//!
+//! A dataplane that has a port once keeps it: a newer snapshot that it has not acknowledged yet
+//! changes nothing about that. What it has when this operator begins, the slices say until it was
+//! heard.
+//!
+//! Slices of others go only when ours are there, so a Service never leads nowhere for a moment. A
+//! Service that clients had before, and that leads to no policy any more, gets its selector back;
+//! our slices stay until the cluster has written its own.
+
+use crate::{
+    Conditions, Family, Front, FrontEndpoint, FrontService, FrontSlice, FrontVerdict, FrontWrites,
+    Index, Key, LIMIT_SLICE_ENDPOINTS, LeadsTo, Listener, Reason, ServicePort, Slice, SliceWriter,
+    Text,
+    class::Room,
+    index::PolicyRecord,
+    judge::{behind, refused_by},
+    reports::DataplaneRecord,
+    translate::{Listening, Translation},
+    world::ServiceRecord,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+/// What is said of a frontend, and what is to be written.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub verdict: FrontVerdict,
+    pub problem: Option<(Reason, String)>,
+    /// Dataplanes that have the policy's ports, and these.
+    pub serving: Serving,
+    pub writes: FrontWrites,
+    pub addresses: Vec<String>,
+}
+
+/// Dataplanes that have a policy's ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Serving {
+    ports: Vec<ServicePort>,
+    pods: BTreeSet<Key>,
+}
+
+/// Plans the frontend of a policy, if what is served of it has one.
+pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Plan> {
+    let frontend = record.served.frontend.as_ref()?;
+    let service_key = Key::new(key.namespace.clone(), frontend.service.clone());
+    let mut plan = Plan {
+        verdict: FrontVerdict {
+            service: frontend.service.clone(),
+            leads_to: LeadsTo::Nowhere,
+            ports: ports(&record.served.listeners),
+        },
+        problem: None,
+        serving: Serving::default(),
+        writes: FrontWrites::default(),
+        addresses: Vec::new(),
+    };
+    let translation = record
+        .translation
+        .as_ref()
+        .filter(|t| !t.listeners.is_empty());
+    let world = index.world.services.get(&service_key);
+    let service = world.and_then(|found| found.service.as_ref());
+    if let Some(service) = service {
+        let ours = service.front.as_ref().filter(|f| f.policy == key.name);
+        let Some(front) = ours else {
+            plan.problem = Some(not_owned(&frontend.service));
+            return Some(plan);
+        };
+        let listeners = record.served.listeners.iter();
+        for address in &front.addresses {
+            let at = listeners.clone().map(|l| at_port(address, l.port));
+            plan.addresses.extend(at);
+        }
+        if service.selects {
+            plan.problem = Some(selects(&frontend.service));
+            return Some(plan);
+        }
+    }
+    let Some(translation) = translation else {
+        return Some(plan);
+    };
+    let wanted = wanted_service(index, key, record, translation);
+    let (Some(world), Some(front)) = (world, service.and_then(|s| s.front.as_ref())) else {
+        plan.writes.owner = Some((key.name.clone(), record.policy.uid.clone()));
+        plan.writes.make = wanted;
+        return Some(plan);
+    };
+    if let Some(wanted) = wanted.filter(|wanted| front.made && !as_wanted(world, front, wanted)) {
+        plan.writes.owner = Some((key.name.clone(), record.policy.uid.clone()));
+        plan.writes.make = Some(wanted);
+    }
+    let named = names(record, translation, world, front, &mut plan.problem);
+    let ports: Vec<ServicePort> = named
+        .iter()
+        .map(|(name, listener, _)| ServicePort {
+            name: name.clone(),
+            port: listener.at(),
+        })
+        .collect();
+    let observed: Vec<&Arc<Slice>> = world.slices.values().filter(|s| is_ours(s)).collect();
+    plan.serving = serving(index, key, record, &ports, &observed);
+    let endpoints = dataplanes(index, record, translation, &plan.serving);
+    let groups = if endpoints.iter().any(|e| e.conditions.ready) {
+        plan.verdict.leads_to = LeadsTo::Dataplanes;
+        vec![(ports, endpoints)]
+    } else {
+        plan.verdict.leads_to = LeadsTo::Pods;
+        plan.problem
+            .get_or_insert_with(|| leads_to_pods(&frontend.service));
+        pods(key, &named)
+    };
+    plan.writes.uid = Some(front.uid.clone());
+    compare(&frontend.service, groups, world, &mut plan.writes);
+    Some(plan)
+}
+
+/// What is to be written of a Service that leads to no policy (any more), or has slices of ours all
+/// the same.
+pub(crate) fn orphan(index: &Index, service: &Key) -> FrontWrites {
+    let mut writes = FrontWrites::default();
+    let Some(world) = index.world.services.get(service) else {
+        return writes;
+    };
+    let ours = world.slices.iter().filter(|(_, slice)| is_ours(slice));
+    let ours: Vec<Text> = ours.map(|(name, _)| name.clone()).collect();
+    let Some(found) = &world.service else {
+        writes.remove = ours;
+        return writes;
+    };
+    if let Some(front) = &found.front {
+        writes.uid = Some(front.uid.clone());
+        if front.made {
+            writes.unmake = true;
+            return writes;
+        }
+        // Without it, somebody has made the Service as it is by hand: its policy may be about to
+        // come.
+        if let Some(selector) = front.selector.clone().filter(|_| !found.selects) {
+            writes.restore = Some(selector);
+            return writes;
+        }
+    }
+    let by_cluster = |slice: &Arc<Slice>| slice.writer == SliceWriter::Cluster;
+    if !found.selects || world.slices.values().any(by_cluster) {
+        writes.remove = ours;
+    }
+    writes
+}
+
+fn is_ours(slice: &Slice) -> bool {
+    slice.writer == SliceWriter::Baton
+}
+
+fn ports(listeners: &[Listener]) -> Vec<(Text, u16)> {
+    let ports = listeners.iter();
+    ports
+        .filter_map(|listener| Some((listener.name.clone(), listener.allocated?)))
+        .collect()
+}
+
+pub(crate) fn at_port(address: &str, port: u16) -> String {
+    match address.contains(':') {
+        true => format!("[{address}]:{port}"),
+        false => format!("{address}:{port}"),
+    }
+}
+
+fn not_owned(service: &str) -> (Reason, String) {
+    let message = format!(
+        "Service {service} was there before and is not this policy's: put Baton behind it with `kubectl baton attach \
+         svc/{service}`, or choose another name in spec.frontend.service.name"
+    );
+    (Reason::FrontendNotOwned, message)
+}
+
+fn selects(service: &str) -> (Reason, String) {
+    let message = format!(
+        "Service {service} still selects pods, so clients reach them past Baton: remove its spec.selector, or have `kubectl \
+         baton attach svc/{service}` do it"
+    );
+    (Reason::FrontendNotOwned, message)
+}
+
+fn leads_to_pods(service: &str) -> (Reason, String) {
+    let message = format!(
+        "no dataplane is ready that has its ports, so Service {service} leads to the pods themselves: connections that are \
+         opened now do not move"
+    );
+    (Reason::FrontendLeadsToPods, message)
+}
+
+/// The Service as the policy wants it, with those ports that the policy's own Service has.
+fn wanted_service(
+    index: &Index,
+    key: &Key,
+    record: &PolicyRecord,
+    translation: &Translation,
+) -> Option<FrontService> {
+    let frontend = record.served.frontend.clone()?;
+    let target = Key::new(key.namespace.clone(), record.served.service.clone());
+    let target = index.world.services.get(&target)?.service.as_ref()?;
+    let has = |l: &&Listener| {
+        translation
+            .listeners
+            .iter()
+            .any(|has| has.listener == l.name)
+    };
+    let ports = record.served.listeners.iter().filter(has);
+    Some(FrontService {
+        frontend,
+        families: match target.families.as_slice() {
+            [] => vec![Family::V4],
+            some => some.to_vec(),
+        },
+        ports: ports.map(|l| (l.name.clone(), l.port, l.at())).collect(),
+    })
+}
+
+/// Whether a Service that was made is as it should be.
+fn as_wanted(world: &ServiceRecord, front: &Front, wanted: &FrontService) -> bool {
+    let (is, should) = (&front.shape, &wanted.frontend);
+    let Some(service) = &world.service else {
+        return false;
+    };
+    let port = |(name, port, at): &(Text, u16, u16)| {
+        let has = |p: &ServicePort| p.name == *name && p.port == *port;
+        service.ports.iter().any(has) && front.targets.get(port) == Some(at)
+    };
+    let annotated = |(k, v): (&Text, &Text)| is.annotations.get(k) == Some(v);
+    is.kind == should.kind
+        && (should.load_balancer_class.is_none()
+            || is.load_balancer_class == should.load_balancer_class)
+        && is.local == should.local
+        && is.source_ranges == should.source_ranges
+        && should.annotations.iter().all(annotated)
+        && service.ports.len() == wanted.ports.len()
+        && wanted.ports.iter().all(port)
+}
+
+/// The listeners that the Service has a port for, with the name that it has there.
+fn names<'a>(
+    record: &'a PolicyRecord,
+    translation: &'a Translation,
+    world: &ServiceRecord,
+    front: &Front,
+    problem: &mut Option<(Reason, String)>,
+) -> Vec<(Text, &'a Listener, &'a Listening)> {
+    let mut found = Vec::new();
+    let ports = world.service.iter().flat_map(|service| &service.ports);
+    for listening in &translation.listeners {
+        let mut listeners = record.served.listeners.iter();
+        let Some(listener) = listeners.find(|l| l.name == listening.listener) else {
+            continue;
+        };
+        let name = if front.made {
+            Some(&listener.name)
+        } else {
+            let port = ports.clone().find(|port| port.port == listener.port);
+            port.map(|port| &port.name)
+        };
+        match name {
+            Some(name) => found.push((name.clone(), listener, listening)),
+            None => {
+                let message = format!(
+                    "Service {} has no port {} (listener {}): add it to the Service, or correct spec.listeners[].port",
+                    record.served.frontend.as_ref().map_or("", |f| &f.service),
+                    listener.port,
+                    listener.name
+                );
+                *problem = Some((Reason::FrontendPortNotFound, message));
+            }
+        }
+    }
+    found
+}
+
+/// The dataplanes that have the ports.
+fn serving(
+    index: &Index,
+    key: &Key,
+    record: &PolicyRecord,
+    ports: &[ServicePort],
+    observed: &[&Arc<Slice>],
+) -> Serving {
+    let mut pods = BTreeSet::new();
+    let same = record.serving.ports == ports;
+    for class in record
+        .staged
+        .iter()
+        .filter_map(|name| index.classes.get(name))
+    {
+        let Some(placed) = class.placed(key).filter(|p| p.room == Room::Enough) else {
+            continue;
+        };
+        for (pod, member) in &class.members {
+            let has = index
+                .dataplanes
+                .get(pod)
+                .map_or(0, DataplaneRecord::acknowledged);
+            let had = match has {
+                // Not heard yet by this operator.
+                0 => observed.iter().any(|slice| {
+                    let named = |e: &crate::SliceEndpoint| e.address == member.address;
+                    *slice.ports == *ports && slice.endpoints.iter().any(named)
+                }),
+                _ => same && record.serving.pods.contains(pod),
+            };
+            let acknowledged = behind(index, pod, placed.revision).is_none();
+            if (acknowledged && refused_by(index, pod, key).is_none()) || had {
+                pods.insert(pod.clone());
+            }
+        }
+    }
+    Serving {
+        ports: ports.to_vec(),
+        pods,
+    }
+}
+
+/// The dataplanes as endpoints, in the families where the policy's listeners are.
+fn dataplanes(
+    index: &Index,
+    record: &PolicyRecord,
+    translation: &Translation,
+    serving: &Serving,
+) -> Vec<FrontEndpoint> {
+    let fronts = translation
+        .listeners
+        .iter()
+        .flat_map(|l| &l.policy.frontends);
+    let families: BTreeSet<bool> = fronts.map(|f| f.address().is_ipv4()).collect();
+    let classes = record
+        .staged
+        .iter()
+        .filter_map(|name| index.classes.get(name));
+    let members = classes.flat_map(|class| class.members.keys());
+    let mut endpoints = Vec::new();
+    for key in members.filter(|key| serving.pods.contains(*key)) {
+        let Some(pod) = index.world.live_pod(key) else {
+            continue;
+        };
+        for address in [pod.address, pod.second_address].into_iter().flatten() {
+            if families.contains(&address.is_ipv4()) {
+                endpoints.push(FrontEndpoint {
+                    address,
+                    conditions: Conditions {
+                        ready: pod.ready && !pod.deleting,
+                        serving: pod.ready,
+                        terminating: pod.deleting,
+                    },
+                    pod: Some(key.clone()),
+                    node: pod.node.clone(),
+                });
+            }
+        }
+    }
+    endpoints
+}
+
+type Group = (Vec<ServicePort>, Vec<FrontEndpoint>);
+
+/// The pods as endpoints: a group for each listener and number of its port.
+fn pods(key: &Key, named: &[(Text, &Listener, &Listening)]) -> Vec<Group> {
+    let mut groups: BTreeMap<(Text, u16), Vec<FrontEndpoint>> = BTreeMap::new();
+    for (name, _, listening) in named {
+        let backends = listening.policy.backends.iter().zip(&listening.details);
+        for (backend, detail) in backends {
+            let serves = backend.weight > 0;
+            let endpoint = FrontEndpoint {
+                address: backend.endpoint.address(),
+                conditions: Conditions {
+                    ready: serves && !backend.draining,
+                    serving: serves,
+                    terminating: backend.draining,
+                },
+                pod: detail
+                    .pod
+                    .as_ref()
+                    .map(|pod| Key::new(key.namespace.clone(), pod.clone())),
+                node: detail.node.clone(),
+            };
+            let group = (name.clone(), backend.endpoint.port());
+            groups.entry(group).or_default().push(endpoint);
+        }
+    }
+    let groups = groups.into_iter();
+    groups
+        .map(|((name, port), endpoints)| (vec![ServicePort { name, port }], endpoints))
+        .collect()
+}
+
+/// The slices of these groups, by family and in pieces of a bounded size, beside those that are
+/// there.
+fn compare(service: &str, groups: Vec<Group>, world: &ServiceRecord, writes: &mut FrontWrites) {
+    let mut names = BTreeSet::new();
+    for (ports, mut endpoints) in groups {
+        endpoints.sort_by_key(|endpoint| endpoint.address);
+        for family in [Family::V4, Family::V6] {
+            let is = |address: &IpAddr| address.is_ipv4() == (family == Family::V4);
+            let of: Vec<_> = endpoints
+                .iter()
+                .filter(|e| is(&e.address))
+                .cloned()
+                .collect();
+            for piece in of.chunks(LIMIT_SLICE_ENDPOINTS) {
+                let word = if family == Family::V4 { "ipv4" } else { "ipv6" };
+                // A family is for the life of a slice.
+                let name: Text = format!("{service}-baton-{word}-{}", names.len()).into();
+                names.insert(name.clone());
+                let slice = FrontSlice {
+                    name: name.clone(),
+                    family,
+                    ports: ports.clone(),
+                    endpoints: piece.to_vec(),
+                };
+                if !world.slices.get(&name).is_some_and(|is| same(is, &slice)) {
+                    writes.slices.push(slice);
+                }
+            }
+        }
+    }
+    if !writes.slices.is_empty() {
+        return;
+    }
+    for (name, slice) in &world.slices {
+        match slice.writer {
+            SliceWriter::Baton if !names.contains(name) => writes.remove.push(name.clone()),
+            SliceWriter::Cluster => writes.remove.push(name.clone()),
+            SliceWriter::Mirror => writes.remove_endpoints = true,
+            SliceWriter::Baton | SliceWriter::Other => {}
+        }
+    }
+}
+
+fn same(is: &Slice, should: &FrontSlice) -> bool {
+    let mut endpoints: Vec<_> = is.endpoints.iter().collect();
+    endpoints.sort_by_key(|endpoint| endpoint.address);
+    let equal = |(is, should): (&&crate::SliceEndpoint, &FrontEndpoint)| {
+        is.address == should.address && is.conditions == should.conditions
+    };
+    is_ours(is)
+        && is.ports == should.ports
+        && endpoints.len() == should.endpoints.len()
+        && endpoints.iter().zip(&should.endpoints).all(equal)
+}

@@ -1,0 +1,212 @@
+//! Services in front of dataplanes and their EndpointSlices in the API server.
+//!
+//! Owns their form. What is to be written is the index's to say, from what is there: nothing here
+//! is compared. Each step is by itself; one that failed is tried again with all of them.
+
+use super::kubernetes::{Writer, Written};
+use crate::{
+    notice::{About, Notice},
+    translate::cluster::{MANAGED_BY, SERVICE_LABEL, SLICE_MANAGED_BY},
+};
+use baton_index::{
+    Family, FrontEndpoint, FrontService, FrontSlice, FrontWrites, Key, MANAGER, POLICY_LABEL,
+    SELECTOR_ANNOTATION, Text,
+};
+use k8s_openapi::api::{
+    core::v1::{Endpoints, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde_json::{Value, json};
+use tracing::warn;
+
+/// Of Services and slices.
+const FRONT_MANAGER: &str = "baton-operator-frontend";
+/// In metrics.
+const WHAT: &str = "frontend";
+
+impl Writer {
+    /// Writes what is to be written of one Service.
+    pub(super) async fn front(&self, key: &Key, writes: &FrontWrites) -> Written {
+        let services: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
+        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
+        let apply = PatchParams::apply(FRONT_MANAGER).force();
+        let mut failed = false;
+        let mut note = |written: Written| failed |= matches!(written, Written::Failed);
+        if let (Some(wanted), Some((policy, uid))) = (&writes.make, &writes.owner) {
+            let patch = Patch::Apply(service(key, wanted, policy, uid));
+            let written = self.outcome(WHAT, key, services.patch(&key.name, &apply, &patch));
+            let written = written.await;
+            if let Written::Refused(words) = &written {
+                self.outbox.notice(refused(key, policy, uid, words));
+            }
+            note(written);
+        }
+        if let Some(selector) = &writes.restore {
+            match restored(selector, writes.uid.as_ref()) {
+                Some(patch) => {
+                    let patch = Patch::Merge(patch);
+                    let params = PatchParams::default();
+                    let request = services.patch(&key.name, &params, &patch);
+                    note(self.outcome(WHAT, key, request).await);
+                }
+                None => {
+                    warn!(service = %key, annotation = SELECTOR_ANNOTATION, "is no selector; the Service stays without one");
+                }
+            }
+        }
+        if let Some(uid) = &writes.uid {
+            for wanted in &writes.slices {
+                let patch = Patch::Apply(slice(key, wanted, uid));
+                let request = slices.patch(&wanted.name, &apply, &patch);
+                note(self.outcome(WHAT, key, request).await);
+            }
+        }
+        let plain = DeleteParams::default();
+        for name in &writes.remove {
+            note(self.outcome(WHAT, key, slices.delete(name, &plain)).await);
+        }
+        if writes.remove_endpoints {
+            let endpoints: Api<Endpoints> = Api::namespaced(self.client.clone(), &key.namespace);
+            let request = endpoints.delete(&key.name, &plain);
+            note(self.outcome(WHAT, key, request).await);
+        }
+        if writes.unmake {
+            let params = DeleteParams::default().preconditions(Preconditions {
+                uid: writes.uid.as_deref().map(str::to_owned),
+                resource_version: None,
+            });
+            let request = services.delete(&key.name, &params);
+            note(self.outcome(WHAT, key, request).await);
+        }
+        if failed {
+            Written::Failed
+        } else {
+            Written::Done
+        }
+    }
+}
+
+fn refused(key: &Key, policy: &Text, uid: &Text, words: &str) -> Notice {
+    Notice {
+        about: About::Policy {
+            key: Key::new(key.namespace.clone(), policy.clone()),
+            uid: uid.to_string(),
+        },
+        warning: true,
+        reason: "FrontendRefused",
+        message: format!(
+            "the API server refuses Service {}: {words}: correct spec.frontend.service",
+            key.name
+        ),
+    }
+}
+
+fn service(key: &Key, wanted: &FrontService, policy: &Text, uid: &Text) -> Value {
+    let frontend = &wanted.frontend;
+    let ports = wanted.ports.iter();
+    let ports: Vec<Value> = ports
+        .map(|(name, port, target)| {
+            json!({"name": &**name, "port": port, "targetPort": target, "protocol": "TCP"})
+        })
+        .collect();
+    let families: Vec<&str> = wanted.families.iter().map(|f| family(*f)).collect();
+    let policy_of_families = if families.len() > 1 {
+        "PreferDualStack"
+    } else {
+        "SingleStack"
+    };
+    let mut spec = json!({
+        "type": &*frontend.kind, "ports": ports,
+        "ipFamilies": families, "ipFamilyPolicy": policy_of_families,
+    });
+    if &*frontend.kind != "ClusterIP" {
+        spec["externalTrafficPolicy"] = json!(if frontend.local { "Local" } else { "Cluster" });
+    }
+    if let Some(class) = &frontend.load_balancer_class {
+        spec["loadBalancerClass"] = json!(&**class);
+    }
+    if !frontend.source_ranges.is_empty() {
+        let ranges: Vec<&str> = frontend.source_ranges.iter().map(|r| &**r).collect();
+        spec["loadBalancerSourceRanges"] = json!(ranges);
+    }
+    let annotations = frontend.annotations.iter();
+    let annotations: serde_json::Map<String, Value> = annotations
+        .map(|(key, value)| (key.to_string(), json!(&**value)))
+        .collect();
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": &*key.name, "namespace": &*key.namespace,
+            "labels": {POLICY_LABEL: &**policy, MANAGED_BY: MANAGER},
+            "annotations": annotations,
+            "ownerReferences": [{
+                "apiVersion": "baton.dev/v1alpha1", "kind": "LoadBalancerPolicy", "name": &**policy,
+                "uid": &**uid, "controller": true, "blockOwnerDeletion": false,
+            }],
+        },
+        "spec": spec,
+    })
+}
+
+/// The selector that it had, and no mark of a policy. The uid makes sure that another Service that
+/// has the name by now stays as it is.
+fn restored(selector: &str, uid: Option<&Text>) -> Option<Value> {
+    let selector: Value = serde_json::from_str(selector).ok()?;
+    let texts = |all: &serde_json::Map<String, Value>| {
+        !all.is_empty() && all.values().all(Value::is_string)
+    };
+    let mut metadata = json!({
+        "labels": {POLICY_LABEL: null}, "annotations": {SELECTOR_ANNOTATION: null},
+    });
+    if let Some(uid) = uid {
+        metadata["uid"] = json!(&**uid);
+    }
+    let usable = selector.as_object().is_some_and(texts);
+    usable.then(|| json!({"metadata": metadata, "spec": {"selector": selector}}))
+}
+
+fn family(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+fn slice(key: &Key, wanted: &FrontSlice, uid: &Text) -> Value {
+    let ports = wanted.ports.iter();
+    let ports: Vec<Value> = ports
+        .map(|port| json!({"name": &*port.name, "port": port.port, "protocol": "TCP"}))
+        .collect();
+    let endpoints: Vec<Value> = wanted.endpoints.iter().map(endpoint).collect();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": &*wanted.name, "namespace": &*key.namespace,
+            "labels": {SERVICE_LABEL: &*key.name, SLICE_MANAGED_BY: MANAGER},
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Service", "name": &*key.name, "uid": &**uid,
+                "controller": true, "blockOwnerDeletion": false,
+            }],
+        },
+        "addressType": family(wanted.family), "ports": ports, "endpoints": endpoints,
+    })
+}
+
+fn endpoint(endpoint: &FrontEndpoint) -> Value {
+    let is = endpoint.conditions;
+    let mut out = json!({
+        "addresses": [endpoint.address.to_string()],
+        "conditions": {"ready": is.ready, "serving": is.serving, "terminating": is.terminating},
+    });
+    if let Some(pod) = &endpoint.pod {
+        out["targetRef"] = json!({"kind": "Pod", "namespace": &*pod.namespace, "name": &*pod.name});
+    }
+    if let Some(node) = &endpoint.node {
+        out["nodeName"] = json!(&**node);
+    }
+    out
+}
