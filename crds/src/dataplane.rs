@@ -46,11 +46,6 @@ pub const STATUS_INSTANCES_MAX: usize = 64;
         ".controlPort",
         "is one of the legs' ports: expected a port outside of spec.ports",
     ),
-    forbidden(
-        "self.frontendPorts.last < self.ports.first || self.frontendPorts.first > self.ports.last",
-        ".frontendPorts",
-        "are among the legs' ports: expected a range outside of spec.ports",
-    ),
 ])))]
 pub struct BatonDataplaneSpec {
     /// The namespace of the dataplane pods.
@@ -67,8 +62,8 @@ pub struct BatonDataplaneSpec {
     #[serde(default)]
     pub ports: LegPorts,
     /// Ports of the dataplanes' own addresses that are behind the Services of policies with
-    /// `spec.frontend`, one for each of their listeners. The operator gives them out; no listener
-    /// may have one of them by number.
+    /// `spec.frontend`, one for each of their listeners. The operator gives them out, but for those
+    /// among `ports` and `reservedPorts`; no listener may have one of them by number.
     #[serde(default)]
     pub frontend_ports: FrontendPorts,
     /// Ports (`9910`, `10248-10259`) where the dataplanes listen themselves besides `controlPort`,

@@ -136,8 +136,8 @@ fn columns_show_fields_that_there_are() {
         let first: &[&str] = match kind.as_str() {
             "LoadBalancerPolicy" => &[
                 "Service",
-                "Algorithm",
                 "Backends",
+                "Address",
                 "Flows",
                 "Movable",
                 "Migrations",
