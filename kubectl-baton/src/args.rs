@@ -5,12 +5,12 @@
 use baton_api::ControlAddress;
 use baton_cli::{
     FlowId,
-    args::{Again, Output},
+    args::{Again, Output, patience},
     flow,
 };
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// Where a dataplane of the chart listens for commands of people, within its Pod.
 const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
@@ -80,13 +80,66 @@ pub struct Explain {
 #[command(after_help = "\
 Exit codes: 0 done (status: it works; drain --wait: the Pod is empty)
             1 not done (status: it does not work; explain: no such flow; drain: refused, or not empty in time;
-              migrate: refused, or no such flow)
+              migrate: refused, or no such flow; attach, detach: refused, or not done in time)
             2 could not be asked (wrong usage, no cluster, no permission, no dataplane answers)")]
 pub struct CommandLine {
     #[command(flatten)]
     pub options: Options,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// A Service that Baton comes behind.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Attach {
+    /// The Service: NAME or svc/NAME
+    #[arg(value_name = "SERVICE")]
+    pub service: String,
+    /// What its pods speak; without it, what the Service's ports say
+    #[arg(long, value_enum)]
+    pub protocol: Option<Protocol>,
+    /// The name of the policy; without it, the Service's
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+    /// Change nothing, show what would be changed; with -o yaml, as manifests
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long each step may take
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience)]
+    pub timeout: Duration,
+}
+
+/// What pods speak, as `spec.protocol` of a policy has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// HTTP/1.0 and HTTP/1.1
+    #[value(name = "HTTP1")]
+    Http1,
+    /// Redis
+    #[value(name = "RESP")]
+    Resp,
+    /// Memcached, its text protocol
+    #[value(name = "Memcached")]
+    Memcached,
+    /// One request, then one response
+    #[value(name = "RequestResponse")]
+    RequestResponse,
+    /// Anything: connections stay where they begin
+    #[value(name = "None")]
+    None,
+}
+
+impl Protocol {
+    /// As a policy has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Http1 => "HTTP1",
+            Self::Resp => "RESP",
+            Self::Memcached => "Memcached",
+            Self::RequestResponse => "RequestResponse",
+            Self::None => "None",
+        }
+    }
 }
 
 /// Commands have no options beside those of all.
@@ -104,6 +157,17 @@ pub enum Command {
     Top(Top),
     /// Say why a connection is on its Pod, and why it can or cannot move
     Explain(Explain),
+    /// Put Baton behind a Service that clients have, under its name, while they use it
+    Attach(Attach),
+    /// Take Baton from behind a Service again
+    Detach {
+        /// The Service: NAME or svc/NAME
+        #[arg(value_name = "SERVICE")]
+        service: String,
+        /// How long each step may take
+        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience)]
+        timeout: Duration,
+    },
     /// Write an archive with what a helper needs: objects, figures, logs; no Secrets, no
     /// annotations, no environment
     Sysdump {
@@ -141,7 +205,6 @@ pub fn completion(shell: Shell) -> Vec<u8> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use clap::ValueEnum as _;
 
     /// What a user who types `line` gets.
     pub fn parsed(line: &str) -> clap::error::Result<CommandLine> {

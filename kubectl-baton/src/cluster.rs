@@ -114,6 +114,17 @@ pub struct ExecOutput {
     pub code: i32,
 }
 
+/// A change of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Edit {
+    /// It is made.
+    Create(Value),
+    /// A merge patch of it (RFC 7396).
+    Merge(Value),
+    /// It goes; one that is not there is no failure.
+    Delete,
+}
+
 /// A cluster.
 pub trait Cluster {
     /// The namespace of the kubeconfig's context.
@@ -130,6 +141,15 @@ pub trait Cluster {
         namespace: Option<&str>,
         labels: Option<&str>,
     ) -> Result<Listed, Failure>;
+
+    /// Changes an object.
+    async fn write(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        edit: Edit,
+    ) -> Result<(), Failure>;
 
     /// Runs a command in a container, and writes its standard output to `out` as it comes. It takes
     /// `limit` by itself at most; once `stop` says so it is told on its standard input to end in

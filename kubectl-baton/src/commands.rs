@@ -3,6 +3,7 @@
 use crate::{
     args::{self, Command, Explain, Options, Top},
     ask::{self, Dataplanes},
+    attach::Attaching,
     cluster::{Cluster, Kind},
     explain,
     live::Live,
@@ -69,6 +70,10 @@ impl<C: Cluster> Asking<'_, C> {
             Command::Ask(command) => self.dataplanes().run(command).await,
             Command::Top(wanted) => self.top(wanted).await,
             Command::Explain(wanted) => self.explain(wanted).await,
+            Command::Attach(wanted) => self.attaching()?.attach(wanted).await,
+            Command::Detach { service, timeout } => {
+                self.attaching()?.detach(service, *timeout).await
+            }
             Command::Sysdump { file } => self.sysdump(file.clone()).await,
             Command::Version { .. } | Command::Completion { .. } => self.version().await,
         }
@@ -85,6 +90,15 @@ impl<C: Cluster> Asking<'_, C> {
                 .as_deref()
                 .unwrap_or_else(|| self.cluster.namespace()),
         )
+    }
+
+    fn attaching(&self) -> anyhow::Result<Attaching<'_, C>> {
+        let namespace = self.namespace();
+        Ok(Attaching {
+            cluster: self.cluster,
+            show: &self.show,
+            namespace: namespace.context("a Service is of one namespace: name it with -n")?,
+        })
     }
 
     /// The cluster's dataplanes, and what the user said of how to ask them.
@@ -239,4 +253,4 @@ mod capture_tests;
 mod flow_tests;
 #[cfg(test)]
 #[path = "commands_tests.rs"]
-mod tests;
+pub mod tests;

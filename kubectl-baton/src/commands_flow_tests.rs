@@ -279,7 +279,11 @@ async fn explain_says_to_which_pods_it_goes_by_translation() {
                 }
             }
         });
-        let spec = &mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["spec"];
+        let spec = &mut fake
+            .objects
+            .get_mut()
+            .get_mut(&Kind::Policies)
+            .expect("policies")[0]["spec"];
         spec["migration"]["method"] = method.into();
         typed_in(&fake, "explain 192.0.2.7:40112").await.words()
     }

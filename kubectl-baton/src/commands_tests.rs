@@ -209,16 +209,21 @@ async fn a_dataplane_that_is_silent_is_named_and_all_silent_is_an_error() {
         "{error}"
     );
     fake.objects
+        .get_mut()
         .get_mut(&Kind::Classes)
         .expect("classes")
         .clear();
-    fake.objects.get_mut(&Kind::Pods).expect("Pods").clear();
+    fake.objects
+        .get_mut()
+        .get_mut(&Kind::Pods)
+        .expect("Pods")
+        .clear();
     let error = typed_in(&fake, "top --count 1")
         .await
         .code
         .expect_err("there is none");
     assert!(error.contains("there is no dataplane"), "{error}");
-    fake.objects.remove(&Kind::Classes);
+    fake.objects.get_mut().remove(&Kind::Classes);
     let error = typed_in(&fake, "drain a")
         .await
         .code
@@ -285,7 +290,13 @@ async fn explain_says_why_a_flow_stays() {
     );
     async fn why(change: impl Fn(&mut Value)) -> String {
         let mut fake = Fake::new();
-        change(&mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["spec"]);
+        change(
+            &mut fake
+                .objects
+                .get_mut()
+                .get_mut(&Kind::Policies)
+                .expect("policies")[0]["spec"],
+        );
         typed_in(&fake, "explain 192.0.2.7:40112").await.words()
     }
     for (field, value, words) in [

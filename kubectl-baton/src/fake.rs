@@ -2,7 +2,7 @@
 //! goldens that results are compared with (`BATON_GENERATE=1` writes them anew).
 
 use crate::{
-    cluster::{Cluster, ExecOutput, Kind, Listed, PodName},
+    cluster::{Cluster, Edit, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
     samples::sample,
 };
@@ -22,13 +22,17 @@ type Answers = Box<dyn Fn(&PodName, &[&str]) -> Said>;
 /// The cluster.
 pub struct Fake {
     /// By kind; what is not there may not be listed.
-    pub objects: BTreeMap<Kind, Vec<Value>>,
+    pub objects: RefCell<BTreeMap<Kind, Vec<Value>>>,
     /// Kinds that may not be listed.
     pub forbidden: Vec<Kind>,
     /// What dataplanes say.
     pub answers: Answers,
     /// Every request, as `POD PATH` without `/v1/`, and what is posted behind it.
     pub ran: RefCell<Vec<String>>,
+    /// Every change of an object, as `VERB KIND/NAME`.
+    pub written: RefCell<Vec<String>>,
+    /// What the cluster makes of a change, before it is seen.
+    pub reacts: Box<dyn Fn(&mut BTreeMap<Kind, Vec<Value>>)>,
     /// What each log says.
     pub log: String,
 }
@@ -90,10 +94,12 @@ impl Fake {
             objects.insert(kind, Vec::new());
         }
         Self {
-            objects,
+            objects: RefCell::new(objects),
             forbidden: Vec::new(),
             answers: Box::new(|pod, words| answer(which(pod), words)),
             ran: RefCell::default(),
+            written: RefCell::default(),
+            reacts: Box::new(|_| ()),
             log: "started\n".to_owned(),
         }
     }
@@ -117,8 +123,8 @@ impl Fake {
 
     /// With nothing but the definitions.
     pub fn empty() -> Self {
-        let mut this = Self::new();
-        this.objects.values_mut().for_each(Vec::clear);
+        let this = Self::new();
+        this.objects.borrow_mut().values_mut().for_each(Vec::clear);
         this
     }
 }
@@ -224,7 +230,8 @@ impl Cluster for Fake {
         if self.forbidden.contains(&kind) {
             return Err(Failure::Forbidden(deed));
         }
-        let Some(items) = self.objects.get(&kind) else {
+        let objects = self.objects.borrow();
+        let Some(items) = objects.get(&kind) else {
             return Err(Failure::Missing(deed));
         };
         let wanted = |item: &&Value| {
@@ -235,6 +242,40 @@ impl Cluster for Fake {
             items: items.iter().filter(wanted).cloned().collect(),
             truncated: false,
         })
+    }
+
+    async fn write(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        edit: Edit,
+    ) -> Result<(), Failure> {
+        let mut objects = self.objects.borrow_mut();
+        let items = objects.entry(kind).or_default();
+        let is = |item: &Value| {
+            item["metadata"]["namespace"] == namespace && item["metadata"]["name"] == name
+        };
+        let verb = match edit {
+            Edit::Create(object) => {
+                assert!(is(&object) && !items.iter().any(is), "{object}");
+                items.push(object);
+                "create"
+            }
+            Edit::Merge(patch) => {
+                let item = items.iter_mut().find(|item| is(item)).expect("it is there");
+                json_patch::merge(item, &patch);
+                "patch"
+            }
+            Edit::Delete => {
+                items.retain(|item| !is(item));
+                "delete"
+            }
+        };
+        let line = format!("{verb} {}/{name}", kind.names().3);
+        self.written.borrow_mut().push(line);
+        (self.reacts)(&mut objects);
+        Ok(())
     }
 
     async fn exec_into(

@@ -5,7 +5,7 @@
 
 use crate::{
     args::Options,
-    cluster::{Cluster, ExecOutput, Kind, Listed, PodName},
+    cluster::{Cluster, Edit, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
 };
 use baton_api::ControlAddress;
@@ -13,7 +13,10 @@ use baton_cli::{Bounded, Stop};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
 use kube::{
     Api, Client, Config,
-    api::{ApiResource, AttachParams, AttachedProcess, DynamicObject, ListParams, LogParams},
+    api::{
+        ApiResource, AttachParams, AttachedProcess, DeleteParams, DynamicObject, ListParams,
+        LogParams, Patch, PatchParams, PostParams,
+    },
     config::{KubeConfigOptions, Kubeconfig},
 };
 use std::{future::Future, io::Write, time::Duration};
@@ -42,6 +45,25 @@ const PIPE_BYTES: usize = 64 << 10;
 const LOG_LINES: i64 = 5_000;
 /// The same, for long lines.
 const LOG_MAX_BYTES: i64 = 4 << 20;
+
+/// Who changes objects, as the API server remembers it.
+const MANAGER: &str = "kubectl-baton";
+
+fn resource(kind: Kind) -> ApiResource {
+    let (group, version, name, plural) = kind.names();
+    let api_version = if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    };
+    ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version,
+        kind: name.to_owned(),
+        plural: plural.to_owned(),
+    }
+}
 
 /// A cluster behind its API server.
 pub struct Live {
@@ -124,19 +146,7 @@ impl Cluster for Live {
         namespace: Option<&str>,
         labels: Option<&str>,
     ) -> Result<Listed, Failure> {
-        let (group, version, name, plural) = kind.names();
-        let api_version = if group.is_empty() {
-            version.to_owned()
-        } else {
-            format!("{group}/{version}")
-        };
-        let resource = ApiResource {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            api_version: api_version.clone(),
-            kind: name.to_owned(),
-            plural: plural.to_owned(),
-        };
+        let resource = resource(kind);
         let api: Api<DynamicObject> = match namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
             None => Api::all_with(self.client.clone(), &resource),
@@ -155,8 +165,8 @@ impl Cluster for Live {
                     why: error.to_string(),
                 })?;
                 // Items of a list do not say what they are.
-                value["apiVersion"] = api_version.as_str().into();
-                value["kind"] = name.into();
+                value["apiVersion"] = resource.api_version.as_str().into();
+                value["kind"] = resource.kind.as_str().into();
                 listed.items.push(value);
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -168,6 +178,51 @@ impl Cluster for Live {
                 None => return Ok(listed),
             }
         }
+    }
+
+    async fn write(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        edit: Edit,
+    ) -> Result<(), Failure> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &resource(kind));
+        let deed = |verb| Deed::new(verb, kind.resource(), Some(namespace));
+        match edit {
+            Edit::Create(object) => {
+                let deed = deed("create");
+                let object = serde_json::from_value(object).map_err(|error| Failure::Other {
+                    what: format!("{deed} is not possible"),
+                    why: error.to_string(),
+                })?;
+                let params = PostParams {
+                    field_manager: Some(MANAGER.to_owned()),
+                    ..PostParams::default()
+                };
+                self.ask(&deed, ASK_LIMIT, api.create(&params, &object))
+                    .await?;
+            }
+            Edit::Merge(patch) => {
+                let params = PatchParams {
+                    field_manager: Some(MANAGER.to_owned()),
+                    ..PatchParams::default()
+                };
+                let patch = Patch::Merge(patch);
+                let request = api.patch(name, &params, &patch);
+                self.ask(&deed("patch"), ASK_LIMIT, request).await?;
+            }
+            Edit::Delete => {
+                let params = DeleteParams::default();
+                let request = api.delete(name, &params);
+                match self.ask(&deed("delete"), ASK_LIMIT, request).await {
+                    Ok(_) | Err(Failure::Missing(_)) => {}
+                    Err(failure) => return Err(failure),
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn exec_into(

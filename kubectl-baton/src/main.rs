@@ -1,11 +1,13 @@
 //! `kubectl baton`: asks Baton in a cluster through the API server, with the rights of who runs it.
 //!
 //! Commands read through the trait `Cluster`, judge and render with pure functions; this program
-//! changes nothing but by `drain` and `migrate`, which are the dataplanes'.
+//! changes nothing but by `attach` and `detach`, and by `drain` and `migrate`, which are the
+//! dataplanes'.
 #![forbid(unsafe_code)]
 
 mod args;
 mod ask;
+mod attach;
 mod cluster;
 mod commands;
 mod complete;

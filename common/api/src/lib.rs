@@ -12,6 +12,7 @@ mod duration;
 mod events;
 mod failure;
 mod local;
+mod marks;
 mod node_keys;
 mod replies;
 mod snapshot;
@@ -28,6 +29,7 @@ pub use events::{
 };
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline, OnStall};
 pub use local::{Asked, Foreign};
+pub use marks::{MANAGER, POLICY_LABEL, SELECTOR_ANNOTATION};
 pub use node_keys::{
     EpochKeys, LIMIT_NODE_BYTES, LIMIT_NODE_KEYS, NodeKey, NodeKeys, NodeKeysError, is_node_name,
     node_key, transfer_key,

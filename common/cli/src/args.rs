@@ -278,7 +278,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     within(text, INTERVAL)
 }
 
-fn patience(text: &str) -> Result<Duration, String> {
+/// How long something is waited for.
+///
+/// # Errors
+/// What was expected.
+pub fn patience(text: &str) -> Result<Duration, String> {
     within(text, PATIENCE)
 }
 

@@ -1,9 +1,9 @@
 //! What the definitions accept, a dataplane accepts: the same words, defaults and bounds as in its
 //! snapshot.
 
-use crate::common::merge::merge;
 use baton_api::{Micros, Policy, Snapshot};
 use baton_crds::{Checker, LoadBalancerPolicySpec};
+use json_patch::merge;
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::{Value, json};
 use std::{path::Path, sync::LazyLock};

@@ -2,9 +2,6 @@
 //! field, rules also with the same message. The cases are those of the offline check,
 //! `crds/tests/cases`.
 
-#[path = "../../../crds/tests/it/common/merge.rs"]
-mod merge;
-
 use anyhow::{Context, Result};
 use baton_operator_tests::{
     apply::{Applied, apply, path, send},
@@ -66,7 +63,7 @@ async fn check(client: &Client, file: &str, wrong: &mut Vec<String>) -> Result<u
         let text = |key: &str| case[key].as_str().unwrap_or_default();
         for patch in list(&case["accepted"]) {
             let mut object = smallest.clone();
-            merge::merge(&mut object, &patch);
+            json_patch::merge(&mut object, &patch);
             let answer = create(client, &object).await?;
             if let Err(status) = &answer.outcome {
                 wrong.push(format!(
@@ -83,7 +80,7 @@ async fn check(client: &Client, file: &str, wrong: &mut Vec<String>) -> Result<u
         for patch in list(&case["refused"]) {
             refused += 1;
             let mut object = smallest.clone();
-            merge::merge(&mut object, &patch);
+            json_patch::merge(&mut object, &patch);
             match create(client, &object).await?.outcome {
                 Ok(_) => wrong.push(format!(
                     "{patch}: accepted, expected {}: {}",

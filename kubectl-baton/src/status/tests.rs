@@ -39,7 +39,7 @@ async fn a_cluster_where_all_is_well_and_one_pod_cannot_adopt() {
 #[tokio::test]
 async fn a_bad_night() {
     let mut fake = Fake::new();
-    for pod in fake.objects.get_mut(&Kind::Pods).expect("Pods") {
+    for pod in fake.objects.get_mut().get_mut(&Kind::Pods).expect("Pods") {
         let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
         let status = &mut pod["status"];
         if name.starts_with("baton-operator") || name.ends_with("kl5wz") {
@@ -80,8 +80,8 @@ async fn a_bad_night() {
 #[tokio::test]
 async fn what_is_not_installed_is_told_with_what_to_do() {
     let mut bare = Fake::empty();
-    bare.objects.remove(&Kind::Policies);
-    bare.objects.remove(&Kind::Classes);
+    bare.objects.get_mut().remove(&Kind::Policies);
+    bare.objects.get_mut().remove(&Kind::Classes);
     let text = problems(&bare).await;
     assert!(
         text.starts_with("Baton is not installed") && text.contains("charts/baton/crds"),
@@ -99,7 +99,7 @@ async fn what_is_not_installed_is_told_with_what_to_do() {
 async fn each_part_that_is_missing_is_a_problem_of_its_own() {
     let without = |component: &str| {
         let mut fake = Fake::new();
-        let pods = fake.objects.get_mut(&Kind::Pods).expect("Pods");
+        let pods = fake.objects.get_mut().get_mut(&Kind::Pods).expect("Pods");
         pods.retain(|pod| pod["metadata"]["labels"]["app.kubernetes.io/component"] != component);
         fake
     };
@@ -126,6 +126,7 @@ async fn each_part_that_is_missing_is_a_problem_of_its_own() {
     );
     let mut one = Fake::new();
     one.objects
+        .get_mut()
         .get_mut(&Kind::Pods)
         .expect("Pods")
         .retain(|pod| pod["metadata"]["name"] != "baton-host-shim-v7q9d");
@@ -139,6 +140,7 @@ async fn each_part_that_is_missing_is_a_problem_of_its_own() {
     let mut classless = Fake::new();
     classless
         .objects
+        .get_mut()
         .get_mut(&Kind::Classes)
         .expect("classes")
         .clear();
@@ -152,7 +154,11 @@ async fn each_part_that_is_missing_is_a_problem_of_its_own() {
 
 fn with_condition(kind: &str, status: ConditionStatus) -> Fake {
     let mut fake = Fake::new();
-    let policy = &mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0];
+    let policy = &mut fake
+        .objects
+        .get_mut()
+        .get_mut(&Kind::Policies)
+        .expect("policies")[0];
     let conditions = policy["status"]["conditions"]
         .as_array_mut()
         .expect("conditions");
@@ -193,7 +199,11 @@ async fn a_policys_conditions_decide_over_its_word() {
     }
     // Worth a look, and the policy is as it should be.
     let mut fake = with_condition("Adoptable", ConditionStatus::True);
-    let policy = &mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0];
+    let policy = &mut fake
+        .objects
+        .get_mut()
+        .get_mut(&Kind::Policies)
+        .expect("policies")[0];
     let conditions = policy["status"]["conditions"].as_array_mut();
     for condition in conditions.expect("conditions") {
         if condition["type"] == "Adoptable" {
@@ -208,15 +218,20 @@ async fn a_policys_conditions_decide_over_its_word() {
         "{notes}"
     );
     let mut fake = Fake::new();
-    fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["status"] = json!({});
+    fake.objects
+        .get_mut()
+        .get_mut(&Kind::Policies)
+        .expect("policies")[0]["status"] = json!({});
     assert!(
         problems(&fake)
             .await
             .starts_with("policy shop/web: the operator has said nothing about it")
     );
     let mut fake = Fake::new();
-    fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["metadata"]["generation"] =
-        json!(2);
+    fake.objects
+        .get_mut()
+        .get_mut(&Kind::Policies)
+        .expect("policies")[0]["metadata"]["generation"] = json!(2);
     let notes = seen(&fake, None).await.notes.join("\n");
     assert!(
         notes.contains("shop/web: the operator has not seen its newest version"),

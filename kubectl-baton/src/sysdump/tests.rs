@@ -66,7 +66,7 @@ async fn no_secret_is_in_a_dump() {
     let mut fake = Fake::new();
     let key = "-----BEGIN EC PRIVATE KEY-----\nhunter2\n-----END EC PRIVATE KEY-----";
     fake.log = format!("before\n{key}\nafter\n");
-    for items in fake.objects.values_mut() {
+    for items in fake.objects.get_mut().values_mut() {
         for item in items.iter_mut() {
             item["metadata"]["annotations"]["example.org/token"] = SECRET.into();
             item["metadata"]["managedFields"] = json!([{"manager": SECRET}]);
@@ -75,7 +75,7 @@ async fn no_secret_is_in_a_dump() {
             item["stringData"] = json!({"password": SECRET});
         }
     }
-    for pod in fake.objects.get_mut(&Kind::Pods).expect("Pods") {
+    for pod in fake.objects.get_mut().get_mut(&Kind::Pods).expect("Pods") {
         let ours = is_ours(pod);
         let container = &mut pod["spec"]["containers"][0];
         container["env"] = json!([{"name": "PASSWORD", "value": SECRET}]);

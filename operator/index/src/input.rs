@@ -256,7 +256,7 @@ pub struct Service {
     pub external_name: bool,
     /// It has a selector, so the cluster writes its slices.
     pub selects: bool,
-    /// Of one with the label [`crate::POLICY_LABEL`].
+    /// Of one with the label [`baton_api::POLICY_LABEL`].
     pub front: Option<Arc<Front>>,
 }
 

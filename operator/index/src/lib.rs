@@ -97,13 +97,6 @@ pub const LIMIT_LISTENERS_REMEMBERED: usize = 64;
 /// finds no place there is refused. An eighth lets a rolling update with the default surge (a
 /// quarter) replace half of all Pods at one time.
 pub const LINGERING_SHARE: usize = 8;
-/// Label of a Service in front of dataplanes: the policy that it leads to.
-pub const POLICY_LABEL: &str = "baton.dev/policy";
-/// Annotation of such a Service that clients had before: the selector that it had, as JSON.
-pub const SELECTOR_ANNOTATION: &str = "baton.dev/selector";
-/// Who wrote a slice, as `endpointslice.kubernetes.io/managed-by` and, of a Service,
-/// `app.kubernetes.io/managed-by` say it.
-pub const MANAGER: &str = "baton-operator";
 /// Endpoints of one slice of ours, as the cluster's own have at most unless told otherwise.
 pub const LIMIT_SLICE_ENDPOINTS: usize = 100;
 /// What ReplicaSets look at when they scale in (Kubernetes 1.22): Pods with a lower number go

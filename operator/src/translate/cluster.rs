@@ -3,10 +3,11 @@
 
 use super::Translator;
 use crate::objects::{COST_MANAGER, Condition, Namespace, Node, Pod};
+use baton_api::{MANAGER, POLICY_LABEL, SELECTOR_ANNOTATION};
 use baton_index::{
-    Change, Conditions, DELETION_COST_ANNOTATION, Family, Front, Frontend, MANAGER,
-    Namespace as IndexNamespace, Node as IndexNode, POLICY_LABEL, Pod as IndexPod,
-    SELECTOR_ANNOTATION, Service as IndexService, ServicePort, Slice, SliceEndpoint, SliceWriter,
+    Change, Conditions, DELETION_COST_ANNOTATION, Family, Front, Frontend,
+    Namespace as IndexNamespace, Node as IndexNode, Pod as IndexPod, Service as IndexService,
+    ServicePort, Slice, SliceEndpoint, SliceWriter,
 };
 use k8s_openapi::{
     api::{

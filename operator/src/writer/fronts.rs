@@ -8,10 +8,8 @@ use crate::{
     notice::{About, Notice},
     translate::cluster::{MANAGED_BY, SERVICE_LABEL, SLICE_MANAGED_BY},
 };
-use baton_index::{
-    Family, FrontEndpoint, FrontService, FrontSlice, FrontWrites, Key, MANAGER, POLICY_LABEL,
-    SELECTOR_ANNOTATION, Text,
-};
+use baton_api::{MANAGER, POLICY_LABEL, SELECTOR_ANNOTATION};
+use baton_index::{Family, FrontEndpoint, FrontService, FrontSlice, FrontWrites, Key, Text};
 use k8s_openapi::api::{
     core::v1::{Endpoints, Service},
     discovery::v1::EndpointSlice,

@@ -1,7 +1,5 @@
 //! The cases of `tests/cases`, which its README describes.
 
-pub mod merge;
-
 use serde::Deserialize;
 use serde_json::Value;
 use std::{fs, path::Path};
@@ -44,7 +42,7 @@ pub fn read(name: &str) -> Cases {
 impl Cases {
     pub fn object(&self, patch: &Value) -> Value {
         let mut object = self.smallest.clone();
-        merge::merge(&mut object, patch);
+        json_patch::merge(&mut object, patch);
         object
     }
 }

@@ -1,0 +1,299 @@
+//! `attach` and `detach`: Baton comes behind a Service that clients have, or goes, while they use
+//! it.
+//!
+//! Owns the waits between the steps and the words about them. Each step leaves a state that serves
+//! clients; whoever stops in between goes on by the same command.
+
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use plan::Scene;
+
+use crate::{
+    args::Attach,
+    ask::optional,
+    cluster::{Cluster, Edit, Kind},
+};
+use anyhow::bail;
+use baton_api::MANAGER;
+use baton_cli::Show;
+use baton_crds::{ConditionStatus, LeadsTo, LoadBalancerPolicy, LoadBalancerPolicyStatus};
+use plan::{Attachment, Detachment};
+use serde_json::{Value, json};
+use std::{process::ExitCode, time::Duration};
+use tokio::time::{Instant, sleep};
+
+/// Between two looks. Of one object or one Service's slices.
+const LOOK: Duration = Duration::from_millis(200);
+/// Who writes a slice.
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+
+/// A cluster, and where its answers go.
+pub struct Attaching<'a, C> {
+    pub cluster: &'a C,
+    pub show: &'a Show,
+    pub namespace: &'a str,
+}
+
+impl<C: Cluster> Attaching<'_, C> {
+    async fn scene(&self) -> anyhow::Result<Scene> {
+        let mut unseen = Vec::new();
+        let namespace = Some(self.namespace);
+        let scene = Scene {
+            namespace: self.namespace.to_owned(),
+            services: optional(self.cluster, Kind::Services, namespace, &mut unseen).await?,
+            policies: optional(self.cluster, Kind::Policies, namespace, &mut unseen).await?,
+        };
+        if !unseen.is_empty() {
+            bail!("{}", unseen.join("; "));
+        }
+        Ok(scene)
+    }
+
+    /// Puts Baton behind a Service.
+    ///
+    /// # Errors
+    /// The cluster could not be asked.
+    pub async fn attach(&self, wanted: &Attach) -> anyhow::Result<ExitCode> {
+        let plan = match plan::attach(&self.scene().await?, wanted) {
+            Ok(plan) => plan,
+            Err(why) => return Ok(self.refuse(&why)),
+        };
+        self.show.notes(&plan.notes);
+        if wanted.dry_run {
+            let objects = [&plan.pods.0, &plan.policy.0, &plan.manifest];
+            self.show.print(&objects, |_, _| changes(&plan))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let began = Instant::now();
+        for (kind, (object, there)) in
+            [(Kind::Services, &plan.pods), (Kind::Policies, &plan.policy)]
+        {
+            if !there {
+                let create = Edit::Create(object.clone());
+                self.write(kind, name(object), create).await?;
+                self.show
+                    .note(&format!("made {}", said(kind, name(object))));
+            }
+        }
+        let policy = name(&plan.policy.0);
+        let until = began + wanted.timeout;
+        let stopped = self.until(until, || self.programmed(policy)).await?;
+        if let Some(why) = stopped {
+            return Ok(self.refuse(&format!(
+                "no dataplane serves policy {policy} yet: {why}; clients of Service {} notice nothing so far; the same command \
+                 goes on, `kubectl baton detach svc/{}` undoes it",
+                plan.service, plan.service
+            )));
+        }
+        let merge = Edit::Merge(plan.patch.clone());
+        self.write(Kind::Services, &plan.service, merge).await?;
+        self.show.note(&format!(
+            "Service {} has no selector any more",
+            plan.service
+        ));
+        let stopped = self
+            .until(until, || self.leads(policy, &plan.service))
+            .await?;
+        if let Some(why) = stopped {
+            return Ok(self.refuse(&format!(
+                "Service {} is policy {policy}'s, but does not lead to dataplanes yet: {why}",
+                plan.service
+            )));
+        }
+        let status = self.status(policy).await?.unwrap_or_default();
+        let seconds = began.elapsed().as_secs_f64();
+        let done = json!({
+            "service": plan.service, "policy": policy, "addresses": status.addresses, "seconds": seconds,
+        });
+        self.show.print(&done, |_, _| {
+            format!(
+                "Service {} leads through Baton after {seconds:.1} s: {}\n",
+                plan.service,
+                status.addresses.join(", ")
+            )
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Takes Baton from behind a Service.
+    ///
+    /// # Errors
+    /// The cluster could not be asked.
+    pub async fn detach(&self, service: &str, timeout: Duration) -> anyhow::Result<ExitCode> {
+        let plan = match plan::detach(&self.scene().await?, service) {
+            Ok(plan) => plan,
+            Err(why) => return Ok(self.refuse(&why)),
+        };
+        let began = Instant::now();
+        if !plan.patch.is_null() {
+            let merge = Edit::Merge(plan.patch.clone());
+            self.write(Kind::Services, &plan.service, merge).await?;
+            self.show
+                .note(&format!("Service {} has its selector again", plan.service));
+            let until = began + timeout;
+            let stopped = self
+                .until(until, || self.slices_of_others(&plan.service))
+                .await?;
+            if let Some(why) = stopped {
+                return Ok(self.refuse(&format!(
+                    "Service {} still leads through Baton, too: {why}; the same command goes on",
+                    plan.service
+                )));
+            }
+        }
+        self.clear(&plan).await?;
+        let seconds = began.elapsed().as_secs_f64();
+        let done = json!({"service": plan.service, "policy": plan.policy, "seconds": seconds});
+        self.show.print(&done, |_, _| {
+            format!(
+                "Service {} leads to its pods after {seconds:.1} s; connections that Baton has go on through it until they \
+                 end\n",
+                plan.service
+            )
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn clear(&self, plan: &Detachment) -> anyhow::Result<()> {
+        for (kind, name) in [(Kind::Policies, &plan.policy), (Kind::Services, &plan.pods)] {
+            if let Some(name) = name {
+                self.write(kind, name, Edit::Delete).await?;
+                self.show.note(&format!("deleted {}", said(kind, name)));
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, kind: Kind, name: &str, edit: Edit) -> anyhow::Result<()> {
+        Ok(self.cluster.write(kind, self.namespace, name, edit).await?)
+    }
+
+    fn refuse(&self, why: &str) -> ExitCode {
+        self.show.note(why);
+        ExitCode::FAILURE
+    }
+
+    /// Looks until nothing is in the way, or the time is over; then what it was.
+    async fn until<F>(&self, until: Instant, look: impl Fn() -> F) -> anyhow::Result<Option<String>>
+    where
+        F: Future<Output = anyhow::Result<Option<String>>>,
+    {
+        loop {
+            let Some(why) = look().await? else {
+                return Ok(None);
+            };
+            if Instant::now() >= until {
+                return Ok(Some(why));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    async fn status(&self, policy: &str) -> anyhow::Result<Option<LoadBalancerPolicyStatus>> {
+        let scene = self.scene().await?;
+        let is = |p: &LoadBalancerPolicy| p.metadata.name.as_deref() == Some(policy);
+        Ok(scene.policies.into_iter().find(is).and_then(|p| p.status))
+    }
+
+    /// What keeps dataplanes from serving a policy.
+    async fn programmed(&self, policy: &str) -> anyhow::Result<Option<String>> {
+        let Some(status) = self.status(policy).await? else {
+            return Ok(Some(
+                "the operator has not answered; is it running?".to_owned(),
+            ));
+        };
+        Ok(["Accepted", "Programmed"].iter().find_map(|kind| {
+            let condition = status.conditions.iter().find(|c| c.type_ == *kind);
+            match condition {
+                Some(condition) if condition.status == ConditionStatus::True => None,
+                Some(condition) => Some(format!("{}: {}", condition.reason, condition.message)),
+                None => Some(format!("its status says nothing of {kind}")),
+            }
+        }))
+    }
+
+    /// What keeps a Service from leading to dataplanes only.
+    async fn leads(&self, policy: &str, service: &str) -> anyhow::Result<Option<String>> {
+        let status = self.status(policy).await?.unwrap_or_default();
+        let leads = status.frontend.map(|front| front.leads_to);
+        if leads != Some(LeadsTo::Dataplanes) {
+            let degraded = status.conditions.iter().find(|c| c.type_ == "Degraded");
+            let said = degraded.map(|c| c.message.clone());
+            return Ok(Some(
+                said.unwrap_or_else(|| "the operator has not answered".to_owned()),
+            ));
+        }
+        let others = self.slices(service, |by| by != MANAGER).await?;
+        Ok((others > 0).then(|| format!("{others} EndpointSlices of the cluster are still there")))
+    }
+
+    /// What keeps a Service from leading past Baton only.
+    async fn slices_of_others(&self, service: &str) -> anyhow::Result<Option<String>> {
+        let ours = self.slices(service, |by| by == MANAGER).await?;
+        Ok((ours > 0).then(|| format!("{ours} EndpointSlices of Baton are still there")))
+    }
+
+    async fn slices(&self, service: &str, is: impl Fn(&str) -> bool) -> anyhow::Result<usize> {
+        let label = format!("kubernetes.io/service-name={service}");
+        let listed = self
+            .cluster
+            .list(Kind::EndpointSlices, Some(self.namespace), Some(&label))
+            .await?;
+        let by = |slice: &&Value| {
+            let by = slice["metadata"]["labels"][MANAGED_BY].as_str();
+            is(by.unwrap_or_default())
+        };
+        Ok(listed.items.iter().filter(by).count())
+    }
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+fn said(kind: Kind, name: &str) -> String {
+    format!("{} {name}", kind.names().2)
+}
+
+/// Each change in words, for a dry run.
+fn changes(plan: &Attachment) -> String {
+    let mut text = String::new();
+    for (kind, (object, there)) in [
+        ("Service", &plan.pods),
+        ("LoadBalancerPolicy", &plan.policy),
+    ] {
+        let does = if *there { "is there" } else { "create" };
+        text.push_str(&format!("{does}  {kind} {}\n", name(object)));
+        for line in brief(&object["spec"]) {
+            text.push_str(&format!("          {line}\n"));
+        }
+    }
+    text.push_str(&format!("change  Service {}\n", plan.service));
+    let selector = &plan.patch["metadata"]["annotations"][baton_api::SELECTOR_ANNOTATION];
+    text.push_str(&format!(
+        "        - spec.selector: {}\n",
+        selector.as_str().unwrap_or_default()
+    ));
+    for (what, map) in [("labels", "labels"), ("annotations", "annotations")] {
+        for (key, value) in plan.patch["metadata"][map]
+            .as_object()
+            .into_iter()
+            .flatten()
+        {
+            let value = value.as_str().unwrap_or_default();
+            text.push_str(&format!("        + metadata.{what}[{key}]: {value}\n"));
+        }
+    }
+    text.push_str("nothing was changed (--dry-run)\n");
+    text
+}
+
+/// The fields of a spec, one a line.
+fn brief(spec: &Value) -> Vec<String> {
+    let fields = spec.as_object().into_iter().flatten();
+    fields
+        .map(|(key, value)| format!("spec.{key}: {value}"))
+        .collect()
+}

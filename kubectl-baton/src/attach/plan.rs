@@ -1,0 +1,450 @@
+//! What `attach` and `detach` change, from what is there. Pure.
+//!
+//! Owns the refusals and the objects. The order is: what clients do not see first (the Service of
+//! the pods, the policy), then, once dataplanes serve it, the one change of the clients' Service.
+
+use crate::args::Attach;
+use baton_api::{POLICY_LABEL, SELECTOR_ANNOTATION};
+use baton_crds::LoadBalancerPolicy;
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Label of a Service that `attach` made: whose pods it has.
+pub const PODS_OF_LABEL: &str = "baton.dev/pods-of";
+/// Listeners of one policy.
+const PORTS_MAX: usize = 16;
+/// Who writes objects on behalf of a repository, by the name of its field manager.
+const CONTROLLERS: &[(&str, &str)] = &[
+    ("argocd", "Argo CD"),
+    ("kustomize-controller", "Flux"),
+    ("helm-controller", "Flux"),
+    ("fleetagent", "Fleet"),
+    ("configsync", "Config Sync"),
+];
+/// The same, by labels and annotations.
+const MARKS: &[(&str, &str)] = &[
+    ("argocd.argoproj.io/tracking-id", "Argo CD"),
+    ("argocd.argoproj.io/instance", "Argo CD"),
+    ("kustomize.toolkit.fluxcd.io/name", "Flux"),
+    ("helm.toolkit.fluxcd.io/name", "Flux"),
+];
+
+/// What is there.
+#[derive(Debug, Default)]
+pub struct Scene {
+    pub namespace: String,
+    pub services: Vec<Service>,
+    pub policies: Vec<LoadBalancerPolicy>,
+}
+
+/// What `attach` does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attachment {
+    /// The Service that clients have.
+    pub service: String,
+    /// The one for its pods, and whether it is there already.
+    pub pods: (Value, bool),
+    /// The policy, and whether it is there already.
+    pub policy: (Value, bool),
+    /// The merge patch of the clients' Service.
+    pub patch: Value,
+    /// That Service as a manifest.
+    pub manifest: Value,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// What `detach` does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detachment {
+    pub service: String,
+    pub patch: Value,
+    /// To be deleted when the cluster has its own slices.
+    pub policy: Option<String>,
+    pub pods: Option<String>,
+}
+
+impl Scene {
+    fn service(&self, name: &str) -> Option<&Service> {
+        let mut services = self.services.iter();
+        services.find(|service| service.metadata.name.as_deref() == Some(name))
+    }
+
+    fn policy(&self, name: &str) -> Option<&LoadBalancerPolicy> {
+        let mut policies = self.policies.iter();
+        policies.find(|policy| policy.metadata.name.as_deref() == Some(name))
+    }
+}
+
+fn label<'a>(service: &'a Service, name: &str) -> Option<&'a str> {
+    let labels = service.metadata.labels.as_ref()?;
+    labels.get(name).map(String::as_str)
+}
+
+fn annotation<'a>(service: &'a Service, name: &str) -> Option<&'a str> {
+    let annotations = service.metadata.annotations.as_ref()?;
+    annotations.get(name).map(String::as_str)
+}
+
+/// The name of a Service as people write it: `web`, `svc/web`, `service/web`.
+pub fn named(text: &str) -> &str {
+    let kinds = ["svc/", "service/", "services/"];
+    let short = kinds.iter().find_map(|kind| text.strip_prefix(kind));
+    short.unwrap_or(text)
+}
+
+/// Plans.
+///
+/// # Errors
+/// It is not done, and why.
+pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
+    let name = named(&wanted.service);
+    let Some(service) = scene.service(name) else {
+        return Err(format!(
+            "there is no Service {name} in namespace {}: see `kubectl get svc -n {}`",
+            scene.namespace, scene.namespace
+        ));
+    };
+    let spec = service.spec.clone().unwrap_or_default();
+    if spec.type_.as_deref() == Some("ExternalName") {
+        return Err(format!(
+            "Service {name} is of type ExternalName: it has no pods, only a name outside of the cluster"
+        ));
+    }
+    if let Some(policy) = label(service, POLICY_LABEL) {
+        return Err(format!(
+            "Service {name} leads to policy {policy} already: `kubectl baton detach svc/{name}` undoes that"
+        ));
+    }
+    if let Some(of) = label(service, PODS_OF_LABEL) {
+        return Err(format!(
+            "Service {name} has the pods behind Service {of}, which is attached: clients use {of}"
+        ));
+    }
+    let selector = spec.selector.clone().unwrap_or_default();
+    if selector.is_empty() {
+        return Err(format!(
+            "Service {name} has no selector: somebody else says where it leads, and Baton would not know its pods"
+        ));
+    }
+    let ports = spec.ports.clone().unwrap_or_default();
+    let listeners = listeners(name, &ports)?;
+    let mut notes = Vec::new();
+    if let Some(who) = controller(service)
+        && !wanted.dry_run
+    {
+        return Err(format!(
+            "Service {name} is kept by {who}, which would give it its selector back: commit what `kubectl baton attach \
+             svc/{name} -n {} --dry-run -o yaml` prints instead",
+            scene.namespace
+        ));
+    }
+    if label(service, "app.kubernetes.io/managed-by") == Some("Helm") {
+        notes.push(format!(
+            "Service {name} was made by Helm: the next `helm upgrade` of its release gives it its selector back, and clients \
+             are led past Baton; put the change into the chart"
+        ));
+    }
+    let protocol = protocol(wanted, &ports, &mut notes)?;
+    let policy = wanted.policy.clone().unwrap_or_else(|| name.to_owned());
+    let pods = format!("{name}-pods");
+    let there = pods_there(scene, name, &pods, &selector)?;
+    let mut spec_of_policy = json!({
+        "targetRef": {"name": pods}, "frontend": {"service": {"name": name}},
+        "listeners": listeners, "protocol": protocol,
+    });
+    if spec.session_affinity.as_deref() == Some("ClientIP") {
+        let config = spec.session_affinity_config.as_ref();
+        let seconds = config.and_then(|c| c.client_ip.as_ref()?.timeout_seconds);
+        let seconds = seconds.unwrap_or(10_800).clamp(1, 86_400);
+        spec_of_policy["affinity"] = json!({"clientIP": {"timeout": format!("{seconds}s")}});
+    }
+    let policy_there = policy_there(scene, &policy, name, &pods)?;
+    Ok(Attachment {
+        service: name.to_owned(),
+        pods: (pods_service(scene, name, &pods, &spec), there),
+        policy: (
+            json!({
+                "apiVersion": format!("{}/{}", baton_crds::GROUP, baton_crds::VERSION),
+                "kind": "LoadBalancerPolicy",
+                "metadata": {"name": policy, "namespace": scene.namespace},
+                "spec": spec_of_policy,
+            }),
+            policy_there,
+        ),
+        patch: json!({
+            "metadata": {
+                // Whoever changes it meanwhile is not overruled.
+                "resourceVersion": service.metadata.resource_version,
+                "labels": {POLICY_LABEL: policy},
+                "annotations": {SELECTOR_ANNOTATION: json!(selector).to_string()},
+            },
+            "spec": {"selector": null},
+        }),
+        manifest: manifest(service, &policy),
+        notes,
+    })
+}
+
+/// The listeners for these ports.
+fn listeners(name: &str, ports: &[ServicePort]) -> Result<Vec<Value>, String> {
+    let other = ports
+        .iter()
+        .find(|p| p.protocol.as_deref().unwrap_or("TCP") != "TCP");
+    if let Some(port) = other {
+        return Err(format!(
+            "port {} of Service {name} is {}: Baton balances TCP only, and a Service leads all its ports to the same place; \
+             give the port a Service of its own",
+            port.port,
+            port.protocol.as_deref().unwrap_or_default()
+        ));
+    }
+    if ports.is_empty() || ports.len() > PORTS_MAX {
+        return Err(format!(
+            "Service {name} has {} ports: expected 1 to {PORTS_MAX}",
+            ports.len()
+        ));
+    }
+    let listener = |port: &ServicePort| {
+        let named = port.name.clone().filter(|name| !name.is_empty());
+        let name = named.unwrap_or_else(|| format!("port-{}", port.port));
+        json!({"name": name, "port": port.port, "servicePort": port.port})
+    };
+    Ok(ports.iter().map(listener).collect())
+}
+
+/// Who keeps the Service as a repository has it.
+fn controller(service: &Service) -> Option<&'static str> {
+    let metadata = &service.metadata;
+    let managers = metadata.managed_fields.iter().flatten();
+    let mut managers = managers.filter_map(|entry| entry.manager.as_deref());
+    let marks = [&metadata.labels, &metadata.annotations];
+    let marked = |key: &str| {
+        marks
+            .iter()
+            .any(|m| m.as_ref().is_some_and(|m| m.contains_key(key)))
+    };
+    let by_mark = MARKS.iter().find(|(key, _)| marked(key));
+    let by_manager = managers.find_map(|manager| {
+        let named = |(begin, _): &&(&str, &str)| manager.to_ascii_lowercase().starts_with(begin);
+        CONTROLLERS.iter().find(named)
+    });
+    by_mark.or(by_manager).map(|(_, who)| *who)
+}
+
+/// The protocol of the policy: what was said, or what the ports say.
+fn protocol(
+    wanted: &Attach,
+    ports: &[ServicePort],
+    notes: &mut Vec<String>,
+) -> Result<&'static str, String> {
+    if let Some(protocol) = wanted.protocol {
+        return Ok(protocol.word());
+    }
+    let guess = |port: &ServicePort| {
+        let said = port.app_protocol.as_deref().or(port.name.as_deref());
+        let said = said.unwrap_or_default().to_ascii_lowercase();
+        let first = said.split(['-', '/', '.']).next().unwrap_or_default();
+        match (first, port.port) {
+            ("http" | "web", _) => Some("HTTP1"),
+            ("redis" | "resp", _) => Some("RESP"),
+            ("memcached" | "memcache", _) => Some("Memcached"),
+            ("", 80 | 8080) => Some("HTTP1"),
+            ("", 6379) => Some("RESP"),
+            ("", 11_211) => Some("Memcached"),
+            _ => None,
+        }
+    };
+    let mut guesses: Vec<_> = ports.iter().map(guess).collect();
+    guesses.dedup();
+    match guesses.as_slice() {
+        [Some(one)] => {
+            notes.push(format!("protocol {one}, as the Service's port says; `--protocol` says another one"));
+            Ok(one)
+        }
+        [None] => {
+            notes.push(
+                "the Service's port does not say which protocol it speaks, so connections stay where they begin; `--protocol` \
+                 lets them move"
+                    .to_owned(),
+            );
+            Ok("None")
+        }
+        _ => Err(
+            "its ports speak different protocols, and a policy has one: give each a Service of its own, or attach with \
+             `--protocol None`, where connections stay where they begin"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Whether the Service for the pods is there, by an attach that was not ended.
+fn pods_there(
+    scene: &Scene,
+    name: &str,
+    pods: &str,
+    selector: &BTreeMap<String, String>,
+) -> Result<bool, String> {
+    let Some(service) = scene.service(pods) else {
+        return Ok(false);
+    };
+    let has = service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.selector.as_ref());
+    if label(service, PODS_OF_LABEL) == Some(name) && has == Some(selector) {
+        return Ok(true);
+    }
+    Err(format!(
+        "there is a Service {pods} already, which is the name for the one with the pods of {name}: rename or delete it"
+    ))
+}
+
+fn policy_there(scene: &Scene, policy: &str, name: &str, pods: &str) -> Result<bool, String> {
+    let taken = scene.policies.iter().find(|other| {
+        other.spec.target_ref.name == name
+            || (other.spec.target_ref.name == pods
+                && other.metadata.name.as_deref() != Some(policy))
+    });
+    if let Some(other) = taken {
+        let other = other.metadata.name.as_deref().unwrap_or_default();
+        return Err(format!(
+            "policy {other} is for the pods of Service {name} already: delete it first, or give it a frontend \
+             (spec.frontend) with a name of its own"
+        ));
+    }
+    let Some(found) = scene.policy(policy) else {
+        return Ok(false);
+    };
+    let front = found.spec.frontend.as_ref();
+    if found.spec.target_ref.name == pods && front.is_some_and(|f| f.service.name == name) {
+        return Ok(true);
+    }
+    Err(format!(
+        "there is a policy {policy} already, for Service {}: give this one another name with `--policy`",
+        found.spec.target_ref.name
+    ))
+}
+
+/// The Service that has the pods. Headless: nobody connects to it.
+fn pods_service(scene: &Scene, name: &str, pods: &str, spec: &ServiceSpec) -> Value {
+    let ports = spec.ports.iter().flatten().map(|port| {
+        let mut out = json!({"port": port.port, "protocol": "TCP"});
+        if let Some(name) = &port.name {
+            out["name"] = json!(name);
+        }
+        if let Some(target) = &port.target_port {
+            out["targetPort"] = json!(target);
+        }
+        out
+    });
+    let mut out = json!({
+        "clusterIP": "None", "selector": spec.selector, "ports": ports.collect::<Vec<_>>(),
+    });
+    if let Some(families) = &spec.ip_families {
+        out["ipFamilies"] = json!(families);
+    }
+    if let Some(policy) = &spec.ip_family_policy {
+        out["ipFamilyPolicy"] = json!(policy);
+    }
+    if spec.publish_not_ready_addresses == Some(true) {
+        out["publishNotReadyAddresses"] = json!(true);
+    }
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": pods, "namespace": scene.namespace, "labels": {PODS_OF_LABEL: name},
+        },
+        "spec": out,
+    })
+}
+
+/// The clients' Service as somebody would write it, without a selector.
+fn manifest(service: &Service, policy: &str) -> Value {
+    let metadata = &service.metadata;
+    let mut labels = metadata.labels.clone().unwrap_or_default();
+    labels.insert(POLICY_LABEL.to_owned(), policy.to_owned());
+    let mut annotations = metadata.annotations.clone().unwrap_or_default();
+    annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    let mut spec = json!(service.spec);
+    if let Some(spec) = spec.as_object_mut() {
+        // What the API server fills in.
+        for given in ["selector", "clusterIP", "clusterIPs", "healthCheckNodePort"] {
+            spec.remove(given);
+        }
+    }
+    let mut meta = Map::new();
+    meta.insert("name".into(), json!(metadata.name));
+    meta.insert("namespace".into(), json!(metadata.namespace));
+    meta.insert("labels".into(), json!(labels));
+    if !annotations.is_empty() {
+        meta.insert("annotations".into(), json!(annotations));
+    }
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec})
+}
+
+/// Plans the way back.
+///
+/// # Errors
+/// It is not done, and why.
+pub fn detach(scene: &Scene, service: &str) -> Result<Detachment, String> {
+    let name = named(service);
+    let Some(service) = scene.service(name) else {
+        return Err(format!(
+            "there is no Service {name} in namespace {}",
+            scene.namespace
+        ));
+    };
+    let pods = format!("{name}-pods");
+    let pods = scene
+        .service(&pods)
+        .filter(|s| label(s, PODS_OF_LABEL) == Some(name));
+    let has_selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+    let policies = scene.policies.iter();
+    let mut policies = policies.filter(|policy| {
+        let front = policy.spec.frontend.as_ref();
+        front.is_some_and(|front| front.service.name == name)
+    });
+    let policy = policies
+        .next()
+        .and_then(|policy| policy.metadata.name.clone());
+    let detachment = |patch| Detachment {
+        service: name.to_owned(),
+        patch,
+        policy: policy.clone(),
+        pods: pods.and_then(|pods| pods.metadata.name.clone()),
+    };
+    if label(service, POLICY_LABEL).is_none() {
+        // What was begun and not ended is cleared away.
+        if has_selector.is_some() && (policy.is_some() || pods.is_some()) {
+            return Ok(detachment(Value::Null));
+        }
+        return Err(format!(
+            "Service {name} is not attached: it leads to no policy"
+        ));
+    }
+    if label(service, "app.kubernetes.io/managed-by") == Some(baton_api::MANAGER) {
+        return Err(format!(
+            "Service {name} was made for policy {}, it has never had pods of its own: it goes with the policy",
+            policy.as_deref().unwrap_or_default()
+        ));
+    }
+    let Some(selector) = annotation(service, SELECTOR_ANNOTATION) else {
+        return Err(format!(
+            "Service {name} does not say which selector it had (annotation {SELECTOR_ANNOTATION}): give it its selector where \
+             its manifests are kept, and remove the label {POLICY_LABEL}"
+        ));
+    };
+    let selector: BTreeMap<String, String> = serde_json::from_str(selector).map_err(|error| {
+        format!("the annotation {SELECTOR_ANNOTATION} of Service {name} is no selector: {error}")
+    })?;
+    Ok(detachment(json!({
+        "metadata": {
+            "resourceVersion": service.metadata.resource_version,
+            "labels": {POLICY_LABEL: null},
+            "annotations": {SELECTOR_ANNOTATION: null},
+        },
+        "spec": {"selector": selector},
+    })))
+}

@@ -1,0 +1,320 @@
+//! `attach` and `detach` as a user types them, with an operator and a cluster that do their part at
+//! each change, or do not.
+
+use crate::{
+    cluster::Kind,
+    commands::tests::{Seen, typed_in},
+    fake::Fake,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+type Objects = BTreeMap<Kind, Vec<Value>>;
+
+fn service() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": "front", "namespace": "shop", "resourceVersion": "7", "uid": "u",
+            "managedFields": [{"manager": "kubectl-client-side-apply"}],
+        },
+        "spec": {
+            "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "type": "ClusterIP",
+            "selector": {"app": "front"}, "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+            "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}],
+        },
+    })
+}
+
+fn slice(name: &str, by: &str) -> Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": name, "namespace": "shop",
+            "labels": {
+                "kubernetes.io/service-name": "front", "endpointslice.kubernetes.io/managed-by": by,
+            },
+        },
+        "addressType": "IPv4", "endpoints": [],
+    })
+}
+
+fn find<'a>(objects: &'a Objects, kind: Kind, name: &str) -> Option<&'a Value> {
+    let mut items = objects.get(&kind)?.iter();
+    items.find(|item| item["metadata"]["name"] == name)
+}
+
+/// What operator and cluster make of what is there.
+fn reacts(objects: &mut Objects) {
+    let service = find(objects, Kind::Services, "front").expect("the clients' Service");
+    let selects = !service["spec"]["selector"].is_null();
+    let policy = service["metadata"]["labels"]["baton.dev/policy"].clone();
+    let through = !selects && policy == "front";
+    let slices = match through {
+        true => vec![slice("front-baton-ipv4-0", "baton-operator")],
+        false => vec![slice("front-abc", "endpointslice-controller.k8s.io")],
+    };
+    objects.insert(Kind::EndpointSlices, slices);
+    let policies = objects.get_mut(&Kind::Policies).expect("policies");
+    let mut policies = policies.iter_mut();
+    if let Some(policy) = policies.find(|policy| policy["metadata"]["name"] == "front") {
+        let condition = |kind: &str| {
+            json!({
+                "type": kind, "status": "True", "reason": kind, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            })
+        };
+        policy["status"] = json!({
+            "addresses": ["10.96.0.7:80"],
+            "frontend": {
+                "service": "front", "leadsTo": if through { "Dataplanes" } else { "Nowhere" },
+                "ports": [{"listener": "http", "port": 18_000}],
+            },
+            "conditions": [condition("Accepted"), condition("Programmed")],
+        });
+    }
+}
+
+fn with(change: impl FnOnce(&mut Value)) -> Fake {
+    let mut fake = Fake::new();
+    let mut service = service();
+    change(&mut service);
+    let objects = fake.objects.get_mut();
+    objects
+        .get_mut(&Kind::Services)
+        .expect("Services")
+        .push(service);
+    fake.reacts = Box::new(reacts);
+    fake
+}
+
+async fn refused(fake: &Fake, line: &str, why: &str) {
+    let seen = typed_in(fake, line).await;
+    seen.refuses(why);
+    assert!(fake.written.borrow().is_empty(), "{:?}", fake.written);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_is_attached_in_the_order_that_loses_nobody_and_detached_again() {
+    let fake = with(|_| ());
+    let seen: Seen = typed_in(&fake, "attach svc/front").await;
+    assert!(seen.is(0), "{}", seen.err);
+    assert!(seen.out.contains("leads through Baton") && seen.out.contains("10.96.0.7:80"));
+    assert!(seen.err.contains("protocol HTTP1"), "{}", seen.err);
+    let steps = [
+        "create services/front-pods",
+        "create loadbalancerpolicies/front",
+        "patch services/front",
+    ];
+    assert_eq!(*fake.written.borrow(), steps);
+    {
+        let objects = fake.objects.borrow();
+        let service = find(&objects, Kind::Services, "front").expect("it");
+        assert!(service["spec"]["selector"].is_null(), "{service}");
+        let pods = find(&objects, Kind::Services, "front-pods").expect("one for its pods");
+        assert_eq!(pods["spec"]["selector"], json!({"app": "front"}));
+        assert_eq!(pods["spec"]["ports"][0]["targetPort"], 8080);
+        let policy = find(&objects, Kind::Policies, "front").expect("a policy");
+        assert_eq!(policy["spec"]["targetRef"]["name"], "front-pods");
+        let listener = json!([{"name": "http", "port": 80, "servicePort": 80}]);
+        assert_eq!(policy["spec"]["listeners"], listener);
+        let problems = baton_crds::check(&policy.to_string(), std::path::Path::new("p.json"));
+        assert!(problems.expect("checked").is_empty());
+    }
+    typed_in(&fake, "attach front")
+        .await
+        .refuses("leads to policy front already");
+    typed_in(&fake, "attach front-pods")
+        .await
+        .refuses("clients use front");
+
+    fake.written.borrow_mut().clear();
+    let seen = typed_in(&fake, "detach svc/front").await;
+    assert!(seen.is(0), "{}", seen.err);
+    let steps = [
+        "patch services/front",
+        "delete loadbalancerpolicies/front",
+        "delete services/front-pods",
+    ];
+    assert_eq!(*fake.written.borrow(), steps);
+    let objects = fake.objects.borrow();
+    let service = find(&objects, Kind::Services, "front").expect("it");
+    assert_eq!(service["spec"], self::service()["spec"]);
+    assert_eq!(service["metadata"]["labels"], json!({}));
+    drop(objects);
+    typed_in(&fake, "detach front")
+        .await
+        .refuses("is not attached");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_dataplane_clients_notice_nothing_and_the_same_command_goes_on() {
+    let mut fake = with(|_| ());
+    fake.reacts = Box::new(|_| ());
+    let seen = typed_in(&fake, "attach front --timeout 2s").await;
+    seen.refuses("no dataplane serves policy front yet: the operator has not answered");
+    assert_eq!(fake.written.borrow().len(), 2);
+    let selector = {
+        let objects = fake.objects.borrow();
+        find(&objects, Kind::Services, "front").expect("it")["spec"]["selector"].clone()
+    };
+    assert_eq!(selector, json!({"app": "front"}));
+    fake.reacts = Box::new(reacts);
+    (fake.reacts)(fake.objects.get_mut());
+    let seen = typed_in(&fake, "attach front").await;
+    assert!(seen.is(0), "{}", seen.err);
+    assert_eq!(fake.written.borrow().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_begun_can_be_taken_back() {
+    let mut fake = with(|_| ());
+    fake.reacts = Box::new(|_| ());
+    let _ = typed_in(&fake, "attach front --timeout 1s").await;
+    let seen = typed_in(&fake, "detach front").await;
+    assert!(seen.is(0), "{}", seen.err);
+    let objects = fake.objects.borrow();
+    assert!(find(&objects, Kind::Policies, "front").is_none());
+    assert!(find(&objects, Kind::Services, "front-pods").is_none());
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_each_change_and_changes_nothing() {
+    let fake = with(|_| ());
+    let seen = typed_in(&fake, "attach front --dry-run").await;
+    assert!(seen.is(0), "{}", seen.err);
+    for part in [
+        "create  Service front-pods",
+        "create  LoadBalancerPolicy front",
+        "change  Service front",
+        r#"- spec.selector: {"app":"front"}"#,
+        "+ metadata.labels[baton.dev/policy]: front",
+    ] {
+        assert!(seen.out.contains(part), "{part}: {}", seen.out);
+    }
+    let seen = typed_in(&fake, "attach front --dry-run -o json").await;
+    let manifests: Vec<Value> = serde_json::from_str(&seen.out).expect("JSON");
+    let kinds: Vec<_> = manifests.iter().map(|m| m["kind"].as_str()).collect();
+    assert_eq!(
+        kinds,
+        [Some("Service"), Some("LoadBalancerPolicy"), Some("Service")]
+    );
+    let front = &manifests[2];
+    assert!(front["spec"]["selector"].is_null() && front["spec"]["clusterIP"].is_null());
+    assert!(front["metadata"]["managedFields"].is_null(), "{front}");
+    assert_eq!(front["metadata"]["labels"]["baton.dev/policy"], "front");
+    assert!(fake.written.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_attached_is_refused_with_what_to_do() {
+    let spec = |key: &'static str, value: Value| with(move |s| s["spec"][key] = value);
+    let udp = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
+    let mixed = json!([{"name": "http", "port": 80}, {"name": "redis", "port": 6379}]);
+    refused(
+        &with(|_| ()),
+        "attach nothing",
+        "there is no Service nothing",
+    )
+    .await;
+    refused(
+        &spec("type", json!("ExternalName")),
+        "attach front",
+        "of type ExternalName",
+    )
+    .await;
+    refused(
+        &spec("selector", Value::Null),
+        "attach front",
+        "has no selector",
+    )
+    .await;
+    refused(
+        &spec("ports", udp),
+        "attach front",
+        "port 53 of Service front is UDP",
+    )
+    .await;
+    refused(
+        &spec("ports", mixed),
+        "attach front",
+        "speak different protocols",
+    )
+    .await;
+    refused(&spec("ports", json!([])), "attach front", "has 0 ports").await;
+    let all = typed_in(&with(|_| ()), "attach front -A").await;
+    assert_eq!(
+        all.code,
+        Err("a Service is of one namespace: name it with -n".into())
+    );
+    for (key, value, who) in [
+        (
+            "managedFields",
+            json!([{"manager": "argocd-controller"}]),
+            "Argo CD",
+        ),
+        (
+            "managedFields",
+            json!([{"manager": "kustomize-controller"}]),
+            "Flux",
+        ),
+        (
+            "labels",
+            json!({"helm.toolkit.fluxcd.io/name": "shop"}),
+            "Flux",
+        ),
+    ] {
+        let kept = with(|s| s["metadata"][key] = value);
+        let why = format!("is kept by {who}");
+        refused(&kept, "attach front", &why).await;
+        let seen = typed_in(&kept, "attach front --dry-run -o yaml").await;
+        assert!(
+            seen.is(0) && seen.out.contains("baton.dev/policy: front"),
+            "{}",
+            seen.err
+        );
+    }
+    // A policy of the samples.
+    refused(
+        &with(|_| ()),
+        "attach front --policy web",
+        "there is a policy web already",
+    )
+    .await;
+    let mut taken = with(|_| ());
+    let other = json!({"metadata": {"name": "front-pods", "namespace": "shop"}, "spec": {}});
+    taken
+        .objects
+        .get_mut()
+        .get_mut(&Kind::Services)
+        .expect("Services")
+        .push(other);
+    refused(
+        &taken,
+        "attach front",
+        "there is a Service front-pods already",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_protocol_is_the_ports_unless_said_otherwise() {
+    for (port, line, expected) in [
+        (json!({"port": 9000, "appProtocol": "http"}), "", "HTTP1"),
+        (json!({"port": 6379}), "", "RESP"),
+        (json!({"name": "memcached", "port": 7000}), "", "Memcached"),
+        (json!({"port": 9000}), "", "None"),
+        (json!({"name": "grpc", "port": 80}), "", "None"),
+        (json!({"port": 80}), "--protocol RESP", "RESP"),
+    ] {
+        let fake = with(|s| s["spec"]["ports"] = json!([port]));
+        let seen = typed_in(&fake, &format!("attach front --dry-run -o json {line}")).await;
+        let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");
+        assert_eq!(manifests[1]["spec"]["protocol"], expected, "{port}");
+    }
+    let sticky = with(|s| s["spec"]["sessionAffinity"] = json!("ClientIP"));
+    let seen = typed_in(&sticky, "attach front --dry-run -o json").await;
+    let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");
+    let affinity = json!({"clientIP": {"timeout": "10800s"}});
+    assert_eq!(manifests[1]["spec"]["affinity"], affinity);
+}
