@@ -109,6 +109,20 @@ pub struct Attach {
     pub timeout: Duration,
 }
 
+/// A Service that Baton leaves.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Detach {
+    /// The Service: NAME or svc/NAME
+    #[arg(value_name = "SERVICE")]
+    pub service: String,
+    /// How long nodes (kube-proxy) may take to follow: so long dataplanes take new connections
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = patience)]
+    pub linger: Duration,
+    /// How long each step may take
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience)]
+    pub timeout: Duration,
+}
+
 /// What pods speak, as `spec.protocol` of a policy has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
@@ -160,14 +174,7 @@ pub enum Command {
     /// Put Baton behind a Service that clients have, under its name, while they use it
     Attach(Attach),
     /// Take Baton from behind a Service again
-    Detach {
-        /// The Service: NAME or svc/NAME
-        #[arg(value_name = "SERVICE")]
-        service: String,
-        /// How long each step may take
-        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience)]
-        timeout: Duration,
-    },
+    Detach(Detach),
     /// Write an archive with what a helper needs: objects, figures, logs; no Secrets, no
     /// annotations, no environment
     Sysdump {

@@ -71,9 +71,7 @@ impl<C: Cluster> Asking<'_, C> {
             Command::Top(wanted) => self.top(wanted).await,
             Command::Explain(wanted) => self.explain(wanted).await,
             Command::Attach(wanted) => self.attaching()?.attach(wanted).await,
-            Command::Detach { service, timeout } => {
-                self.attaching()?.detach(service, *timeout).await
-            }
+            Command::Detach(wanted) => self.attaching()?.detach(wanted).await,
             Command::Sysdump { file } => self.sysdump(file.clone()).await,
             Command::Version { .. } | Command::Completion { .. } => self.version().await,
         }

@@ -50,12 +50,32 @@ impl Load {
     /// # Errors
     /// `kubectl` cannot be started.
     pub fn start(site: &Site, address: &str, seconds: u32) -> Result<Self> {
-        let (connections, url) = (format!("-c{CONNECTIONS}"), format!("http://{address}/"));
+        Self::with(site, address, seconds, CONNECTIONS, &[])
+    }
+
+    /// The same with connections of one request each, a few at a time.
+    ///
+    /// # Errors
+    /// `kubectl` cannot be started.
+    pub fn short(site: &Site, address: &str, seconds: u32) -> Result<Self> {
+        Self::with(site, address, seconds, 4, &["-H", "Connection: close"])
+    }
+
+    fn with(
+        site: &Site,
+        address: &str,
+        seconds: u32,
+        connections: u32,
+        more: &[&str],
+    ) -> Result<Self> {
+        let (connections, url) = (format!("-c{connections}"), format!("http://{address}/"));
         let duration = format!("-d{seconds}s");
         let child = site
             .kubectl_command()
             .args(["-n", SHOP, "exec", "client", "--", "wrk", "-t1"])
-            .args([&connections, &duration, "--timeout", "10s", &url])
+            .args([&connections, &duration, "--timeout", "10s"])
+            .args(more)
+            .arg(&url)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;

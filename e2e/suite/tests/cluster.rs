@@ -2,6 +2,8 @@
 //! while everything is replaced around them. One test, because each step needs the one before it;
 //! it prints a table of what clients saw.
 
+mod front_door;
+
 use anyhow::{Context, Result, bail, ensure};
 use baton_e2e::{
     Load, Outcome, Site,
@@ -559,6 +561,7 @@ fn outlive(site: &Site) -> Result<()> {
         )?;
         site.kubectl(&["uncordon", node])?;
     }
+    front_door::through(site, workload, &mut table)?;
     table.print();
     site.helm("uninstall", &["--wait"])?;
     site.until("nothing is left on the nodes", || {

@@ -11,7 +11,7 @@ mod tests;
 pub use plan::Scene;
 
 use crate::{
-    args::Attach,
+    args::{Attach, Detach},
     ask::optional,
     cluster::{Cluster, Edit, Kind},
 };
@@ -121,8 +121,8 @@ impl<C: Cluster> Attaching<'_, C> {
     ///
     /// # Errors
     /// The cluster could not be asked.
-    pub async fn detach(&self, service: &str, timeout: Duration) -> anyhow::Result<ExitCode> {
-        let plan = match plan::detach(&self.scene().await?, service) {
+    pub async fn detach(&self, wanted: &Detach) -> anyhow::Result<ExitCode> {
+        let plan = match plan::detach(&self.scene().await?, &wanted.service) {
             Ok(plan) => plan,
             Err(why) => return Ok(self.refuse(&why)),
         };
@@ -132,7 +132,7 @@ impl<C: Cluster> Attaching<'_, C> {
             self.write(Kind::Services, &plan.service, merge).await?;
             self.show
                 .note(&format!("Service {} has its selector again", plan.service));
-            let until = began + timeout;
+            let until = began + wanted.timeout;
             let stopped = self
                 .until(until, || self.slices_of_others(&plan.service))
                 .await?;
@@ -142,6 +142,15 @@ impl<C: Cluster> Attaching<'_, C> {
                     plan.service
                 )));
             }
+        }
+        if !plan.patch.is_null() {
+            // Nobody says when a node follows.
+            self.show.note(&format!(
+                "Service {} leads to its pods; dataplanes go on for {} s (--linger)",
+                plan.service,
+                wanted.linger.as_secs()
+            ));
+            sleep(wanted.linger).await;
         }
         self.clear(&plan).await?;
         let seconds = began.elapsed().as_secs_f64();

@@ -1,0 +1,214 @@
+//! Baton in front of Services that there are, under their names: put there and taken away while
+//! clients use them, two on port 80 at once, and one that a policy makes.
+//!
+//! Each time one client keeps 64 connections and another one opens a new one for each request.
+
+use crate::Table;
+use anyhow::{Context, Result, ensure};
+use baton_e2e::{Load, Site, site::NAMESPACE};
+use serde_json::Value;
+
+/// Two applications that know nothing of each other.
+const SPACES: [&str; 2] = ["store", "depot"];
+
+fn manifests(namespace: &str) -> String {
+    format!(
+        r#"
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {namespace}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web, namespace: {namespace}}}
+spec:
+  replicas: 2
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+        - name: nginx
+          image: localhost/baton-cluster/server:1
+          ports: [{{containerPort: 8080}}]
+          readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: {namespace}}}
+spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: 8080}}]}}
+"#
+    )
+}
+
+/// A policy with a Service of its own, for pods that another Service selects.
+const MADE: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: other, namespace: depot}
+spec: {selector: {app: web}, ports: [{name: http, port: 8000, targetPort: 8080}]}
+---
+apiVersion: baton.dev/v1alpha1
+kind: LoadBalancerPolicy
+metadata: {name: made, namespace: depot}
+spec:
+  targetRef: {name: other}
+  frontend: {service: {name: made}}
+  listeners: [{name: http, port: 80, servicePort: http}]
+"#;
+
+/// All of it; leaves nothing behind but the namespaces.
+pub fn through(site: &Site, workload: &str, table: &mut Table) -> Result<()> {
+    for namespace in SPACES {
+        site.apply(&manifests(namespace))?;
+    }
+    for namespace in SPACES {
+        site.rolled_out(namespace, "deployment/web")?;
+    }
+    let address = site.field("store", "service/web", ".spec.clusterIP")?;
+    let dry = site.baton(&["attach", "svc/web", "-n", "store", "--dry-run"])?;
+    ensure!(dry.contains("change  Service web"), "{dry}");
+    row(
+        site,
+        table,
+        "attach two Services on port 80",
+        &address,
+        25,
+        || {
+            for namespace in SPACES {
+                println!("{}", site.baton(&["attach", "svc/web", "-n", namespace])?);
+                leads_to(site, namespace, "web", "Dataplanes")?;
+            }
+            Ok(())
+        },
+    )?;
+    let same = site.field("store", "service/web", ".spec.clusterIP")?;
+    ensure!(same == address, "{address} became {same}");
+    row(
+        site,
+        table,
+        "attached: rolling restart of its Pods",
+        &address,
+        25,
+        || {
+            site.kubectl(&["-n", "store", "rollout", "restart", "deployment/web"])?;
+            site.rolled_out("store", "deployment/web")
+        },
+    )?;
+    let moved = "connections through the Service move";
+    site.until(moved, || {
+        let moves = site.field("store", "lbp/web", ".status.migrations")?;
+        Ok((moves.parse().unwrap_or(0_u64) > 0).then_some(()))
+    })?;
+    row(
+        site,
+        table,
+        "attached: the operators killed",
+        &address,
+        25,
+        || {
+            let label = "app.kubernetes.io/component=operator";
+            let kill = ["delete", "pod", "-l", label, "--grace-period=0", "--force"];
+            site.kubectl(&[&["-n", NAMESPACE][..], &kill].concat())?;
+            site.rolled_out(NAMESPACE, "deployment/baton-operator")?;
+            leads_to(site, "store", "web", "Dataplanes")
+        },
+    )?;
+    made(site, table)?;
+    if workload.starts_with("deployment/") {
+        fails_open(site, workload, table, &address)?;
+    }
+    row(site, table, "detach both", &address, 45, || {
+        for namespace in SPACES {
+            println!("{}", site.baton(&["detach", "svc/web", "-n", namespace])?);
+        }
+        Ok(())
+    })?;
+    for namespace in SPACES {
+        let selector = site.field(namespace, "service/web", ".spec.selector")?;
+        let selector: Value = serde_json::from_str(&selector)?;
+        ensure!(selector["app"] == "web", "{selector}");
+        let left = ["-n", namespace, "get", "svc,lbp", "-o", "name"];
+        let left = site.kubectl(&left)?;
+        ensure!(
+            left.trim() == "service/web" || namespace == "depot",
+            "{left}"
+        );
+    }
+    site.kubectl(&["-n", "depot", "delete", "lbp/made", "service/other"])?;
+    site.until("the Service that was made goes with its policy", || {
+        let left = site.kubectl(&["-n", "depot", "get", "svc", "-o", "name"])?;
+        ensure!(left.trim() == "service/web", "{left}");
+        Ok(Some(()))
+    })
+}
+
+/// Both kinds of clients, while something is done.
+fn row(
+    site: &Site,
+    table: &mut Table,
+    what: &str,
+    address: &str,
+    seconds: u32,
+    act: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let short = Load::short(site, address, seconds + 5)?;
+    table.row(site, what, address, seconds, act)?;
+    let opened = short.end().context("new connections")?;
+    println!("{what}, a new connection for each request: {opened:?}");
+    ensure!(
+        opened.errors() == 0 && opened.slow == 0,
+        "{what}: {opened:?} of new connections"
+    );
+    Ok(())
+}
+
+fn leads_to(site: &Site, namespace: &str, policy: &str, to: &str) -> Result<()> {
+    let policy = format!("lbp/{policy}");
+    site.until(&format!("{namespace}'s Service leads to {to}"), || {
+        let leads = site.field(namespace, &policy, ".status.frontend.leadsTo")?;
+        Ok((leads == to).then_some(()))
+    })
+}
+
+/// A Service that a policy makes serves, and says where.
+fn made(site: &Site, table: &mut Table) -> Result<()> {
+    site.apply(MADE)?;
+    leads_to(site, "depot", "made", "Dataplanes")?;
+    let address = site.field("depot", "service/made", ".spec.clusterIP")?;
+    site.until("the status says where clients connect", || {
+        let said = site.field("depot", "lbp/made", ".status.addresses[0]")?;
+        Ok((said == format!("{address}:80")).then_some(()))
+    })?;
+    row(
+        site,
+        table,
+        "a Service that a policy makes",
+        &address,
+        8,
+        || Ok(()),
+    )
+}
+
+/// Without a dataplane new connections go to the pods, and through Baton again when one is there.
+fn fails_open(site: &Site, workload: &str, table: &mut Table, address: &str) -> Result<()> {
+    let scale = |replicas: &str| {
+        let replicas = format!("--replicas={replicas}");
+        site.kubectl(&["-n", NAMESPACE, "scale", workload, &replicas])
+    };
+    row(
+        site,
+        table,
+        "no dataplane: new connections go to the Pods",
+        address,
+        40,
+        || {
+            scale("0")?;
+            leads_to(site, "store", "web", "Pods")?;
+            scale("2")?;
+            site.rolled_out(NAMESPACE, workload)?;
+            leads_to(site, "store", "web", "Dataplanes")
+        },
+    )
+}
