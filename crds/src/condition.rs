@@ -19,6 +19,9 @@ pub enum ConditionType {
     Adoptable,
     /// It works, but less well than it could: the message says what to do.
     Degraded,
+    /// All that clients need is there: `Accepted` and `Programmed`, a ready pod, and the frontend
+    /// leads through dataplanes.
+    Ready,
 }
 
 impl ConditionType {
@@ -30,6 +33,7 @@ impl ConditionType {
             Self::Programmed => "Programmed",
             Self::Adoptable => "Adoptable",
             Self::Degraded => "Degraded",
+            Self::Ready => "Ready",
         }
     }
 }
@@ -49,7 +53,8 @@ pub enum ConditionStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What it is about: `Accepted`, `Programmed`, `Adoptable` or `Degraded`.
+    /// What it is about: `Ready`, `Accepted`, `Programmed`, `Adoptable` or
+    /// `Degraded`.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 316))]
     pub type_: String,

@@ -28,7 +28,7 @@ pub struct LoadBalancerPolicyStatus {
     /// The `metadata.generation` that all of this is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Accepted`, `Programmed`, `Adoptable`, `Degraded`.
+    /// `Ready`, `Accepted`, `Programmed`, `Adoptable`, `Degraded`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = CONDITIONS_MAX),

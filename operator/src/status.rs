@@ -25,9 +25,10 @@ const LIMIT_PINNED: usize = 128;
 /// The status of a policy. `before` is what it was.
 pub fn policy(verdict: &Verdict, before: &Entry, now: Timestamp) -> crd::LoadBalancerPolicyStatus {
     let conditions = verdict.conditions.iter();
-    let conditions = conditions
+    let mut conditions: Vec<_> = conditions
         .map(|c| condition(c, verdict.observed_generation, before, now))
         .collect();
+    conditions.push(ready(verdict, &conditions, before, now));
     // Without figures nobody has said anything: no zeros then.
     let said = verdict.figures_at.is_some();
     let figure = |value: u64| said.then(|| count(value));
@@ -87,6 +88,57 @@ pub fn policy(verdict: &Verdict, before: &Entry, now: Timestamp) -> crd::LoadBal
             crd::Movable::new(movable.by_adoption, movable.by_translation, verdict.flows)
         }),
         pinned: pinned(verdict),
+    }
+}
+
+/// What the other conditions come to for a client.
+fn ready(
+    verdict: &Verdict,
+    others: &[crd::Condition],
+    before: &Entry,
+    now: Timestamp,
+) -> crd::Condition {
+    let named = |name: &str| others.iter().find(|c| c.type_ == name);
+    let needed = ["Accepted", "Programmed"].into_iter().filter_map(named);
+    let lacking = needed
+        .into_iter()
+        .find(|c| c.status != crd::ConditionStatus::True);
+    let past = verdict
+        .front
+        .as_ref()
+        .filter(|f| f.leads_to != LeadsTo::Dataplanes);
+    let (status, reason, message) = if let Some(lacking) = lacking {
+        let message = format!("{}: {}", lacking.type_, lacking.message);
+        (lacking.status, lacking.reason.clone(), message)
+    } else if let Some(front) = past {
+        let degraded = named("Degraded").map_or("", |c| &c.message);
+        let message = format!(
+            "Service {} does not lead to dataplanes: {degraded}",
+            front.service
+        );
+        (
+            crd::ConditionStatus::False,
+            "FrontendLeadsPast".to_owned(),
+            message,
+        )
+    } else if verdict.ready == 0 {
+        let message = "no pod is ready".to_owned();
+        (
+            crd::ConditionStatus::False,
+            "NoReadyEndpoints".to_owned(),
+            message,
+        )
+    } else {
+        let message = "dataplanes serve clients".to_owned();
+        (crd::ConditionStatus::True, "Ready".to_owned(), message)
+    };
+    crd::Condition {
+        type_: crd::ConditionType::Ready.name().to_owned(),
+        status,
+        observed_generation: Some(verdict.observed_generation),
+        reason,
+        message: cut(&message, LIMIT_MESSAGE),
+        last_transition_time: before.transition(crd::ConditionType::Ready.name(), status, now),
     }
 }
 

@@ -161,6 +161,29 @@ fn every_figure_of_a_policy_has_its_place() {
 }
 
 #[test]
+fn a_policy_is_ready_when_clients_are_served_through_dataplanes() {
+    let ready = |change: fn(&mut Verdict)| {
+        let mut verdict = verdict();
+        verdict.conditions[1].status = Status::True;
+        change(&mut verdict);
+        let status = policy(&verdict, &Entry::default(), Timestamp::UNIX_EPOCH);
+        let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+        let ready = ready.expect("it is said");
+        (ready.status, ready.reason.clone())
+    };
+    let (yes, no) = (crd::ConditionStatus::True, crd::ConditionStatus::False);
+    assert_eq!(ready(|_| ()), (yes, "Ready".to_owned()));
+    assert_eq!(ready(|v| v.front = None), (yes, "Ready".to_owned()));
+    let past = |v: &mut Verdict| {
+        v.front.as_mut().expect("one").leads_to = LeadsTo::Pods;
+    };
+    assert_eq!(ready(past), (no, "FrontendLeadsPast".to_owned()));
+    assert_eq!(ready(|v| v.ready = 0), (no, "NoReadyEndpoints".to_owned()));
+    let unknown = |v: &mut Verdict| v.conditions[0].status = Status::Unknown;
+    assert_eq!(ready(unknown).0, crd::ConditionStatus::Unknown);
+}
+
+#[test]
 fn conditions_keep_their_times_and_texts_are_cut() {
     let status = policy(&verdict(), &Entry::default(), now());
     let written: Vec<(&str, crd::ConditionStatus, &str)> = status
@@ -175,6 +198,7 @@ fn conditions_keep_their_times_and_texts_are_cut() {
             ("Programmed", crd::ConditionStatus::False, "Pending"),
             ("Adoptable", crd::ConditionStatus::Unknown, "NotProbed"),
             ("Degraded", crd::ConditionStatus::False, "AsExpected"),
+            ("Ready", crd::ConditionStatus::False, "Pending"),
         ]
     );
     for condition in &status.conditions {

@@ -141,8 +141,8 @@ fn columns_show_fields_that_there_are() {
                 "Flows",
                 "Movable",
                 "Migrations",
-                "Accepted",
-                "Programmed",
+                "Ready",
+                "Adoptable",
             ],
             _ => &["Default", "Dataplanes", "Policies"],
         };

@@ -118,8 +118,7 @@ async fn kubectl_shows_the_columns_under_every_name() -> Result<()> {
             "FLOWS",
             "MOVABLE",
             "MIGRATIONS",
-            "ACCEPTED",
-            "PROGRAMMED",
+            "READY",
             "ADOPTABLE",
             "AGE",
         ];

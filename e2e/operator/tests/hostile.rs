@@ -32,7 +32,7 @@ const FLAPPING: u8 = 100;
 const ENDPOINTS: usize = 5_000;
 const ENDPOINTS_OF_SLICE: usize = 1_000;
 /// The conditions that must not change.
-const CONDITIONS: [&str; 4] = ["Accepted", "Programmed", "Adoptable", "Degraded"];
+const CONDITIONS: [&str; 5] = ["Accepted", "Programmed", "Adoptable", "Degraded", "Ready"];
 
 /// A Pod of a namespace that runs, as its endpoints need one, and its name and address.
 async fn run_pod(admin: &Admin, namespace: &str, (name, address): (&str, &str)) -> Result<()> {

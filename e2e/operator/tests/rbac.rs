@@ -6,7 +6,7 @@ use baton_apiserver::ApiServer;
 use baton_operator_tests::{
     OPERATOR, OPERATOR_NAMESPACE,
     apply::{apply, apply_as, send},
-    cluster::{Cluster, cluster, pod},
+    cluster::{Cluster, cluster, pod, wait_for},
     manifests,
 };
 use hyper::Method;
@@ -371,6 +371,119 @@ async fn of_a_pod_only_the_deletion_cost_can_be_changed() -> Result<()> {
         send(&admin, Method::PATCH, &dry, kind, patch)
             .await?
             .object()?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_services_and_slices_only_those_of_frontends_can_be_written() -> Result<()> {
+    let Some(Cluster {
+        server,
+        admin,
+        operator,
+    }) = cluster().await?
+    else {
+        return Ok(());
+    };
+    let namespace = server.namespace("fronts").await?.name;
+    let made =
+        json!({ "baton.dev/policy": "web", "app.kubernetes.io/managed-by": "baton-operator" });
+    let service = |name: &str, labels: &Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": name, "namespace": namespace, "labels": labels },
+            "spec": { "ports": [{ "port": 80 }] },
+        })
+    };
+    let slice = |name: &str, by: &str| {
+        let labels = json!({
+            "kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": by,
+        });
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": name, "namespace": namespace, "labels": labels },
+            "endpoints": [], "ports": [{ "name": "http", "port": 80 }],
+        })
+    };
+    let cluster = "endpointslice-controller.k8s.io";
+    let plain = service("plain", &json!({}));
+    let attached = service("attached", &json!({ "baton.dev/policy": "web" }));
+    let others = slice("others", "somebody");
+    let clusters = slice("clusters", cluster);
+    for manifest in [&plain, &attached, &others, &clusters] {
+        apply(&admin, manifest).await?.object()?;
+    }
+    let write = async |manifest: &Value| {
+        let answer = apply_as(&operator, manifest, "baton-operator-frontend", "").await?;
+        anyhow::Ok(answer.outcome.err().map(|status| status.message))
+    };
+    let delete = async |manifest: &Value| {
+        let path = baton_operator_tests::apply::path(manifest).context("a path")?;
+        let kind = "application/json";
+        let answer = send(&operator, Method::DELETE, &path, kind, &json!({})).await?;
+        anyhow::Ok(answer.outcome.err().map(|status| status.message))
+    };
+    // The server reads admission policies anew every now and then.
+    let unmarked = service("unmarked", &json!({}));
+    wait_for("frontends are guarded", async || {
+        let said = write(&unmarked).await?.unwrap_or_default();
+        anyhow::ensure!(
+            said.contains("only Services with the label baton.dev/policy"),
+            "{said}"
+        );
+        Ok(())
+    })
+    .await?;
+    let own = slice("own", "baton-operator");
+    for (manifest, refused) in [
+        (&service("made", &made), None),
+        (
+            &service("half", &json!({ "baton.dev/policy": "web" })),
+            Some("make only Services"),
+        ),
+        (&service("plain", &made), Some("change only Services")),
+        (&own, None),
+        (
+            &slice("more", cluster),
+            Some("only EndpointSlices of its own"),
+        ),
+        (
+            &slice("others", "baton-operator"),
+            Some("only EndpointSlices of its own"),
+        ),
+    ] {
+        let said = write(manifest).await?;
+        let good = said.is_some() == refused.is_some()
+            && said
+                .as_deref()
+                .unwrap_or_default()
+                .contains(refused.unwrap_or_default());
+        assert!(good, "{manifest}: {said:?}, expected {refused:?}");
+    }
+    let selector = json!({ "spec": { "selector": { "app": "web" } } });
+    let uri = format!("/api/v1/namespaces/{namespace}/services/attached");
+    let kind = "application/merge-patch+json";
+    send(&operator, Method::PATCH, &uri, kind, &selector)
+        .await?
+        .object()?;
+    for (manifest, refused) in [
+        (&plain, Some("delete only Services that it made")),
+        (&attached, Some("delete only Services that it made")),
+        (&service("made", &made), None),
+        (
+            &others,
+            Some("may delete only those that the cluster makes"),
+        ),
+        (&clusters, None),
+        (&own, None),
+    ] {
+        let said = delete(manifest).await?;
+        let good = said.is_some() == refused.is_some()
+            && said
+                .as_deref()
+                .unwrap_or_default()
+                .contains(refused.unwrap_or_default());
+        assert!(good, "{manifest}: {said:?}, expected {refused:?}");
     }
     Ok(())
 }

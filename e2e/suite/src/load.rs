@@ -50,32 +50,28 @@ impl Load {
     /// # Errors
     /// `kubectl` cannot be started.
     pub fn start(site: &Site, address: &str, seconds: u32) -> Result<Self> {
-        Self::with(site, address, seconds, CONNECTIONS, &[])
+        let wrk = format!("wrk -t1 -c{CONNECTIONS} -d{seconds}s --timeout 10s http://{address}/");
+        Self::run(site, &wrk)
     }
 
-    /// The same with connections of one request each, a few at a time.
+    /// The same with connections of one request each, up to 200 a second: nodes remember each in
+    /// their connection tracking for two minutes.
     ///
     /// # Errors
     /// `kubectl` cannot be started.
     pub fn short(site: &Site, address: &str, seconds: u32) -> Result<Self> {
-        Self::with(site, address, seconds, 4, &["-H", "Connection: close"])
+        let pace = "/dev/shm/pace.lua";
+        let wrk = format!(
+            "echo 'function delay() return 20 end' > {pace}; \
+             wrk -t1 -c4 -d{seconds}s --timeout 10s -s {pace} -H 'Connection: close' http://{address}/"
+        );
+        Self::run(site, &wrk)
     }
 
-    fn with(
-        site: &Site,
-        address: &str,
-        seconds: u32,
-        connections: u32,
-        more: &[&str],
-    ) -> Result<Self> {
-        let (connections, url) = (format!("-c{connections}"), format!("http://{address}/"));
-        let duration = format!("-d{seconds}s");
+    fn run(site: &Site, shell: &str) -> Result<Self> {
         let child = site
             .kubectl_command()
-            .args(["-n", SHOP, "exec", "client", "--", "wrk", "-t1"])
-            .args([&connections, &duration, "--timeout", "10s"])
-            .args(more)
-            .arg(&url)
+            .args(["-n", SHOP, "exec", "client", "--", "sh", "-c", shell])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;

@@ -10,6 +10,7 @@ use crate::{
     kept::{owner, stand_in},
     reports::DataplaneRecord,
     standing::{Standing, snapshot_name},
+    world::ServiceRecord,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,13 +26,13 @@ impl Index {
             Change::Service(key, service) => {
                 if self.world.service(&key, service) {
                     self.mark_service(&key);
-                    self.dirty.fronts.insert(key);
+                    self.mark_front(key);
                 }
             }
             Change::Slice(key, slice) => {
                 for service in self.world.slice(&key, slice) {
                     self.mark_service(&service);
-                    self.dirty.fronts.insert(service);
+                    self.mark_front(service);
                 }
             }
             Change::Pod(key, pod) => self.pod(&key, pod.as_ref()),
@@ -229,6 +230,14 @@ impl Index {
         let policies = record.policies.iter();
         let keys = policies.map(|name| Key::new(service.namespace.clone(), name.clone()));
         self.dirty.translate.extend(keys);
+    }
+
+    /// Has a Service looked at again if it is in front of dataplanes, or has been.
+    fn mark_front(&mut self, service: Key) {
+        let record = self.world.services.get(&service);
+        if record.is_some_and(ServiceRecord::is_front) {
+            self.dirty.fronts.insert(service);
+        }
     }
 
     fn judge_service(&mut self, service: &Key) {

@@ -78,6 +78,10 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         let ours = service.front.as_ref().filter(|f| f.policy == key.name);
         let Some(front) = ours else {
             plan.problem = Some(not_owned(&frontend.service));
+            if service.front.is_none() {
+                // It was this policy's before.
+                plan.writes.remove = world.map(left_over).unwrap_or_default();
+            }
             return Some(plan);
         };
         let listeners = record.served.listeners.iter();
@@ -135,13 +139,17 @@ pub(crate) fn orphan(index: &Index, service: &Key) -> FrontWrites {
     let Some(world) = index.world.services.get(service) else {
         return writes;
     };
-    let ours = world.slices.iter().filter(|(_, slice)| is_ours(slice));
-    let ours: Vec<Text> = ours.map(|(name, _)| name.clone()).collect();
     let Some(found) = &world.service else {
-        writes.remove = ours;
+        writes.remove = left_over(world);
         return writes;
     };
     if let Some(front) = &found.front {
+        let policy = Key::new(service.namespace.clone(), front.policy.clone());
+        let policy = index.policies.get(&policy);
+        if policy.is_some_and(|record| record.stands_in || record.policy.template.is_err()) {
+            // It cannot be read, so nobody knows that the Service is not its.
+            return writes;
+        }
         writes.uid = Some(front.uid.clone());
         if front.made {
             writes.unmake = true;
@@ -154,11 +162,19 @@ pub(crate) fn orphan(index: &Index, service: &Key) -> FrontWrites {
             return writes;
         }
     }
-    let by_cluster = |slice: &Arc<Slice>| slice.writer == SliceWriter::Cluster;
-    if !found.selects || world.slices.values().any(by_cluster) {
-        writes.remove = ours;
-    }
+    writes.remove = left_over(world);
     writes
+}
+
+/// Slices of ours that the Service needs no more: the cluster has written its own, or nobody will.
+fn left_over(world: &ServiceRecord) -> Vec<Text> {
+    let by_cluster = |slice: &Arc<Slice>| slice.writer == SliceWriter::Cluster;
+    let selects = world.service.as_ref().is_some_and(|found| found.selects);
+    if selects && !world.slices.values().any(by_cluster) {
+        return Vec::new();
+    }
+    let ours = world.slices.iter().filter(|(_, slice)| is_ours(slice));
+    ours.map(|(name, _)| name.clone()).collect()
 }
 
 fn is_ours(slice: &Slice) -> bool {

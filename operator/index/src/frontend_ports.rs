@@ -78,11 +78,8 @@ impl Index {
                     && classes.iter().all(|class| gives(class, port))
                     && !taken.contains(&port)
             };
-            // What is served in its place keeps its ports, too.
-            let mut own = BTreeSet::new();
             for (at, listener) in record.policy.listeners.iter().enumerate() {
                 let kept = listener.allocated.filter(|port| had(*port, &taken));
-                own.extend(kept);
                 if kept.is_none() && record.policy.frontend.is_some() {
                     let ask = Ask {
                         age: age.clone(),
@@ -93,6 +90,7 @@ impl Index {
                 given.entry(age.key.clone()).or_default().push(kept);
                 taken.extend(kept);
             }
+            // What is served in its place keeps its ports, too.
             let served = record.served.listeners.iter();
             taken.extend(served.filter_map(|listener| listener.allocated));
         }

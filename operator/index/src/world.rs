@@ -21,6 +21,15 @@ pub(crate) struct ServiceRecord {
     pub fronts: BTreeSet<Text>,
 }
 
+impl ServiceRecord {
+    /// Whether it is in front of dataplanes, or has been.
+    pub fn is_front(&self) -> bool {
+        let marked = self.service.as_ref().is_some_and(|s| s.front.is_some());
+        let ours = |slice: &Arc<Slice>| slice.writer == SliceWriter::Baton;
+        marked || !self.fronts.is_empty() || self.slices.values().any(ours)
+    }
+}
+
 /// A Pod, or what refers to one that is not known.
 #[derive(Debug, Default)]
 pub(crate) struct PodRecord {
@@ -147,13 +156,9 @@ impl World {
 
     /// Services that are in front of dataplanes, or have been.
     pub fn fronts(&self) -> Vec<Key> {
-        let marked = |record: &ServiceRecord| {
-            let front = record.service.as_ref().is_some_and(|s| s.front.is_some());
-            let ours = |slice: &Arc<Slice>| slice.writer == SliceWriter::Baton;
-            front || record.slices.values().any(ours)
-        };
-        let marked = self.services.iter().filter(|(_, record)| marked(record));
-        marked.map(|(key, _)| key.clone()).collect()
+        let fronts = self.services.iter();
+        let fronts = fronts.filter(|(_, record)| record.is_front());
+        fronts.map(|(key, _)| key.clone()).collect()
     }
 
     /// A Service is a policy's frontend, or is no more.

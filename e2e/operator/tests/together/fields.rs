@@ -78,7 +78,7 @@ async fn every_field_reaches_the_snapshot() -> Result<()> {
         "namespaces": { "names": [namespace] },
         "addresses": ["192.0.2.0/24", "2001:db8::/32"],
         "endpoints": ["fd00:3::1"],
-    }] });
+    }], "frontendPorts": { "first": 18_007, "last": 18_007 } });
     let class = Class::start_as(admin, "fields", 1, &allowed).await?;
     let default = Class::start_as(admin, "fields-default", 1, &json!({ "default": true })).await?;
     pods(&world, &namespace).await?;
@@ -91,7 +91,7 @@ async fn every_field_reaches_the_snapshot() -> Result<()> {
     for policy in objects.iter().filter(|o| o["kind"] == "LoadBalancerPolicy") {
         admin.condition(policy, "Programmed", "True").await?;
     }
-    let chosen = class.served(admin, |s| s.policies.len() == 5).await?;
+    let chosen = class.served(admin, |s| s.policies.len() == 6).await?;
     let others = default.served(admin, |s| s.policies.len() == 1).await?;
     let snapshots = json!({
         "fields": chosen[0].snapshot.policies,
@@ -131,6 +131,7 @@ async fn every_field_of_a_class_does_what_it_is_for() -> Result<()> {
             "addresses": ["192.0.2.10"],
         },
     ]);
+    spec["frontendPorts"] = json!({ "first": 18_001, "last": 18_002 });
     let few_policies = Class::start_as(admin, "few-policies", 1, &spec).await?;
     let few_backends = Class::start_as(admin, "few-backends", 1, &limits(8, 1)).await?;
     // One that is refused as a default: the test beside has a default class, and policies here name
@@ -175,6 +176,7 @@ async fn every_field_of_a_class_does_what_it_is_for() -> Result<()> {
             "PortReserved",
         ),
         ("reserved", 9_001, "PortReserved"),
+        ("given-out", 18_002, "PortIsAFrontends"),
         ("low", 81, "NotAllowed"),
     ] {
         let (_, policy) = web(&few_policies, name, port).await?;

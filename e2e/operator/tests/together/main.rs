@@ -4,6 +4,7 @@
 
 mod costs;
 mod fields;
+mod frontends;
 mod slices;
 mod slow;
 mod tenants;

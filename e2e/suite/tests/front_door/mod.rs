@@ -5,7 +5,10 @@
 
 use crate::Table;
 use anyhow::{Context, Result, ensure};
-use baton_e2e::{Load, Site, site::NAMESPACE};
+use baton_e2e::{
+    Load, Site,
+    site::{NAMESPACE, SHOP},
+};
 use serde_json::Value;
 
 /// Two applications that know nothing of each other.
@@ -180,6 +183,25 @@ fn made(site: &Site, table: &mut Table) -> Result<()> {
     site.until("the status says where clients connect", || {
         let said = site.field("depot", "lbp/made", ".status.addresses[0]")?;
         Ok((said == format!("{address}:80")).then_some(()))
+    })?;
+    // What is sent to a Service before a node's kube-proxy knows it is remembered there as leading
+    // nowhere, and so is what is sent again.
+    let url = format!("http://{address}/");
+    let ask = [
+        "exec",
+        "client",
+        "--",
+        "curl",
+        "-sf",
+        "--max-time",
+        "1",
+        "-o",
+        "/dev/null",
+        &url,
+    ];
+    site.until("the Service answers", || {
+        site.kubectl(&[&["-n", SHOP][..], &ask].concat())?;
+        Ok(Some(()))
     })?;
     row(
         site,

@@ -486,6 +486,54 @@ fn a_service_that_clients_have_is_left_alone_until_it_is_given_to_the_policy() {
 }
 
 #[test]
+fn a_service_that_is_taken_back_while_its_policy_is_there_leads_past_it() {
+    let mut scene = Scene {
+        index: index(),
+        services: BTreeMap::new(),
+        slices: BTreeMap::new(),
+        led: Vec::new(),
+    };
+    let mut service = scene.clients_service();
+    service.selects = false;
+    service.front = Some(Arc::new(front("p", false, &[])));
+    scene.service(&key("web"), service.clone());
+    add(&mut scene.index, "p", fronted(1, "s", "web"));
+    scene.settle();
+    scene.acknowledge();
+    let through = scene.leads_to("web");
+    (service.selects, service.front) = (true, None);
+    scene.service(&key("web"), service);
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), through);
+    scene.clients_service();
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), set(PODS));
+}
+
+#[test]
+fn the_service_of_a_policy_that_cannot_be_read_stays() {
+    let first = scene();
+    let mut index = index();
+    let mut policy = fronted(1, "s", "web");
+    policy.frontend = None;
+    policy.template = Err(Refusal {
+        field: "spec".into(),
+        problem: "is nothing".into(),
+    });
+    add(&mut index, "p", policy);
+    for (key, service) in &first.services {
+        index.apply(Change::Service(
+            key.clone(),
+            Some(Arc::new(service.clone())),
+        ));
+    }
+    for (key, slice) in &first.slices {
+        index.apply(Change::Slice(key.clone(), Some(Arc::new(slice.clone()))));
+    }
+    assert!(index.fold(2).fronts.is_empty());
+}
+
+#[test]
 fn a_port_that_the_clients_service_lacks_is_named() {
     let mut scene = Scene {
         index: index(),
