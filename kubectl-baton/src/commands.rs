@@ -244,6 +244,9 @@ impl<C: Cluster> Asking<'_, C> {
 }
 
 #[cfg(test)]
+#[path = "commands_attach_tests.rs"]
+mod attach_tests;
+#[cfg(test)]
 #[path = "capture_tests.rs"]
 mod capture_tests;
 #[cfg(test)]
@@ -251,4 +254,4 @@ mod capture_tests;
 mod flow_tests;
 #[cfg(test)]
 #[path = "commands_tests.rs"]
-pub mod tests;
+mod tests;

@@ -13,6 +13,8 @@ use std::{
     cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc, time::Duration,
 };
 
+/// Objects by kind.
+pub type Objects = BTreeMap<Kind, Vec<Value>>;
 /// What a program in a Pod says on its standard output, and how it ends.
 pub type Said = Result<(Vec<u8>, ExecOutput), Failure>;
 /// What a dataplane answers: to the last part of a path, the parts of the query, and what is
@@ -22,7 +24,7 @@ type Answers = Box<dyn Fn(&PodName, &[&str]) -> Said>;
 /// The cluster.
 pub struct Fake {
     /// By kind; what is not there may not be listed.
-    pub objects: RefCell<BTreeMap<Kind, Vec<Value>>>,
+    pub objects: RefCell<Objects>,
     /// Kinds that may not be listed.
     pub forbidden: Vec<Kind>,
     /// What dataplanes say.
@@ -32,7 +34,7 @@ pub struct Fake {
     /// Every change of an object, as `VERB KIND/NAME`.
     pub written: RefCell<Vec<String>>,
     /// What the cluster makes of a change, before it is seen.
-    pub reacts: Box<dyn Fn(&mut BTreeMap<Kind, Vec<Value>>)>,
+    pub reacts: Box<dyn Fn(&mut Objects)>,
     /// What each log says.
     pub log: String,
 }

@@ -48,8 +48,8 @@ fn owners(snapshot: &Snapshot, port: u16) -> Vec<&str> {
         .collect()
 }
 
-/// What the conditions of a policy say, and since when. Not since when it is programmed and ready: each
-/// change of its own endpoints makes it wait for the dataplanes.
+/// What the conditions of a policy say, and since when. Not since when it is programmed and ready:
+/// each change of its own endpoints makes it wait for the dataplanes.
 fn conditions(stored: &Value) -> [[Value; 3]; CONDITIONS.len()] {
     CONDITIONS.map(|kind| {
         let condition = condition(stored, kind).unwrap_or_default();

@@ -5,8 +5,6 @@
 //! clients; whoever stops in between goes on by the same command.
 
 mod plan;
-#[cfg(test)]
-mod tests;
 
 pub use plan::Scene;
 

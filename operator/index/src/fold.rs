@@ -13,9 +13,10 @@ use crate::{
     drains::DrainNotice,
     frontend::orphan,
     index::PolicyRecord,
-    judge::{Judged, behind, conditions, judge, no_dataplane, ready_members, same},
+    judge::{Judged, conditions, judge, same},
     kept::{Kept, look, owner},
     messages::{bounded, few, internal_error},
+    progress::{behind, no_dataplane, ready_members},
     standing::Standing,
     translate::Translation,
 };

@@ -24,8 +24,8 @@ use crate::{
     Text,
     class::Room,
     index::PolicyRecord,
-    judge::{behind, refused_by},
-    reports::DataplaneRecord,
+    progress::{behind, refused_by},
+    reports::{DataplaneRecord, Serving},
     translate::{Listening, Translation},
     world::ServiceRecord,
 };
@@ -44,13 +44,6 @@ pub(crate) struct Plan {
     pub serving: Serving,
     pub writes: FrontWrites,
     pub addresses: Vec<String>,
-}
-
-/// Dataplanes that have a policy's ports.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Serving {
-    ports: Vec<ServicePort>,
-    pods: BTreeSet<Key>,
 }
 
 /// Plans the frontend of a policy, if what is served of it has one.

@@ -61,6 +61,7 @@ mod kept;
 mod messages;
 mod movable;
 mod output;
+mod progress;
 mod reports;
 mod standing;
 mod state;

@@ -4,8 +4,13 @@
 //! grew by. A counter that became smaller began anew, with its process. What a dataplane counted
 //! before the policy was known counts too.
 
-use crate::{BackendTotals, Drained, Figures, PolicyFigures, Report, Text, Totals};
-use std::{collections::BTreeMap, sync::Arc};
+use crate::{
+    BackendTotals, Drained, Figures, Key, PolicyFigures, Report, ServicePort, Text, Totals,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// The clocks of a dataplane and of the operator are read at different moments, to whole seconds:
 /// drains that began within this many seconds of each other are one.
@@ -31,6 +36,14 @@ pub(crate) struct Counted {
     /// When it was the last time said something of.
     look: u64,
     pub figures: PolicyFigures,
+}
+
+/// Dataplanes that have the ports of a policy with a frontend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Serving {
+    /// These, by the names of the Service.
+    pub ports: Vec<ServicePort>,
+    pub pods: BTreeSet<Key>,
 }
 
 /// Totals of one policy.

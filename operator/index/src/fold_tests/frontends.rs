@@ -285,7 +285,7 @@ fn it_fails_open_while_no_dataplane_is_ready_and_never_leads_nowhere() {
     let through = scene.leads_to("web");
     scene.led.clear();
     for change in [(|pod: &mut Pod| pod.ready = false) as fn(&mut Pod), |pod| {
-        pod.deleting = true
+        pod.deleting = true;
     }] {
         scene.dataplane(change);
         assert_eq!(scene.leads_to("web"), set(PODS));

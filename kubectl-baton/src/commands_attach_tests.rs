@@ -1,17 +1,14 @@
 //! `attach` and `detach` as a user types them, with an operator and a cluster that do their part at
 //! each change, or do not.
 
+use super::tests::{Seen, typed_in};
 use crate::{
     cluster::Kind,
-    commands::tests::{Seen, typed_in},
-    fake::Fake,
+    fake::{Fake, Objects},
 };
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
-type Objects = BTreeMap<Kind, Vec<Value>>;
-
-fn service() -> Value {
+fn service_of_clients() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {
@@ -77,7 +74,7 @@ fn reacts(objects: &mut Objects) {
 
 fn with(change: impl FnOnce(&mut Value)) -> Fake {
     let mut fake = Fake::new();
-    let mut service = service();
+    let mut service = service_of_clients();
     change(&mut service);
     let objects = fake.objects.get_mut();
     objects
@@ -137,11 +134,12 @@ async fn a_service_is_attached_in_the_order_that_loses_nobody_and_detached_again
         "delete services/front-pods",
     ];
     assert_eq!(*fake.written.borrow(), steps);
-    let objects = fake.objects.borrow();
-    let service = find(&objects, Kind::Services, "front").expect("it");
-    assert_eq!(service["spec"], self::service()["spec"]);
-    assert_eq!(service["metadata"]["labels"], json!({}));
-    drop(objects);
+    {
+        let objects = fake.objects.borrow();
+        let service = find(&objects, Kind::Services, "front").expect("it");
+        assert_eq!(service["spec"], service_of_clients()["spec"]);
+        assert_eq!(service["metadata"]["labels"], json!({}));
+    }
     typed_in(&fake, "detach front")
         .await
         .refuses("is not attached");
