@@ -6,8 +6,8 @@
 use crate::ledger::Entry;
 use baton_crds as crd;
 use baton_index::{
-    BackendVerdict, ClassVerdict, Condition, Drain, FrontVerdict, LeadsTo, Refusal, Status, Text,
-    Verdict,
+    BackendVerdict, ClassVerdict, Condition, ConditionKind, Drain, FrontVerdict, LeadsTo, Refusal,
+    Status, Text, Verdict,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -132,13 +132,18 @@ fn ready(
         let message = "dataplanes serve clients".to_owned();
         (crd::ConditionStatus::True, "Ready".to_owned(), message)
     };
+    // Not before what it is made of.
+    let needed = [ConditionKind::Accepted, ConditionKind::Programmed];
+    let since = needed.map(|kind| verdict.condition(kind).since);
+    let since = since.into_iter().max().unwrap_or_default();
+    let since = Timestamp::from_second(since).unwrap_or(now).min(now);
     crd::Condition {
         type_: crd::ConditionType::Ready.name().to_owned(),
         status,
         observed_generation: Some(verdict.observed_generation),
         reason,
         message: cut(&message, LIMIT_MESSAGE),
-        last_transition_time: before.transition(crd::ConditionType::Ready.name(), status, now),
+        last_transition_time: before.transition(crd::ConditionType::Ready.name(), status, since),
     }
 }
 
