@@ -7,7 +7,7 @@
 //! | of the Service | what its slices name |
 //! |---|---|
 //! | some dataplane is ready and has the policy's ports | all dataplanes that have them |
-//! | none is | the pods themselves: Baton is left out rather than in the way |
+//! | none is, or the policy is not in force | the pods: Baton is left out, not in the way |
 //! | it is not the policy's, or selects pods | nothing of ours |
 //!
 //! A dataplane that has a port once keeps it: a newer snapshot that it has not acknowledged yet
@@ -61,10 +61,8 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         writes: FrontWrites::default(),
         addresses: Vec::new(),
     };
-    let translation = record
-        .translation
-        .as_ref()
-        .filter(|t| !t.listeners.is_empty());
+    let translation = record.translation.as_ref().or(record.past.as_ref());
+    let translation = translation.filter(|t| !t.listeners.is_empty());
     let world = index.world.services.get(&service_key);
     let service = world.and_then(|found| found.service.as_ref());
     if let Some(service) = service {
@@ -93,10 +91,12 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
     let wanted = wanted_service(index, key, record, translation);
     let (Some(world), Some(front)) = (world, service.and_then(|s| s.front.as_ref())) else {
         plan.writes.owner = Some((key.name.clone(), record.policy.uid.clone()));
-        plan.writes.make = wanted;
+        plan.writes.make = wanted.filter(|_| record.translation.is_some());
         return Some(plan);
     };
-    if let Some(wanted) = wanted.filter(|wanted| front.made && !as_wanted(world, front, wanted)) {
+    let in_force = record.translation.is_some();
+    let unlike = |wanted: &FrontService| front.made && in_force && !as_wanted(world, front, wanted);
+    if let Some(wanted) = wanted.filter(unlike) {
         plan.writes.owner = Some((key.name.clone(), record.policy.uid.clone()));
         plan.writes.make = Some(wanted);
     }

@@ -74,6 +74,8 @@ pub(crate) struct PolicyRecord {
     pub staged: BTreeSet<Text>,
     /// The Service that clients connect to.
     pub front: Option<Key>,
+    /// What it would come to, where it is not in force and has such a Service: its pods.
+    pub past: Option<Translation>,
     /// Dataplanes that have its ports, as of the last plan.
     pub serving: Serving,
     /// What was last said to be written of its frontend.
@@ -143,6 +145,7 @@ impl PolicyRecord {
             failure: None,
             staged: BTreeSet::new(),
             front: None,
+            past: None,
             serving: Serving::default(),
             front_writes: Arc::default(),
             names: BTreeSet::new(),

@@ -305,6 +305,51 @@ fn it_fails_open_while_no_dataplane_is_ready_and_never_leads_nowhere() {
 }
 
 #[test]
+fn it_leads_to_the_pods_while_its_policy_is_not_in_force() {
+    let mut scene = scene();
+    scene.acknowledge();
+    let through = scene.leads_to("web");
+    let class = scene.index.classes["class"].spec.clone();
+    scene.index.apply(Change::Class("class".into(), None));
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), set(PODS));
+    expect(
+        &scene.index,
+        "p",
+        ConditionKind::Accepted,
+        Reason::NoDataplaneClass,
+        "",
+    );
+    // No class says that this is allowed.
+    let mut foreign = slice("s", &[(1, READY)]);
+    if let Change::Slice(_, Some(slice)) = &mut foreign {
+        let mut changed = Slice::clone(slice);
+        changed.endpoints.push(SliceEndpoint {
+            address: "10.1.0.9".parse().expect("an address"),
+            pod: None,
+            ..changed.endpoints[0].clone()
+        });
+        *slice = Arc::new(changed);
+    }
+    scene.index.apply(foreign);
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), set([PODS[0]]));
+    scene.index.apply(slice("s", &[(1, READY), (2, READY)]));
+    scene
+        .index
+        .apply(Change::Class("class".into(), Some(class)));
+    scene.settle();
+    scene.acknowledge();
+    assert_eq!(scene.leads_to("web"), through);
+    // One that is refused makes nothing.
+    let mut refused = fronted(3, "t", "other");
+    refused.classes = Labels::from_iter([("no", "class")]);
+    add(&mut scene.index, "q", refused);
+    scene.settle();
+    assert!(!scene.services.contains_key(&key("other")));
+}
+
+#[test]
 fn an_operator_that_starts_anew_keeps_the_port_and_where_it_leads() {
     let mut first = scene();
     first.acknowledge();
