@@ -165,6 +165,30 @@ async fn without_a_dataplane_clients_notice_nothing_and_the_same_command_goes_on
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_detach_that_was_stopped_goes_on_where_it_was_and_deletes_nothing_too_early() {
+    let mut fake = with(|_| ());
+    assert!(typed_in(&fake, "attach front").await.is(0));
+    fake.written.borrow_mut().clear();
+    // The operator keeps its slices.
+    fake.reacts = Box::new(|_| ());
+    let still = "still leads through Baton, too: 1 EndpointSlices";
+    for _ in 0..2 {
+        let seen = typed_in(&fake, "detach front --timeout 1s").await;
+        seen.refuses(still);
+        assert_eq!(*fake.written.borrow(), ["patch services/front"]);
+    }
+    reacts(fake.objects.get_mut());
+    let began = tokio::time::Instant::now();
+    let seen = typed_in(&fake, "detach front --linger 7s").await;
+    assert!(seen.is(0), "{}", seen.err);
+    assert!(
+        began.elapsed().as_secs() >= 7,
+        "nodes had no time to follow"
+    );
+    assert_eq!(fake.written.borrow().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_begun_can_be_taken_back() {
     let mut fake = with(|_| ());
     fake.reacts = Box::new(|_| ());

@@ -37,28 +37,35 @@ impl Dataplanes {
     }
 }
 
-/// Unmodified nginx in four Pods, a Service, a policy, and a client.
-const MANIFESTS: &str = r#"
+/// A namespace with unmodified nginx in so many Pods.
+fn nginx(namespace: &str, replicas: u32) -> String {
+    format!(
+        r#"
 apiVersion: v1
 kind: Namespace
-metadata: {name: shop}
+metadata: {{name: {namespace}}}
 ---
 apiVersion: apps/v1
 kind: Deployment
-metadata: {name: web, namespace: shop}
+metadata: {{name: web, namespace: {namespace}}}
 spec:
-  replicas: 4
-  selector: {matchLabels: {app: web}}
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: web}}}}
   template:
-    metadata: {labels: {app: web}}
+    metadata: {{labels: {{app: web}}}}
     spec:
       terminationGracePeriodSeconds: 5
       containers:
         - name: nginx
           image: localhost/baton-cluster/server:1
-          ports: [{containerPort: 8080}]
-          readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
----
+          ports: [{{containerPort: 8080}}]
+          readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1}}
+"#
+    )
+}
+
+/// Their Service, a policy, and a client.
+const MANIFESTS: &str = r#"
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -387,6 +394,7 @@ fn outlive(site: &Site) -> Result<()> {
         "install",
         &["--create-namespace", "--set", &dataplanes.values],
     )?;
+    site.apply(&nginx(SHOP, 4))?;
     site.apply(MANIFESTS)?;
     for (namespace, workload) in [
         (NAMESPACE, "deployment/baton-operator"),

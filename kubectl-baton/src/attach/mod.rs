@@ -130,26 +130,25 @@ impl<C: Cluster> Attaching<'_, C> {
             self.write(Kind::Services, &plan.service, merge).await?;
             self.show
                 .note(&format!("Service {} has its selector again", plan.service));
-            let until = began + wanted.timeout;
-            let stopped = self
-                .until(until, || self.slices_of_others(&plan.service))
-                .await?;
-            if let Some(why) = stopped {
-                return Ok(self.refuse(&format!(
-                    "Service {} still leads through Baton, too: {why}; the same command goes on",
-                    plan.service
-                )));
-            }
         }
-        if !plan.patch.is_null() {
-            // Nobody says when a node follows.
-            self.show.note(&format!(
-                "Service {} leads to its pods; dataplanes go on for {} s (--linger)",
-                plan.service,
-                wanted.linger.as_secs()
-            ));
-            sleep(wanted.linger).await;
+        // Also where an earlier detach was stopped: nobody knows how far it was.
+        let until = began + wanted.timeout;
+        let stopped = self
+            .until(until, || self.slices_of_others(&plan.service))
+            .await?;
+        if let Some(why) = stopped {
+            return Ok(self.refuse(&format!(
+                "Service {} still leads through Baton, too: {why}; the same command goes on",
+                plan.service
+            )));
         }
+        // Nobody says when a node follows.
+        self.show.note(&format!(
+            "Service {} leads to its pods; dataplanes go on for {} s (--linger)",
+            plan.service,
+            wanted.linger.as_secs()
+        ));
+        sleep(wanted.linger).await;
         self.clear(&plan).await?;
         let seconds = began.elapsed().as_secs_f64();
         let done = json!({"service": plan.service, "policy": plan.policy, "seconds": seconds});

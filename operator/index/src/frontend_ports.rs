@@ -12,20 +12,12 @@
 
 use crate::{
     Class, Index, Key, Listener, Policy, PortRange, Text,
-    claims::Age,
     standing::{choose, snapshot_name},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-
-/// What a listener asks for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Ask {
-    age: Age,
-    listener: Text,
-}
 
 /// Whether a class has a port to give out.
 fn gives(class: &Class, port: u16) -> bool {
@@ -81,11 +73,7 @@ impl Index {
             for (at, listener) in record.policy.listeners.iter().enumerate() {
                 let kept = listener.allocated.filter(|port| had(*port, &taken));
                 if kept.is_none() && record.policy.frontend.is_some() {
-                    let ask = Ask {
-                        age: age.clone(),
-                        listener: listener.name.clone(),
-                    };
-                    wanting.insert((ask, at), snapshot_name(&age.key, listener));
+                    wanting.insert((age.clone(), at), snapshot_name(&age.key, listener));
                 }
                 given.entry(age.key.clone()).or_default().push(kept);
                 taken.extend(kept);
@@ -94,13 +82,14 @@ impl Index {
             let served = record.served.listeners.iter();
             taken.extend(served.filter_map(|listener| listener.allocated));
         }
-        for ((ask, at), name) in wanting {
-            let Some(record) = self.policies.get(&ask.age.key) else {
+        // The oldest policies first.
+        for ((age, at), name) in wanting {
+            let Some(record) = self.policies.get(&age.key) else {
                 continue;
             };
             let port = free(&name, &self.classes_of(&record.policy), &taken);
             taken.extend(port);
-            if let Some(slot) = given.get_mut(&ask.age.key).and_then(|all| all.get_mut(at)) {
+            if let Some(slot) = given.get_mut(&age.key).and_then(|all| all.get_mut(at)) {
                 *slot = port;
             }
         }

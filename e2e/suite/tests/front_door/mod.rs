@@ -3,7 +3,7 @@
 //!
 //! Each time one client keeps 64 connections and another one opens a new one for each request.
 
-use crate::Table;
+use crate::{Table, nginx};
 use anyhow::{Context, Result, ensure};
 use baton_e2e::{
     Load, Site,
@@ -14,29 +14,9 @@ use serde_json::Value;
 /// Two applications that know nothing of each other.
 const SPACES: [&str; 2] = ["store", "depot"];
 
-fn manifests(namespace: &str) -> String {
+fn service(namespace: &str) -> String {
     format!(
         r#"
-apiVersion: v1
-kind: Namespace
-metadata: {{name: {namespace}}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: web, namespace: {namespace}}}
-spec:
-  replicas: 2
-  selector: {{matchLabels: {{app: web}}}}
-  template:
-    metadata: {{labels: {{app: web}}}}
-    spec:
-      terminationGracePeriodSeconds: 5
-      containers:
-        - name: nginx
-          image: localhost/baton-cluster/server:1
-          ports: [{{containerPort: 8080}}]
-          readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1}}
----
 apiVersion: v1
 kind: Service
 metadata: {{name: web, namespace: {namespace}}}
@@ -64,7 +44,8 @@ spec:
 /// All of it; leaves nothing behind but the namespaces.
 pub fn through(site: &Site, workload: &str, table: &mut Table) -> Result<()> {
     for namespace in SPACES {
-        site.apply(&manifests(namespace))?;
+        site.apply(&nginx(namespace, 2))?;
+        site.apply(&service(namespace))?;
     }
     for namespace in SPACES {
         site.rolled_out(namespace, "deployment/web")?;

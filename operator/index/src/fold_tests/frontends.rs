@@ -29,15 +29,19 @@ fn fronted(created: i64, service: &str, frontend: &str) -> Policy {
     }
 }
 
-fn scene() -> Scene {
-    let mut index = index();
-    add(&mut index, "p", fronted(1, "s", "web"));
-    let mut scene = Scene {
-        index,
+/// No policy has a frontend.
+fn bare() -> Scene {
+    Scene {
+        index: index(),
         services: BTreeMap::new(),
         slices: BTreeMap::new(),
         led: Vec::new(),
-    };
+    }
+}
+
+fn scene() -> Scene {
+    let mut scene = bare();
+    add(&mut scene.index, "p", fronted(1, "s", "web"));
     scene.settle();
     scene
 }
@@ -468,12 +472,7 @@ fn two_policies_do_not_share_a_service() {
 
 #[test]
 fn a_service_that_clients_have_is_left_alone_until_it_is_given_to_the_policy() {
-    let mut scene = Scene {
-        index: index(),
-        services: BTreeMap::new(),
-        slices: BTreeMap::new(),
-        led: Vec::new(),
-    };
+    let mut scene = bare();
     let mut service = scene.clients_service();
     add(&mut scene.index, "p", fronted(1, "s", "web"));
     scene.settle();
@@ -532,12 +531,7 @@ fn a_service_that_clients_have_is_left_alone_until_it_is_given_to_the_policy() {
 
 #[test]
 fn a_service_that_is_taken_back_while_its_policy_is_there_leads_past_it() {
-    let mut scene = Scene {
-        index: index(),
-        services: BTreeMap::new(),
-        slices: BTreeMap::new(),
-        led: Vec::new(),
-    };
+    let mut scene = bare();
     let mut service = scene.clients_service();
     service.selects = false;
     service.front = Some(Arc::new(front("p", false, &[])));
@@ -580,12 +574,7 @@ fn the_service_of_a_policy_that_cannot_be_read_stays() {
 
 #[test]
 fn a_port_that_the_clients_service_lacks_is_named() {
-    let mut scene = Scene {
-        index: index(),
-        services: BTreeMap::new(),
-        slices: BTreeMap::new(),
-        led: Vec::new(),
-    };
+    let mut scene = bare();
     let mut service = scene.clients_service();
     service.ports[0].port = 81;
     (service.selects, service.front) = (false, Some(Arc::new(front("p", false, &[]))));
