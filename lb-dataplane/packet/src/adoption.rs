@@ -5,6 +5,7 @@ use crate::{
     Flags, Segment, SegmentSpec, SeqNumber,
     builder::{build_with_options, timestamp_option},
     bytes::{array, be16, be32},
+    client_block::CLIENT_BLOCK_BYTES,
     options::EXPERIMENT_1,
 };
 use core::{fmt, hash::Hasher, net::IpAddr};
@@ -87,7 +88,7 @@ impl AdoptionKey {
         &self.0
     }
 
-    fn tag(&self, input: &[u8; TAG_INPUT_BYTES]) -> u64 {
+    pub(crate) fn tag(&self, input: &[u8; TAG_INPUT_BYTES]) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(input);
         hasher.finish()
@@ -325,23 +326,23 @@ impl Adoption {
 }
 
 /// What the tag is computed over, in the order of the wire format's table.
-struct TagInput {
-    src: IpAddr,
-    dst: IpAddr,
-    src_port: u16,
-    dst_port: u16,
-    seq: SeqNumber,
-    ack: SeqNumber,
+pub(crate) struct TagInput {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) src_port: u16,
+    pub(crate) dst_port: u16,
+    pub(crate) seq: SeqNumber,
+    pub(crate) ack: SeqNumber,
     /// Bytes 2 to 8 of the option: experiment id, mss or reason, scales, flags.
-    attributes: [u8; 6],
-    window: u16,
-    server_ts: u32,
-    timestamps: (u32, u32),
-    namespace: u64,
+    pub(crate) attributes: [u8; 6],
+    pub(crate) window: u16,
+    pub(crate) server_ts: u32,
+    pub(crate) timestamps: (u32, u32),
+    pub(crate) namespace: u64,
 }
 
 impl TagInput {
-    fn bytes(&self) -> [u8; TAG_INPUT_BYTES] {
+    pub(crate) fn bytes(&self) -> [u8; TAG_INPUT_BYTES] {
         let mapped = |address: IpAddr| match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
@@ -363,13 +364,18 @@ impl TagInput {
     }
 }
 
+/// Whether a message may have so many bytes of payload: an Adopt a client block, others none.
+const fn may_carry(kind: MessageKind, bytes: usize) -> bool {
+    bytes == 0 || bytes == CLIENT_BLOCK_BYTES && matches!(kind, MessageKind::Adopt)
+}
+
 /// Writes an adoption message at the start of `buf` and says how many bytes it takes.
 ///
 /// Addresses, ports, numbers and window come from `spec`, the sequence number of some kinds from in
 /// front of it ([`MessageKind::in_front`]); flags follow from the kind and the window
 /// of an answer is 0, whatever `spec` says. Without timestamps in `spec` the message carries two
-/// zeros: the layout has them always. `None` if `spec` has payload, and as
-/// [`build_segment`](crate::build_segment).
+/// zeros: the layout has them always. `None` if `spec` has payload, other than an Adopt's client
+/// block ([`ClientBlock`](crate::ClientBlock)), and as [`build_segment`](crate::build_segment).
 #[must_use]
 pub fn build_adoption(
     buf: &mut [u8],
@@ -377,7 +383,7 @@ pub fn build_adoption(
     message: &Adoption,
     key: &AdoptionKey,
 ) -> Option<usize> {
-    if !spec.payload.is_empty() {
+    if !may_carry(message.kind, spec.payload.len()) {
         return None;
     }
     let (flags, window) = match message.kind {
@@ -453,7 +459,12 @@ fn parse_layout(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
     let layout = option[0] == EXPERIMENT_1
         && usize::from(option[1]) == ADOPTION_OPTION_BYTES
         && option[STAMPS_AT..STAMPS_AT + 4] == timestamp_option((0, 0))[..4];
-    if !layout || seg.flags != expected || seg.payload_len() != 0 {
+    let adopts = be16::<40, 2>(option) == EXPERIMENT_ADOPT;
+    let carries = match seg.payload_len() {
+        0 => true,
+        some => adopts && some == CLIENT_BLOCK_BYTES as u32,
+    };
+    if !layout || seg.flags != expected || !carries {
         return None;
     }
     let input = TagInput {

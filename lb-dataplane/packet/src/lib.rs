@@ -33,6 +33,7 @@ mod adoption;
 mod builder;
 mod bytes;
 mod checksum;
+mod client_block;
 mod decode;
 mod destination;
 mod ecn;
@@ -56,6 +57,7 @@ pub use adoption::{
 };
 pub use builder::{SegmentSpec, build_segment, build_syn, extend_segment};
 pub use checksum::{ChecksumState, complete_tcp_checksum, settle_tcp_checksum, tcp_checksum_state};
+pub use client_block::{CLIENT_BLOCK_BYTES, ClientBlock, RawClientBlock, parse_client_block};
 pub use decode::{LIMIT_EXTENSION_HEADERS, decode};
 pub use destination::{Destination, Which};
 pub use ecn::clear_accurate_ecn;

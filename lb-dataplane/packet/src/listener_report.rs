@@ -7,6 +7,7 @@ const SEVERAL: u8 = 2;
 const FORGETS: u8 = 4;
 const TRANSFERS: u8 = 8;
 const BETWEEN_NODES: u8 = 16;
+const RESTORES: u8 = 32;
 
 /// The content of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct ListenerReport {
     pub transfers: bool,
     /// Those connections go to pods of other nodes, and come from there, as well.
     pub between_nodes: bool,
+    /// The adopter takes client blocks ([`ClientBlock`](crate::ClientBlock)).
+    pub restores: bool,
     /// The listener, unless the adopter cannot count its holders or is older.
     pub listener: Option<Listener>,
 }
@@ -54,6 +57,7 @@ impl ListenerReport {
             forgets: flags & FORGETS != 0,
             transfers: flags & TRANSFERS != 0,
             between_nodes: flags & BETWEEN_NODES != 0,
+            restores: flags & RESTORES != 0,
             listener: core::num::NonZeroU8::new(holders).map(|holders| Listener {
                 id: u16::from_be_bytes([high, low]),
                 holders,
@@ -69,7 +73,8 @@ impl ListenerReport {
         let marks = flag(self.marks_exits, MARKS_EXITS)
             | flag(self.forgets, FORGETS)
             | flag(self.transfers, TRANSFERS)
-            | flag(self.between_nodes, BETWEEN_NODES);
+            | flag(self.between_nodes, BETWEEN_NODES)
+            | flag(self.restores, RESTORES);
         let Some(listener) = self.listener else {
             return marks.into();
         };
@@ -86,18 +91,20 @@ mod tests {
 
     #[test]
     fn what_is_told_has_the_layout_of_the_wire_format() {
-        for (several, forgets, transfers, between_nodes, field) in [
-            (false, false, false, false, 0xabcd_0301),
-            (true, false, false, false, 0xabcd_0303),
-            (true, true, false, false, 0xabcd_0307),
-            (false, true, true, false, 0xabcd_030d),
-            (false, true, true, true, 0xabcd_031d),
+        for (several, forgets, transfers, between_nodes, restores, field) in [
+            (false, false, false, false, false, 0xabcd_0301),
+            (true, false, false, false, false, 0xabcd_0303),
+            (true, true, false, false, false, 0xabcd_0307),
+            (false, true, true, false, false, 0xabcd_030d),
+            (false, true, true, true, false, 0xabcd_031d),
+            (false, true, false, false, true, 0xabcd_0325),
         ] {
             let told = ListenerReport {
                 marks_exits: true,
                 forgets,
                 transfers,
                 between_nodes,
+                restores,
                 listener: NonZeroU8::new(3).map(|holders| Listener {
                     id: 0xabcd,
                     holders,
@@ -122,9 +129,10 @@ mod tests {
             forgets: false,
             transfers: false,
             between_nodes: false,
+            restores: false,
             listener: None,
         };
-        for field in [1, 0xabcd_0001, 0xabcd_00e3] {
+        for field in [1, 0xabcd_0001, 0xabcd_00c3] {
             assert_eq!(ListenerReport::from_field(field), told);
         }
     }
