@@ -51,6 +51,9 @@ pub struct Policy {
     /// What keeps flows together at one backend, before the algorithm is asked.
     #[serde(default)]
     pub affinity: Option<Affinity>,
+    /// Whose address pods see on their connections.
+    #[serde(default)]
+    pub client_address: ClientAddress,
     /// How request boundaries are recognised.
     #[serde(default)]
     pub protocol: Protocol,
@@ -141,6 +144,20 @@ pub enum LoadSignal {
     /// throttling, pressure. The pods are asked up to 100 times a second while the policy has
     /// flows. Where they do not tell it is `Latency`.
     LatencyAndPressure,
+}
+
+/// Whose address pods see on their connections (`getpeername`, logs, the pod's own packet rules).
+/// Outside of the pod it is the dataplane's always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientAddress {
+    /// The dataplane's.
+    #[default]
+    Hidden,
+    /// The client's: the adopter in the pod writes it over the dataplane's, told by an
+    /// authenticated block in each SYN and adoption. The port is the client's as well, unless the
+    /// pod has another connection with it. Connections with pods that have no adopter have the
+    /// dataplane's address; so have those to a pod's own address. Legs are never shared.
+    Restore,
 }
 
 /// What keeps flows together, in place of the algorithm.

@@ -240,6 +240,7 @@ pub fn policy(name: &str, port: u16, backends: &[(String, SocketAddr)]) -> Polic
         protocol: Default::default(),
         migration: Migration::default(),
         on_backend_failure: Default::default(),
+        client_address: Default::default(),
         on_stall: Default::default(),
         response_timeout: None,
         drain: Default::default(),

@@ -243,6 +243,8 @@ impl Engine {
         spec.window = flow.client_window;
         spec.timestamps = Some((self.first_client_ts(id), flow.server_ts));
         let restores = flow.bits.has(Bits::PRELUDE);
+        let block = self.client_block(id, &spec, namespace);
+        spec.payload = block.as_ref().map_or(&[], |block| block);
         let again = flow.progress.tries > 1;
         if again {
             self.counters.add(Counter::AdoptionRetries);

@@ -40,6 +40,8 @@ pub enum DropReason {
     IcmpUnrelated,
     /// Flags that no TCP sends (SYN with FIN or RST, none at all).
     BadFlags,
+    /// A SYN, and no pod has said yet whether it restores clients' addresses, as the policy wants.
+    NotAsked,
 }
 
 impl DropReason {
@@ -59,6 +61,7 @@ impl DropReason {
         DropReason::TtlExpired,
         DropReason::IcmpUnrelated,
         DropReason::BadFlags,
+        DropReason::NotAsked,
     ];
 
     /// The metric label.
@@ -79,6 +82,7 @@ impl DropReason {
             DropReason::TtlExpired => "ttl_expired",
             DropReason::IcmpUnrelated => "icmp_unrelated",
             DropReason::BadFlags => "bad_flags",
+            DropReason::NotAsked => "not_asked",
         }
     }
 }
@@ -129,6 +133,8 @@ counters! {
     OpeningsUnlike = "openings_total", "result": "unlike"; #[doc = "Those that the pod agreed to without timestamps, which the client has been promised. It takes no more connections over by translation."]
     ShiftsFull = "openings_total", "result": "table_full"; #[doc = "Those that the pod agreed to where as many legs were translated as may be."]
     LegsParked = "legs_parked_total"; #[doc = "Legs that their connections left and that were kept for others: the pod has answered that it has all of the old one's bytes."]
+    LegsRestored = "legs_restored_total"; #[doc = "Legs begun on which the pod sees the client's address, as its policy wants (`clientAddress: Restore`)."]
+    LegsHidden = "legs_hidden_total"; #[doc = "Legs of such policies on which the pod sees the dataplane's: it has no adopter that restores, or is the client itself."]
     LegsShared = "legs_shared_total"; #[doc = "Requests that went to another pod on a leg that another connection had before."]
     LegsLeft = "legs_left_total"; #[doc = "Times that a connection between two requests left its leg to others: it has none until its next request."]
     ParkedFull = "legs_parked_full_total"; #[doc = "Legs that were closed because as many as may be were kept at their pod, or in all."]

@@ -77,6 +77,10 @@ impl Engine {
                 if flow.progress.tries >= SYN_PORTS_MAX {
                     flow.progress.tries = 1;
                 }
+                if self.is_restored(id) {
+                    self.send_syn(id, out);
+                    return Verdict::Absorbed;
+                }
                 return self.forward_to_leg(frame, segment, owner);
             }
             if !over {
@@ -126,7 +130,10 @@ impl Engine {
         hasher.write_u16(segment.src_port);
         let hash = hasher.finish();
         let v6 = segment.is_v6();
-        let Some(backend) = self.choose_new(now, (policy, client), (v6, hash), None) else {
+        let Ok(backend) = self.choose_restoring(now, (policy, client), (v6, hash)) else {
+            return Verdict::Drop(DropReason::NotAsked);
+        };
+        let Some(backend) = backend else {
             let policy = &self.policies[usize::from(policy)];
             return Verdict::Drop(if policy.lacks_family(v6) {
                 DropReason::NoFamily
@@ -183,6 +190,7 @@ impl Engine {
         self.hops.hold(hop);
         let leg = Leg { backend, port };
         self.own_leg(id, leg);
+        self.note_restored(id);
         if !moves {
             self.pin(id, PinReason::SmallMss);
         }
@@ -192,6 +200,10 @@ impl Engine {
         policy.flows_total += 1;
         self.counters.add(Counter::FlowsOpened);
         self.arm(now, id, crate::states::Action::ArmHandshake);
+        if self.is_restored(id) {
+            self.send_syn(id, out);
+            return Verdict::Absorbed;
+        }
         self.forward_to_leg(frame, segment, leg)
     }
 

@@ -82,6 +82,7 @@ mod report;
 mod requests;
 mod rescue;
 mod resets;
+mod restore;
 mod rests;
 mod routes;
 mod server;

@@ -140,8 +140,9 @@ impl Engine {
         match std::mem::take(&mut self.pending_by) {
             By::Adoption => self.flows[id].progress.set(Mark::Opening, false),
             By::Handshake => self.flows[id].progress.set(Mark::Opening, true),
-            By::Shared(shared) => self.share_leg(now, id, &shared),
+            By::Shared(shared) => return self.share_leg(now, id, &shared),
         }
+        self.note_restored(id);
     }
 
     /// Our SYN to the owner leg, or, once that was answered, what ends the handshake and restores
@@ -214,6 +215,12 @@ impl Engine {
             timestamps: has(Bits::TIMESTAMPS).then_some((client_ts, 0)),
             ..SynOptions::default()
         };
+        let namespace = self.backends[usize::from(flow.owner.backend)]
+            .adopter
+            .namespace;
+        let block = self.client_block(id, &spec, namespace);
+        let payload = block.as_ref().map_or(&[][..], |block| block);
+        let spec = SegmentSpec { payload, ..spec };
         self.emit(out, |buffer| build_syn(buffer, &spec, &offer));
     }
 

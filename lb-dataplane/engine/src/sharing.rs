@@ -60,7 +60,9 @@ fn promises(flow: &Flow, backend: &Backend) -> Promises {
 impl Policy {
     /// Whether its flows share legs.
     pub(crate) fn shares_legs(&self) -> bool {
-        self.spec.migration.legs == Legs::Shared && guard_of(self.spec.protocol).is_some()
+        self.spec.migration.legs == Legs::Shared
+            && guard_of(self.spec.protocol).is_some()
+            && !self.restores()
     }
 }
 

@@ -112,6 +112,8 @@ impl Engine {
             && owner.adopter.renewed == flow.renewed
             && !owner.liveness.is_down()
             && !flow.progress.is(Mark::Transfer)
+            // host-shim would have the new socket see the dataplane's.
+            && !flow.progress.is(Mark::Restored)
             && !flow.backlog.is_some()
             && policy.spec.migration.mode != MigrationMode::Never
             && !policy.moved_enough(flow.migrations)

@@ -190,6 +190,7 @@ fn policy(v6: bool, frontend: SocketAddr, pods: usize, http: bool, kind: Steady)
         },
         migration: Migration::default(),
         on_backend_failure: BackendFailure::default(),
+        client_address: Default::default(),
         on_stall: OnStall::default(),
         response_timeout: None,
         drain: Drain::default(),

@@ -202,6 +202,7 @@ fn policy(d: &mut Draw, v6: bool, pods: usize) -> Policy {
         protocol,
         migration: Migration::default(),
         on_backend_failure: BackendFailure::default(),
+        client_address: Default::default(),
         on_stall: OnStall::default(),
         response_timeout: None,
         drain: Drain::default(),

@@ -86,6 +86,16 @@ impl Adopter {
         }
     }
 
+    /// It was asked, or will be at once, and may still answer.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.finding == Finding::Unknown && self.unanswered < UNANSWERED_MAX
+    }
+
+    /// It answered the last probe, whatever it said.
+    pub(crate) fn speaks(&self) -> bool {
+        matches!(self.finding, Finding::Ready { .. } | Finding::Refused(_))
+    }
+
     /// A kernel without it answered the last probe.
     pub(crate) fn is_gone(&self) -> bool {
         self.finding == Finding::NoAdopter

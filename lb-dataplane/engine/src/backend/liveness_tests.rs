@@ -16,6 +16,7 @@ fn listener(id: u16, holders: u8, several: bool) -> ListenerReport {
         forgets: false,
         transfers: false,
         between_nodes: false,
+        restores: false,
         listener: NonZeroU8::new(holders).map(|holders| Listener {
             id,
             holders,

@@ -114,6 +114,7 @@ pub fn policy(pods: usize) -> Policy {
         },
         on_backend_failure: BackendFailure::ReplayIdempotent,
         // Those that are about it turn it on.
+        client_address: Default::default(),
         on_stall: OnStall::Wait,
         response_timeout: None,
         drain: Default::default(),

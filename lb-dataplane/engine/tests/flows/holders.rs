@@ -11,6 +11,7 @@ fn told(id: u16, holders: u8) -> ListenerReport {
         forgets: false,
         transfers: false,
         between_nodes: false,
+        restores: false,
         listener: NonZeroU8::new(holders).map(|holders| Held {
             id,
             holders,

@@ -42,6 +42,7 @@ mod release;
 mod replaced;
 mod replay;
 mod rescue;
+mod restore;
 mod session;
 mod sharing;
 mod sift;
