@@ -31,7 +31,7 @@ pub use dataplane::{
 pub use frontend::{Frontend, FrontendService, ServiceType, TrafficPolicy};
 pub use generate::{DefinitionFile, GenerateError, definitions, files};
 pub use policy::{
-    Affinity, Algorithm, ClientIp, DataplaneSelector, Listener, LoadBalancerPolicy,
+    Affinity, Algorithm, ClientAddress, ClientIp, DataplaneSelector, Listener, LoadBalancerPolicy,
     LoadBalancerPolicySpec, LoadSignal, PodDeletionCost, PodMultipathTcp, Protocol, TargetKind,
     TargetRef, Transport, Weights,
 };

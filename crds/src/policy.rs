@@ -63,6 +63,11 @@ use std::collections::BTreeMap;
         "is not possible with affinity, which keeps a client's flows together: expected another mode, or no affinity",
     ),
     forbidden(
+        "self.clientAddress != 'Restore' || self.migration.legs != 'Shared'",
+        ".migration.legs",
+        "is not possible with clientAddress Restore, by which each connection to a pod is one client's: expected Private, or clientAddress Hidden",
+    ),
+    forbidden(
         "!has(self.frontend) || self.frontend.service.name != self.targetRef.name",
         ".frontend.service.name",
         "is the Service whose pods serve: expected another name; `kubectl baton attach` moves the pods behind a second Service",
@@ -120,6 +125,13 @@ pub struct LoadBalancerPolicySpec {
     /// What keeps a client's flows together at one pod, in place of the algorithm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
+    /// Whose address pods see on their connections: in logs, in `getpeername`, in their own packet
+    /// rules. `Hidden`: the dataplane's. `Restore`: the client's, written by the adopter in the
+    /// pod, whoever serves next; the port too, unless the pod has another connection from it. Pods
+    /// without an adopter see the dataplane's all the same (`baton_legs_hidden_total`), and so do
+    /// NetworkPolicies. Not with `migration.legs: Shared`.
+    #[serde(default)]
+    pub client_address: ClientAddress,
     /// How the begin of a request, where a flow can move, is recognised. `HTTP1`: HTTP/1.0 and
     /// HTTP/1.1. `RESP`: Redis. `Memcached`: its text protocol. `RequestResponse`: any protocol of
     /// one request, then one response. `None`: never, as for protocols where the server speaks
@@ -278,6 +290,16 @@ pub enum LoadSignal {
     Latency,
     /// Its answers or what its kernel says, whichever makes expect the longer wait.
     LatencyAndPressure,
+}
+
+/// Whose address pods see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ClientAddress {
+    /// The dataplane's.
+    #[default]
+    Hidden,
+    /// The client's.
+    Restore,
 }
 
 /// How the begin of a request is recognised.

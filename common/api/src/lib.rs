@@ -38,9 +38,9 @@ pub use replies::{
     CAPTURE, DrainReply, DrainRequest, ErrorReply, FlowsReply, SnapshotReply, StateReply,
 };
 pub use snapshot::{
-    Affinity, Algorithm, Backend, ClientAddress, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS,
-    LIMIT_NAME_BYTES, LIMIT_POLICIES, Legs, Limits, LoadSignal, Migration, MigrationMode,
-    MoveMethod, Policy, Protocol, Snapshot, SnapshotError, Timeouts, is_name,
+    Affinity, Algorithm, Backend, ClientAddress, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY,
+    LIMIT_FRONTENDS, LIMIT_NAME_BYTES, LIMIT_POLICIES, Legs, Limits, LoadSignal, Migration,
+    MigrationMode, MoveMethod, Policy, Protocol, Snapshot, SnapshotError, Timeouts, is_name,
 };
 pub use state::{
     BackendLoad, BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement,

@@ -4,9 +4,10 @@
 //! Owns every refusal of a value, with its path and what was expected. Never changes a value.
 
 use crate::{
-    ActiveCheck, Affinity, Algorithm, Backend, Drain, Endpoint, Health, LIMIT_BACKENDS_PER_POLICY,
-    LIMIT_NAME_BYTES, LIMIT_NODE_BYTES, LIMIT_POLICIES, Limits, Micros, MigrationMode, Policy,
-    Snapshot, SnapshotError, is_name, is_node_name, snapshot::shortened,
+    ActiveCheck, Affinity, Algorithm, Backend, ClientAddress, Drain, Endpoint, Health,
+    LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES, LIMIT_NODE_BYTES, LIMIT_POLICIES, Legs, Limits,
+    Micros, MigrationMode, Policy, Snapshot, SnapshotError, is_name, is_node_name,
+    snapshot::shortened,
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -191,6 +192,13 @@ fn policy(at: &str, policy: &Policy) -> Checked {
             format!("{at_migration}.mode"),
             "Always is not possible with affinity, which keeps a client's flows together: expected another mode, or \
              no affinity",
+        );
+    }
+    if policy.client_address == ClientAddress::Restore && policy.migration.legs == Legs::Shared {
+        return refuse(
+            format!("{at_migration}.legs"),
+            "Shared is not possible with clientAddress Restore, by which each connection to a pod is one client's: \
+             expected Private, or clientAddress Hidden",
         );
     }
     if let Some(timeout) = policy.response_timeout {

@@ -227,6 +227,7 @@ fn field() -> impl Strategy<Value = Value> {
             word(&["LeastOutstanding", "Maglev", "Random", "None"]).boxed(),
         ),
         at("load", word(&["Latency", "LatencyAndPressure"]).boxed()),
+        at("clientAddress", word(&["Hidden", "Restore"]).boxed()),
         at(
             "protocol",
             word(&["None", "HTTP1", "RESP", "HTTP2"]).boxed(),

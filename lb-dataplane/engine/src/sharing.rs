@@ -60,9 +60,7 @@ fn promises(flow: &Flow, backend: &Backend) -> Promises {
 impl Policy {
     /// Whether its flows share legs.
     pub(crate) fn shares_legs(&self) -> bool {
-        self.spec.migration.legs == Legs::Shared
-            && guard_of(self.spec.protocol).is_some()
-            && !self.restores()
+        self.spec.migration.legs == Legs::Shared && guard_of(self.spec.protocol).is_some()
     }
 }
 
@@ -73,6 +71,8 @@ impl Engine {
         let flow = &self.flows[id];
         self.policies[usize::from(flow.policy)].shares_legs()
             && flow.pin.is_none()
+            // Begun before the policy changed, and this client's for the pod.
+            && !flow.progress.is(Mark::Restored)
             && self
                 .tracker(id)
                 .is_none_or(|t| t.prelude(&mut [0; PRELUDE_MAX]).is_none())

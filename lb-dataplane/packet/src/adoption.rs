@@ -371,8 +371,8 @@ const fn may_carry(kind: MessageKind, bytes: usize) -> bool {
 
 /// Writes an adoption message at the start of `buf` and says how many bytes it takes.
 ///
-/// Addresses, ports, numbers and window come from `spec`, the sequence number of some kinds from in
-/// front of it ([`MessageKind::in_front`]); flags follow from the kind and the window
+/// Addresses, ports, numbers and window come from `spec`, the sequence number of some kinds, and of
+/// an Adopt with a client block, from in front of it ([`MessageKind::in_front`]); flags follow from the kind and the window
 /// of an answer is 0, whatever `spec` says. Without timestamps in `spec` the message carries two
 /// zeros: the layout has them always. `None` if `spec` has payload, other than an Adopt's client
 /// block ([`ClientBlock`](crate::ClientBlock)), and as [`build_segment`](crate::build_segment).
@@ -393,7 +393,9 @@ pub fn build_adoption(
         }
         MessageKind::Forget => (Flags::SYN, spec.window),
     };
-    let seq = spec.seq.sub(message.kind.in_front());
+    let seq = spec
+        .seq
+        .sub(message.kind.in_front() + spec.payload.len() as u32);
     let timestamps = spec.timestamps.unwrap_or_default();
     let (experiment, mss_or_reason, scales, option_flags) = message.fields();
     let ([e0, e1], [m0, m1]) = (experiment.to_be_bytes(), mss_or_reason.to_be_bytes());

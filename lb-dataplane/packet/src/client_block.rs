@@ -2,7 +2,7 @@
 //! connection that a dataplane begins. Owns its layout and its tag; never whether there is one.
 
 use crate::{
-    AdoptionKey, Segment, SegmentSpec,
+    AdoptionKey, Flags, Segment, SegmentSpec,
     adoption::TagInput,
     bytes::{array, be16, be32},
 };
@@ -47,6 +47,10 @@ impl ClientBlock {
 
     /// The payload of the segment `of`, a SYN or Adopt, whose addresses, ports and sequence number
     /// the tag covers.
+    ///
+    /// An Adopt with a block begins so many bytes in front of the number that it is about: to a
+    /// socket that was made of a copy of it, where the adopter has gone since, the block is nothing
+    /// new. (A SYN's data such a kernel does not take.)
     #[must_use]
     pub fn bytes(&self, of: &SegmentSpec<'_>, key: &AdoptionKey) -> [u8; CLIENT_BLOCK_BYTES] {
         let of = Numbers {
@@ -54,7 +58,10 @@ impl ClientBlock {
             dst: of.dst,
             src_port: of.src_port,
             dst_port: of.dst_port,
-            seq: of.seq,
+            seq: match of.flags.has(Flags::SYN) {
+                true => of.seq,
+                false => of.seq.sub(CLIENT_BLOCK_BYTES as u32),
+            },
         };
         let tag = key.tag(&self.input(&of).bytes());
         let mut block = [0; CLIENT_BLOCK_BYTES];

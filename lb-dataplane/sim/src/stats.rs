@@ -36,6 +36,8 @@ pub struct Stats {
     pub releases: u64,
     /// Connections that another pod's application took.
     pub transfers: u64,
+    /// Requests executed by pods that saw their clients.
+    pub restored: u64,
     /// Virtual time.
     pub virtual_us: u64,
     /// Frames by what became of them on links.
@@ -68,6 +70,7 @@ impl Default for Stats {
             rescues: 0,
             releases: 0,
             transfers: 0,
+            restored: 0,
             virtual_us: 0,
             fates: [0; Fate::ALL.len()],
             faults: [0; Fault::ALL.len()],
@@ -96,6 +99,7 @@ impl Stats {
             (&mut self.rescues, other.rescues),
             (&mut self.releases, other.releases),
             (&mut self.transfers, other.transfers),
+            (&mut self.restored, other.restored),
             (&mut self.virtual_us, other.virtual_us),
         ] {
             *sum += more;
@@ -148,6 +152,7 @@ impl Stats {
             ("rescues", self.rescues),
             ("releases", self.releases),
             ("transfers", self.transfers),
+            ("restored", self.restored),
         ] {
             row(name, value.to_string());
         }

@@ -16,8 +16,8 @@ use crate::{
     tcp::Config,
 };
 use baton_api::{
-    Affinity, Algorithm, BackendFailure, ClientIp, Drain, Health, Legs, Limits, Micros, Migration,
-    MigrationMode, MoveMethod, OnDeadline, OnStall, Policy, Protocol, Timeouts,
+    Affinity, Algorithm, BackendFailure, ClientAddress, ClientIp, Drain, Health, Legs, Limits,
+    Micros, Migration, MigrationMode, MoveMethod, OnDeadline, OnStall, Policy, Protocol, Timeouts,
 };
 use std::net::SocketAddr;
 
@@ -302,8 +302,11 @@ fn vary_later(policy: &mut Policy, rng: &fastrand::Rng) {
         1 => MoveMethod::Translation,
         _ => MoveMethod::Auto,
     };
+    policy.client_address = ClientAddress::Hidden;
     if rng.u32(..3) == 0 {
         policy.migration.legs = Legs::Shared;
+    } else if rng.u32(..3) == 0 {
+        policy.client_address = ClientAddress::Restore;
     }
 }
 

@@ -189,6 +189,10 @@ fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> 
             crd::LoadSignal::Latency => api::LoadSignal::Latency,
             crd::LoadSignal::LatencyAndPressure => api::LoadSignal::LatencyAndPressure,
         },
+        client_address: match spec.client_address {
+            crd::ClientAddress::Hidden => api::ClientAddress::Hidden,
+            crd::ClientAddress::Restore => api::ClientAddress::Restore,
+        },
         affinity: match &spec.affinity {
             None => None,
             Some(affinity) => {

@@ -157,6 +157,13 @@ fn words_are_converted() {
     ] {
         assert_eq!(template("load", json!(word)).load, load);
     }
+    for (word, address) in [
+        ("Hidden", api::ClientAddress::Hidden),
+        ("Restore", api::ClientAddress::Restore),
+    ] {
+        let got = template("clientAddress", json!(word));
+        assert_eq!(got.client_address, address);
+    }
     for (word, mode) in [
         ("Always", api::MigrationMode::Always),
         ("WhenBetter", api::MigrationMode::WhenBetter),

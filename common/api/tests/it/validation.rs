@@ -136,6 +136,12 @@ fn each_refusal_names_its_path_and_what_was_expected() {
         ),
         (
             "\"timeouts\": {\"idle\": \"1h\"}",
+            "\"clientAddress\": \"Restore\", \"migration\": {\"legs\": \"Shared\"}",
+            "policies[1].migration.legs",
+            "not possible with clientAddress Restore",
+        ),
+        (
+            "\"timeouts\": {\"idle\": \"1h\"}",
             "\"affinity\": {\"clientIP\": {}}, \"migration\": {\"mode\": \"Always\"}",
             "policies[1].migration.mode",
             "not possible with affinity",

@@ -3,7 +3,9 @@
 use crate::common::{Conn, Dest, EPOCH, Sent, World, conn::*, key, pod, policy, settings};
 use baton_api::{ClientAddress, Legs, MoveMethod};
 use baton_engine::{Counter, DropReason};
-use baton_packet::{ClientBlock, Flags, ListenerReport, Reason, parse_client_block};
+use baton_packet::{
+    CLIENT_BLOCK_BYTES, ClientBlock, Flags, ListenerReport, Reason, parse_client_block,
+};
 
 fn restores() -> ListenerReport {
     ListenerReport {
@@ -95,6 +97,9 @@ fn an_adoption_says_it_and_each_copy_of_it() {
         let mut c = w.idle_as(Conn::of(7, v6));
         let sent = w.data(&mut c, GET);
         assert!(sent[0].is_adoption(), "{sent:?}");
+        // To a kernel whose adopter is gone it is nothing new.
+        let begins = sent[1].segment.seq.sub(CLIENT_BLOCK_BYTES as u32);
+        assert_eq!(sent[0].segment.seq, begins);
         expect_block(&w, &c, &sent[0]);
         assert!(block(&sent[1]).is_none());
         assert_eq!(sent[1].data(), GET);
@@ -202,17 +207,19 @@ fn what_a_policy_does_not_ask_for_is_not_told() {
 }
 
 #[test]
-fn restored_legs_are_nobody_elses() {
+fn a_restored_leg_stays_its_clients_when_the_policy_changes() {
     for (address, parked) in [(ClientAddress::Restore, 0), (ClientAddress::Hidden, 1)] {
         let mut w = world(2, |p| {
             p.client_address = address;
-            p.migration.legs = Legs::Shared;
             p.migration.method = MoveMethod::Translation;
         });
         let mut c = w.idle(7);
+        w.change(|s| {
+            s.policies[0].client_address = ClientAddress::Hidden;
+            s.policies[0].migration.legs = Legs::Shared;
+        });
         let mut p = crate::translation::moved(&mut w, &mut c, GET);
         crate::translation::pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
-        // A keepalive asks a leg that is to be another's; a FIN ends one's own.
         let asked = w.run_ms(1);
         let keepalives = asked.iter().filter(|s| s.data().len() == 1);
         assert_eq!(keepalives.count(), parked, "{asked:?}");

@@ -6,6 +6,7 @@
 use super::{
     Cause, PodNote,
     adopter::{Adopter, Found, Judgement},
+    restored::{Restored, Told},
 };
 use crate::{
     clock::Time,
@@ -57,6 +58,8 @@ pub struct Kernel {
     rng: fastrand::Rng,
     /// The adopter.
     pub adopter: Adopter,
+    /// What it was told of clients.
+    pub restored: Restored,
     /// What happened since the world looked.
     pub notes: Vec<PodNote>,
     /// SYNs and handshakes that met a full accept queue.
@@ -93,6 +96,7 @@ impl Kernel {
             moved: BTreeSet::new(),
             rng: fastrand::Rng::with_seed(seed),
             adopter: Adopter::default(),
+            restored: Restored::default(),
             notes: Vec::new(),
             overflows: 0,
         }
@@ -180,6 +184,7 @@ impl Kernel {
         self.queue.clear();
         self.ends.clear();
         self.moved.clear();
+        self.restored = Restored::default();
         self.adopter.forget(now);
         self.listening = false;
     }
@@ -259,7 +264,7 @@ impl Kernel {
 
     /// A frame arrived.
     pub fn frame(&mut self, now: Time, frame: &[u8], out: &mut Vec<Vec<u8>>) {
-        let Some((segment, seg)) = receive(frame) else {
+        let Some((segment, mut seg)) = receive(frame) else {
             return;
         };
         if seg.dst != self.at {
@@ -267,6 +272,15 @@ impl Kernel {
                 out.extend(reset_for(&self.ends_of(&seg), &seg));
             }
             return;
+        }
+        match self.adopter.take_block(frame, &segment, &mut seg) {
+            Told::Nothing => {}
+            Told::Bad => return,
+            Told::Begins(client) => {
+                if let Err(why) = self.restored.begins(&seg, client) {
+                    self.notes.push(PodNote::Wrong(why));
+                }
+            }
         }
         let found = (self.find(&seg.src), self.listener());
         let judgement = self

@@ -6,6 +6,7 @@
 pub mod adopter;
 pub mod kernel;
 pub mod process;
+pub mod restored;
 
 use crate::clock::Time;
 use crate::talk::{Language, Request};
@@ -39,6 +40,8 @@ pub enum PodNote {
         execution: u32,
         /// Over which connection.
         peer: SocketAddr,
+        /// Whom it sees there instead of the dataplane.
+        sees: Option<SocketAddr>,
     },
     /// A socket was made of an adoption.
     Adopted {

@@ -291,6 +291,7 @@ impl Process {
                     request,
                     execution,
                     peer: *peer,
+                    sees: kernel.restored.client_of(peer),
                 });
             }
             let chance = |rng: &mut fastrand::Rng, share| rng.u32(..100) < share;

@@ -62,9 +62,16 @@ impl Truth {
             return Ok(());
         };
         let first = seq.add(1);
+        let next = conn.server_next();
+        if self.begun.get(&leg) == Some(&(id, seq)) {
+            // A copy of the connection's own first one.
+            return Ok(());
+        }
+        self.begun.remove(&leg);
         self.shifts.remove(&leg);
         self.opening.remove(&leg);
-        let Some(next) = conn.server_next().filter(|_| own) else {
+        let Some(next) = next.filter(|_| own) else {
+            self.begun.insert(leg, (id, seq));
             return Ok(());
         };
         // What restores a session goes in front of the request, and its reply in front of the

@@ -199,6 +199,8 @@ pub struct Truth {
     had: BTreeSet<(usize, u32)>,
     /// The first byte that a leg's socket takes.
     starts: BTreeMap<(usize, u16), SeqNumber>,
+    /// Legs that a connection began on, before any pod had answered, and its first number.
+    begun: BTreeMap<(usize, u16), (u32, SeqNumber)>,
     /// Legs that the engine opened: the client's next byte for the pod, and where the client is to
     /// see the pod's first one; and once the pod has answered, what lies between the two.
     opening: BTreeMap<(usize, u16), (SeqNumber, SeqNumber)>,
@@ -229,6 +231,7 @@ impl Truth {
             legs: BTreeMap::new(),
             had: BTreeSet::new(),
             starts: BTreeMap::new(),
+            begun: BTreeMap::new(),
             opening: BTreeMap::new(),
             shifts: BTreeMap::new(),
             answered: BTreeSet::new(),

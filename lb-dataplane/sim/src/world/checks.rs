@@ -7,7 +7,7 @@ use crate::{address, clock::Time};
 use baton_api::FlowView;
 use baton_engine::{Counter, Engine, Instant, Lost, PinReason, states::TABLE};
 use baton_packet::SeqNumber;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 /// Steps in a row at one and the same time: some frames for each of the connections, and no more.
 const SPIN_MAX: u32 = 20_000;
@@ -94,6 +94,18 @@ impl World {
         }
         if self.out.broken {
             self.violated("frames: sent without a free frame");
+        }
+    }
+
+    /// A pod executes a request of a connection on a socket whose peer it takes for that client.
+    pub(super) fn check_client(&mut self, sees: Option<SocketAddr>, conn: u32) {
+        let Some(seen) = sees else { return };
+        self.stats.restored += 1;
+        let client = address::client_at(seen.ip(), self.clients.len());
+        if client.and_then(|c| self.truth.of_client(c, seen.port())) != Some(conn) {
+            self.violated(format!(
+                "a pod took the client of connection {conn} for {seen}"
+            ));
         }
     }
 

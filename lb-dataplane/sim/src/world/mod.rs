@@ -227,6 +227,7 @@ impl World {
                 pod.kernel.adopter.told.marks_exits = scenario.exit_marks[i];
                 // Adopters that answer Forgets came later than marks.
                 pod.kernel.adopter.told.forgets = scenario.exit_marks[i];
+                pod.kernel.adopter.told.restores = scenario.exit_marks[i];
                 pod.kernel.adopter.told.transfers = scenario.cooperates[i];
                 pod.kernel.adopter.told.between_nodes =
                     scenario.cooperates[i] && scenario.between_nodes[i];

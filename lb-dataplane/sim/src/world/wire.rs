@@ -84,8 +84,12 @@ impl World {
         for note in std::mem::take(&mut self.pods[i].kernel.notes) {
             let checked = match note {
                 PodNote::Executed {
-                    request, execution, ..
+                    request,
+                    execution,
+                    sees,
+                    ..
                 } => {
+                    self.check_client(sees, request.tag.conn);
                     self.note(|| format!("pod {i} executes {} as {execution:#x}", request.tag));
                     self.watch_placement(i, request.tag.conn);
                     self.truth.executed(self.now, i, &request, execution)
@@ -345,6 +349,14 @@ impl World {
     fn leaves_to_pod(&mut self, pod: usize, seg: &Seg<'_>, frame: &[u8], own: bool, call: &Call) {
         let port = seg.src.port();
         let message = kind(seg);
+        // A client block is no part of the stream.
+        let begins = own && (message.is_some() || seg.flags.has(Flags::SYN));
+        let data = if begins { &[] } else { seg.data };
+        let seq = match message {
+            Some(0x70) => seg.seq.add(seg.data.len() as u32),
+            _ => seg.seq,
+        };
+        let seg = &Seg { seq, data, ..*seg };
         match message {
             Some(kind) if own => self.asked.leaves((pod, port), kind, seg),
             Some(_) => {
