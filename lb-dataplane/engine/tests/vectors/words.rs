@@ -7,8 +7,8 @@ use crate::common::{
     Conn, Listener, World, conn::*, endpoint, pod, pod_mac, pod_name, policy, router, settings,
 };
 use baton_api::{
-    Affinity, BackendFailure, ClientIp, Legs, Micros, MigrationMode, MoveMethod, OnDeadline,
-    OnStall, Policy, Protocol,
+    Affinity, BackendFailure, ClientAddress, ClientIp, Legs, Micros, MigrationMode, MoveMethod,
+    OnDeadline, OnStall, Policy, Protocol,
 };
 use baton_engine::{DropReason, Route, Settings, Verdict, Via};
 use baton_packet::{AdoptionKey, Flags, Reason};
@@ -138,6 +138,7 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
                 _ => return Err(wrong(words)),
             }
         }
+        ["client-address", "Restore"] => p.client_address = ClientAddress::Restore,
         ["moves-per-second", n] => {
             p.migration.per_second = n.parse().map_err(|_| wrong(words))?;
         }
@@ -212,6 +213,11 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
         ["adopters", "forget"] => {
             for told in &mut w.told {
                 told.forgets = true;
+            }
+        }
+        ["adopters", "restore"] => {
+            for told in &mut w.told {
+                (told.marks_exits, told.restores) = (true, true);
             }
         }
         ["applications", "cooperate"] => {
