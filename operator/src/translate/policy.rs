@@ -71,6 +71,7 @@ impl Translator {
             weights: None,
             classes: Labels::default(),
             frontend: None,
+            allow_from: None,
             deletion_cost: false,
             drain_cordoned: false,
         }
