@@ -19,6 +19,7 @@ mod replies;
 mod snapshot;
 mod state;
 mod status;
+mod text;
 mod validate;
 
 pub use clients::{Clients, ClientsError};

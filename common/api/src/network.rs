@@ -2,7 +2,7 @@
 //!
 //! Owns how one is written and read. What is done with it is the reader's.
 
-use crate::snapshot::shortened;
+use crate::text::shortened;
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,

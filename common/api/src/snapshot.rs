@@ -1,6 +1,6 @@
 //! What a dataplane shall do: policies, their frontends and backends.
 
-use crate::{BackendFailure, Drain, Health, Micros, Network, OnStall};
+use crate::{BackendFailure, Drain, Health, Micros, Network, OnStall, text::shortened};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -394,16 +394,6 @@ pub struct SnapshotError {
 pub fn is_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || "-._/".contains(c);
     (1..=LIMIT_NAME_BYTES).contains(&name.len()) && name.chars().all(good)
-}
-
-/// A wrong text in an error: no control characters, no pages of it.
-pub(crate) fn shortened(text: &str) -> String {
-    const MAX: usize = 60;
-    let mut shown: String = text.escape_debug().take(MAX).collect();
-    if text.escape_debug().nth(MAX).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 impl Endpoint {

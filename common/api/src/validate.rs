@@ -6,7 +6,7 @@
 use crate::{
     ActiveCheck, Affinity, Algorithm, Backend, Drain, Endpoint, Health, LIMIT_ALLOW_FROM,
     LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES, LIMIT_NODE_BYTES, LIMIT_POLICIES, Limits, Micros,
-    MigrationMode, Policy, Snapshot, SnapshotError, is_name, is_node_name, snapshot::shortened,
+    MigrationMode, Policy, Snapshot, SnapshotError, is_name, is_node_name, text::shortened,
 };
 use std::{
     collections::{HashMap, HashSet},

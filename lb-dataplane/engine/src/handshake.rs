@@ -21,8 +21,8 @@
 //!   that they try the other address at once (RFC 8305); counted `no_family` and noted by
 //!   `lb-dataplane status`. Translation between the families needs translated legs.
 //! - **Who is not in `allowFrom` gets no answer**, as with most implementations of NetworkPolicy,
-//!   before anything is taken for him: counted `not_allowed`. A SYN is the only segment that a flow
-//!   begins with, so nothing else asks. Rejected: a reset, which tells a scan that somebody listens.
+//!   before anything is taken for him: counted `not_allowed`. A flow begins with a SYN only, so
+//!   nothing else asks. Rejected: a reset, which tells a scan that somebody listens.
 
 use crate::{
     Engine, Output, Verdict,
