@@ -8,6 +8,7 @@
 mod allowance;
 mod behaviour;
 mod check;
+mod clients;
 mod condition;
 mod dataplane;
 mod frontend;
@@ -23,6 +24,7 @@ pub use behaviour::{
     OnDeadline, OnStall, Timeouts,
 };
 pub use check::{Checker, FILE_BYTES_MAX, LIST_DEPTH_MAX, PROBLEMS_MAX, Problem, Report, check};
+pub use clients::{AllowedClients, LabelOperator, LabelRequirement, LabelSelector};
 pub use condition::{Condition, ConditionStatus, ConditionType};
 pub use dataplane::{
     BatonDataplane, BatonDataplaneSpec, BatonDataplaneStatus, DataplaneInstance, DataplaneLimits,

@@ -4,8 +4,9 @@
 //! behave is in `behaviour`, what the operator answers in `status`.
 
 use crate::{
-    BackendFailure, Drain, Duration, Frontend, Health, LoadBalancerPolicyStatus, Migration,
-    OnStall, ServicePort, Timeouts,
+    AllowedClients, BackendFailure, Drain, Duration, Frontend, Health, LoadBalancerPolicyStatus,
+    Migration, OnStall, ServicePort, Timeouts,
+    clients::not_empty,
     rules::{forbidden, invalid, up_to, within},
     text::label_map,
 };
@@ -110,6 +111,23 @@ pub struct LoadBalancerPolicySpec {
     /// themselves, and whatever leads clients there is made elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frontend: Option<Frontend>,
+    /// Who may open connections to the listeners: clients that one of the items names. Without it,
+    /// everybody. The SYNs of others are dropped without an answer. Connections that there are stay
+    /// when the list, or what it selects, changes. What counts is the address that a connection has
+    /// at the dataplane: with `externalTrafficPolicy: Cluster`, and wherever else nodes translate
+    /// addresses, clients outside of the cluster have the address of a node. While no dataplane is
+    /// ready, the Service of `spec.frontend` leads to the pods, where only their NetworkPolicies
+    /// count. Items come to at most 1,024 networks; addresses of pods beyond that are left out, and
+    /// the condition `Degraded` says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 64),
+        extend(
+            "x-kubernetes-list-type" = "atomic",
+            "x-kubernetes-validations" = not_empty(),
+        ),
+    )]
+    pub allow_from: Option<Vec<AllowedClients>>,
     /// How a pod is chosen. `LeastOutstanding`: the lower expected wait of two random candidates.
     /// `Maglev`: consistent hashing of the client's address and port. `WeightedRoundRobin`: one
     /// after the other. `Random`: by chance.

@@ -153,6 +153,7 @@ fn figures(into: &mut PolicyFigures, more: PolicyFigures) {
     into.moves.merge(&more.moves);
     add_labels(&mut into.pinned, more.pinned);
     add_labels(&mut into.resets, more.resets);
+    into.not_allowed += more.not_allowed;
     let same = |a: &BackendFigures, b: &BackendFigures| a.name == b.name;
     by(&mut into.backends, more.backends, same, |into, more| {
         into.first_byte.merge(&more.first_byte);

@@ -301,6 +301,7 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
         node: Some("n1".into()),
         address: address.map(|a| a.parse().expect("an address")),
         second_address: None,
+        host_network: false,
         cost: None,
     };
     let see = |fleet: &mut Fleet, namespace: &str, pod: Option<Pod>| {

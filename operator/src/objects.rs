@@ -69,6 +69,9 @@ pub struct PodSpec {
     /// Its node, once it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
+    /// Its addresses are the node's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub host_network: bool,
 }
 
 /// What the kubelet says of a Pod.
@@ -202,12 +205,13 @@ mod tests {
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "a", "namespace": "shop", "deletionTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"nodeName": "n1", "containers": [{"name": "c"}]},
+            "spec": {"nodeName": "n1", "hostNetwork": true, "containers": [{"name": "c"}]},
             "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
                        "hostIP": "192.0.2.1"},
         }))
         .expect("a Pod");
         assert_eq!(pod.spec.node_name.as_deref(), Some("n1"));
+        assert!(pod.spec.host_network);
         assert_eq!(pod.status.pod_ip.as_deref(), Some("10.0.0.1"));
         assert!(pod.metadata.deletion_timestamp.is_some());
         assert_eq!(Pod::plural(&()), "pods");

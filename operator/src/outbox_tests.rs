@@ -91,6 +91,7 @@ fn verdict(name: &str) -> Verdict {
         weights: None,
         classes: Labels::default(),
         frontend: None,
+        allow_from: None,
         deletion_cost: false,
         drain_cordoned: false,
     };

@@ -13,11 +13,13 @@ mod events;
 mod failure;
 mod local;
 mod marks;
+mod network;
 mod node_keys;
 mod replies;
 mod snapshot;
 mod state;
 mod status;
+mod text;
 mod validate;
 
 pub use clients::{Clients, ClientsError};
@@ -30,6 +32,7 @@ pub use events::{
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline, OnStall};
 pub use local::{Asked, Foreign};
 pub use marks::{MANAGER, POLICY_LABEL, SELECTOR_ANNOTATION};
+pub use network::Network;
 pub use node_keys::{
     EpochKeys, LIMIT_NODE_BYTES, LIMIT_NODE_KEYS, NodeKey, NodeKeys, NodeKeysError, is_node_name,
     node_key, transfer_key,
@@ -38,9 +41,10 @@ pub use replies::{
     CAPTURE, DrainReply, DrainRequest, ErrorReply, FlowsReply, SnapshotReply, StateReply,
 };
 pub use snapshot::{
-    Affinity, Algorithm, Backend, ClientAddress, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY,
-    LIMIT_FRONTENDS, LIMIT_NAME_BYTES, LIMIT_POLICIES, Legs, Limits, LoadSignal, Migration,
-    MigrationMode, MoveMethod, Policy, Protocol, Snapshot, SnapshotError, Timeouts, is_name,
+    Affinity, Algorithm, Backend, ClientAddress, ClientIp, Endpoint, LIMIT_ALLOW_FROM,
+    LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS, LIMIT_NAME_BYTES, LIMIT_POLICIES, Legs, Limits,
+    LoadSignal, Migration, MigrationMode, MoveMethod, Policy, Protocol, Snapshot, SnapshotError,
+    Timeouts, is_name,
 };
 pub use state::{
     BackendLoad, BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement,

@@ -5,9 +5,9 @@
 
 use crate::{
     ActiveCheck, Affinity, Algorithm, Backend, ClientAddress, Drain, Endpoint, Health,
-    LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES, LIMIT_NODE_BYTES, LIMIT_POLICIES, Legs, Limits,
-    Micros, MigrationMode, Policy, Snapshot, SnapshotError, is_name, is_node_name,
-    snapshot::shortened,
+    LIMIT_ALLOW_FROM, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES, LIMIT_NODE_BYTES,
+    LIMIT_POLICIES, Legs, Limits, Micros, MigrationMode, Policy, Snapshot, SnapshotError, is_name,
+    is_node_name, text::shortened,
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -160,6 +160,13 @@ fn frontends(at: &str, frontends: &[Endpoint]) -> Checked {
 }
 
 fn policy(at: &str, policy: &Policy) -> Checked {
+    let networks = policy.allow_from.as_ref().map_or(0, Vec::len);
+    if networks > LIMIT_ALLOW_FROM {
+        return refuse(
+            format!("{at}.allowFrom"),
+            format!("has {networks} networks: at most {LIMIT_ALLOW_FROM} are possible"),
+        );
+    }
     if policy.migration.ratio_percent < 100 {
         return refuse(
             format!("{at}.migration.ratioPercent"),

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use std::{path::Path, sync::LazyLock};
 
 /// The fields of a spec that are no fields of a snapshot's policy.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 8] = [
+    "allowFrom",
     "frontend",
     "targetRef",
     "listeners",

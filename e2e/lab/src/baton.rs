@@ -246,6 +246,7 @@ pub fn policy(name: &str, port: u16, backends: &[(String, SocketAddr)]) -> Polic
         drain: Default::default(),
         health: Default::default(),
         slow_start: Default::default(),
+        allow_from: None,
         timeouts: Default::default(),
     }
 }

@@ -3,6 +3,7 @@
 //! several can run at a time (`NS_THREADS=4 make test-ns`), but for those in [`alone`] and
 //! [`quiet`].
 
+mod allowed;
 mod alone;
 mod anywhere;
 mod bad_input;

@@ -42,6 +42,8 @@ pub enum DropReason {
     BadFlags,
     /// A SYN, and no pod has said yet whether it restores clients' addresses, as the policy wants.
     NotAsked,
+    /// A SYN of a client that the policy's `allowFrom` does not name.
+    NotAllowed,
 }
 
 impl DropReason {
@@ -62,6 +64,7 @@ impl DropReason {
         DropReason::IcmpUnrelated,
         DropReason::BadFlags,
         DropReason::NotAsked,
+        DropReason::NotAllowed,
     ];
 
     /// The metric label.
@@ -83,6 +86,7 @@ impl DropReason {
             DropReason::IcmpUnrelated => "icmp_unrelated",
             DropReason::BadFlags => "bad_flags",
             DropReason::NotAsked => "not_asked",
+            DropReason::NotAllowed => "not_allowed",
         }
     }
 }

@@ -149,6 +149,8 @@ pub(crate) struct OfPolicy {
     pub(crate) pinned: [u32; PinReason::COUNT],
     /// By reason.
     pub(crate) resets: [u64; Reset::ALL.len()],
+    /// SYNs of clients that `allowFrom` does not name.
+    pub(crate) not_allowed: u64,
 }
 
 impl Default for OfPolicy {
@@ -157,6 +159,7 @@ impl Default for OfPolicy {
             moves: Latency::default(),
             pinned: [0; PinReason::COUNT],
             resets: [0; Reset::ALL.len()],
+            not_allowed: 0,
         }
     }
 }
@@ -185,6 +188,7 @@ impl OfPolicy {
             moves: self.moves.clone(),
             pinned,
             resets: resets.map(|(why, count)| (why.label(), count)).collect(),
+            not_allowed: self.not_allowed,
             backends: Vec::new(),
         }
     }
@@ -210,6 +214,8 @@ pub struct PolicyFigures {
     pub pinned: Vec<(&'static str, u64)>,
     /// Resets that clients got, by reason.
     pub resets: Vec<(&'static str, u64)>,
+    /// SYNs of clients that `allowFrom` does not name.
+    pub not_allowed: u64,
     /// Its backends.
     pub backends: Vec<BackendFigures>,
 }

@@ -20,6 +20,9 @@
 //! - **Clients of a family that no backend has are refused** with a reset, as a kernel does it, so
 //!   that they try the other address at once (RFC 8305); counted `no_family` and noted by
 //!   `lb-dataplane status`. Translation between the families needs translated legs.
+//! - **Who is not in `allowFrom` gets no answer**, as with most implementations of NetworkPolicy,
+//!   before anything is taken for him: counted `not_allowed`. A flow begins with a SYN only, so
+//!   nothing else asks. Rejected: a reset, which tells a scan that somebody listens.
 
 use crate::{
     Engine, Output, Verdict,
@@ -119,6 +122,9 @@ impl Engine {
             return Verdict::Drop(DropReason::NotOurs);
         }
         let policy = slot.policy;
+        if !self.policies[usize::from(policy)].lets_in(segment.src) {
+            return Verdict::Drop(DropReason::NotAllowed);
+        }
         let client = to_addr(segment.src);
         let mac = ether_src(frame);
         let Some(hop) = self.hop_to_opening(segment.src, mac) else {

@@ -14,6 +14,7 @@
 mod adopt;
 mod affinity;
 mod ahead;
+mod allowed;
 mod answer;
 mod apply;
 mod backend;

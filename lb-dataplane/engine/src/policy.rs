@@ -5,6 +5,7 @@
 //! `Always`.
 
 use crate::{
+    allowed::Allowed,
     backend::Backend,
     cause::{Cause, MoveEnds},
     clock::Instant,
@@ -20,7 +21,7 @@ use crate::{
     tables::Learned,
 };
 use baton_api::{BackendFailure, MigrationMode};
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 /// What holds a flow where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,8 @@ pub(crate) struct Policy {
     pub(crate) listed: bool,
     /// IPv4 and IPv6.
     pub(crate) pools: [Pool; 2],
+    /// Whose flows are opened; without it everybody's.
+    allowed: Option<Allowed>,
     /// Moves.
     pace: Pace,
     /// Of what is limited per second.
@@ -109,6 +112,7 @@ impl Policy {
             spec: (**spec).clone(),
             origin: Arc::clone(spec),
             listed: true,
+            allowed: Allowed::new(spec.allow_from.as_deref()),
             pools,
             pace: Pace::default(),
             figures: OfPolicy::default(),
@@ -128,6 +132,14 @@ impl Policy {
             is_free: false,
             judge_due: false,
         }
+    }
+
+    /// Whether a client may open a flow. One that may not is counted.
+    #[inline]
+    pub(crate) fn lets_in(&mut self, client: IpAddr) -> bool {
+        let lets = self.allowed.as_ref().is_none_or(|all| all.has(client));
+        self.figures.not_allowed += u64::from(!lets);
+        lets
     }
 
     /// The backend for a new flow; `except` was tried already.

@@ -196,6 +196,7 @@ fn policy(v6: bool, frontend: SocketAddr, pods: usize, http: bool, kind: Steady)
         drain: Drain::default(),
         health: Health::default(),
         slow_start: Micros(0),
+        allow_from: None,
         timeouts: Timeouts::default(),
     }
 }

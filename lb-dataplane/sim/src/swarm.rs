@@ -208,6 +208,7 @@ fn policy(d: &mut Draw, v6: bool, pods: usize) -> Policy {
         drain: Drain::default(),
         health: Health::default(),
         slow_start: Micros(0),
+        allow_from: None,
         timeouts: Timeouts {
             idle: Micros::from_secs(30),
             handshake: Micros::from_secs(5),

@@ -26,6 +26,7 @@ fn full() -> String {
         healthy: 1
         unhealthy: 4
     slowStart: 0s
+    allowFrom: [10.0.0.0/8, 'fd00::7']
 "
     )
 }
@@ -206,6 +207,12 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "unhealthy: 0",
             "38: policies[0].health.active.unhealthy: ",
             "expected 1 to 100",
+        ),
+        (
+            "allowFrom: [10.0.0.0/8",
+            "allowFrom: [10.0.0.0/33",
+            "40: policies[0].allowFrom",
+            "`10.0.0.0/33` is not a network: expected as 192.0.2.0/24",
         ),
         (
             "slowStart: 0s",

@@ -86,6 +86,12 @@ fn policy_figures(out: &mut Families, figures: &PolicyFigures) {
             *resets,
         );
     }
+    out.counter(
+        "policy_not_allowed_total",
+        "SYNs of clients that the policy's allowFrom does not name; each repetition counts.",
+        &[policy],
+        figures.not_allowed,
+    );
     for backend in &figures.backends {
         let labels = [policy, ("backend", backend.name.as_str())];
         out.histogram(

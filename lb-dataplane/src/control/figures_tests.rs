@@ -103,6 +103,7 @@ pub(super) fn figures(generation: u64) -> Report {
             moves: took(&[90, 300, 5_000_000]),
             pinned: vec![("upgrade", 2)],
             resets: vec![("no_flow", 4), ("lost", 1)],
+            not_allowed: 11,
             backends: vec![BackendFigures {
                 name: "a".to_owned(),
                 first_byte: took(&[1_500]),
@@ -180,6 +181,7 @@ async fn state_and_metrics_tell_the_workers_figures() {
         "# TYPE baton_dataplane_policy_client_resets_total counter",
         "baton_dataplane_policy_client_resets_total{policy=\"web\",reason=\"no_flow\"} 4",
         "baton_dataplane_policy_client_resets_total{policy=\"web\",reason=\"lost\"} 1",
+        "baton_dataplane_policy_not_allowed_total{policy=\"web\"} 11",
         "baton_dataplane_backend_flows_total{policy=\"web\",backend=\"a\"} 6",
         "baton_dataplane_policy_unadoptable_backends{policy=\"web\",reason=\"no answer to probes any more\"} 1",
         "baton_dataplane_key_epochs 1",

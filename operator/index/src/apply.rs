@@ -38,8 +38,13 @@ impl Index {
             Change::Pod(key, pod) => self.pod(&key, pod.as_ref()),
             Change::Node(name, node) => self.node(&name, node.as_deref().copied()),
             Change::Namespace(name, namespace) => {
+                let before = self.world.namespaces.get(&name).cloned();
                 if self.world.namespace(&name, namespace) {
                     self.examine_namespace(&name);
+                    let after = self.world.namespaces.get(&name);
+                    let (before, after) = (before.as_deref(), after.map(|n| &**n));
+                    let touched = self.clients.namespace(&name, before, after);
+                    self.dirty.translate.extend(touched);
                 }
             }
             Change::Class(name, Some(class)) => self.a_class(&name, class),
@@ -136,6 +141,8 @@ impl Index {
         if let Some(service) = after {
             self.world.front(&service, &key.name, true);
         }
+        let peers = record.served.allow_from.as_deref();
+        self.clients.follow(key, peers);
         self.remember_names(key);
     }
 
@@ -181,6 +188,7 @@ impl Index {
             return;
         };
         self.claims.set(key, None);
+        self.clients.follow(key, None);
         self.bare.remove(key);
         // Others may have waited for its ports.
         self.dirty.ports |= record.policy.frontend.is_some() || record.served.frontend.is_some();
@@ -263,6 +271,10 @@ impl Index {
                 self.mark_service(&service);
             }
         }
+        let namespace = self.world.namespaces.get(&key.namespace);
+        let (was, is) = (before.as_deref(), pod.map(|pod| &**pod));
+        let touched = self.clients.pod(key, was, is, namespace.map(|n| &**n));
+        self.dirty.translate.extend(touched);
         if before.is_none() || pod.is_none() {
             self.costs.renewed(key);
         }

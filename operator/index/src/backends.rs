@@ -7,6 +7,7 @@
 use crate::{
     BackendState, Key, LIMIT_NAMES_SHOWN, Policy, ServicePort, SliceEndpoint, Text, WeightSource,
     allowance::Grants,
+    clients::AllowFrom,
     kept::Held,
     world::{ServiceRecord, World},
 };
@@ -23,6 +24,8 @@ pub(crate) struct View<'a> {
     pub world: &'a World,
     /// What each of its classes grants to its namespace.
     pub grants: Vec<Grants<'a>>,
+    /// Whose connections it takes, if not everybody's.
+    pub allow_from: Option<AllowFrom>,
     /// What dataplanes had, where that counts.
     pub held: Option<&'a BTreeMap<Text, Held>>,
     /// Backends may be missing, too.

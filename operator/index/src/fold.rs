@@ -135,10 +135,12 @@ impl Index {
                 let from_held = holdings.partial || record.kept == Some(Kept::Held);
                 let tenant = Tenant::new(&key.namespace, &self.world.namespaces);
                 let specs = classes.iter().filter_map(|name| self.classes.get(name));
+                let peers = record.served.allow_from.as_deref();
                 let view = View {
                     key: &key,
                     policy: &record.served,
                     world: &self.world,
+                    allow_from: self.clients.resolve(&key, peers, &self.world),
                     grants: specs
                         .map(|class| Grants::of(&class.spec.allowed, &tenant))
                         .collect(),
@@ -172,6 +174,8 @@ impl Index {
                 &[],
                 &Tenant::new(&key.namespace, &self.world.namespaces),
             )],
+            // Clients come to these pods themselves.
+            allow_from: None,
             held: None,
             partial: false,
         };

@@ -7,6 +7,7 @@ use crate::{
     backends::View,
     claims::{Age, Claims},
     class::ClassRecord,
+    clients::Clients,
     cost::Costs,
     drains::Drains,
     kept::{Holdings, Kept, Wants},
@@ -31,6 +32,8 @@ pub struct Index {
     pub(crate) class_of: BTreeMap<Key, Text>,
     pub(crate) dataplanes: BTreeMap<Key, DataplaneRecord>,
     pub(crate) claims: Claims,
+    /// The Pods that policies take connections of.
+    pub(crate) clients: Clients,
     /// What dataplanes were found to have.
     pub(crate) holdings: Holdings,
     /// Policies that cannot be used as they are and of which nothing good is known.
@@ -119,6 +122,7 @@ impl Default for Index {
             holdings: Holdings::default(),
             bare: BTreeSet::new(),
             claims: Claims::default(),
+            clients: Clients::default(),
             names: BTreeMap::new(),
             costs: Costs::default(),
             deadlines: BTreeSet::new(),
@@ -276,6 +280,7 @@ impl Index {
             && self.class_of.is_empty()
             && self.dataplanes.is_empty()
             && self.claims.is_empty()
+            && self.clients.is_empty()
             && self.names.is_empty()
             && self.holdings.held.is_empty()
             && self.bare.is_empty()

@@ -4,7 +4,7 @@
 //! what an answer needs, and texts that repeat are shared ([`crate::Interner`] makes them), because
 //! there may be 50,000 of some.
 
-use crate::{Allowance, Namespace, PortRange};
+use crate::{Allowance, Namespace, Peer, PortRange};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -100,6 +100,8 @@ pub struct Policy {
     pub classes: Labels,
     /// The Service that clients connect to; without it the dataplanes have the listeners' ports.
     pub frontend: Option<Arc<Frontend>>,
+    /// Whose connections are taken; without it everybody's. The template says nothing of it.
+    pub allow_from: Option<Arc<[Peer]>>,
     /// Whether `controller.kubernetes.io/pod-deletion-cost` of the backends' Pods is to be set.
     pub deletion_cost: bool,
     /// Whether backends on cordoned nodes drain, as long as others are ready elsewhere.
@@ -188,7 +190,7 @@ pub enum WeightSource {
 pub const LIMIT_ANNOTATION_BYTES: usize = 32;
 
 /// Labels, or short annotations. Shared between the Pods that have the same.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Labels(Arc<BTreeMap<Text, Text>>);
 
 impl Labels {
@@ -373,6 +375,8 @@ pub struct Pod {
     pub ready: bool,
     /// `spec.nodeName`.
     pub node: Option<Text>,
+    /// `spec.hostNetwork`: its addresses are the node's.
+    pub host_network: bool,
     /// `status.podIP`.
     pub address: Option<IpAddr>,
     /// The one of the other family, of `status.podIPs`.

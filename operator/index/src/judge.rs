@@ -18,7 +18,7 @@ use crate::{
     sums::{Measured, Present, is_wanted, present},
     translate::Translation,
 };
-use baton_api::LIMIT_BACKENDS_PER_POLICY;
+use baton_api::{LIMIT_ALLOW_FROM, LIMIT_BACKENDS_PER_POLICY};
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 /// What is said of a policy, and what else its figures come to.
@@ -275,6 +275,14 @@ fn degraded(
             count(translation.left_out, "endpoint")
         );
         issues.push((Reason::BackendLimit, message));
+    }
+    if translation.clients_left_out > 0 {
+        let message = format!(
+            "{} of the addresses of pods that spec.allowFrom selects may not connect: a policy names {LIMIT_ALLOW_FROM} \
+             networks, those of `cidr` first, then pods' in order of addresses; name networks in place of pods",
+            translation.clients_left_out
+        );
+        issues.push((Reason::AllowFromLimit, message));
     }
     if !translation.bad_addresses.is_empty() {
         let addresses = few(&translation.bad_addresses, ", ");

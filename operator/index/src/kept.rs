@@ -83,6 +83,7 @@ pub(crate) fn stand_in(key: &Key) -> Policy {
         weights: None,
         classes: crate::Labels::default(),
         frontend: None,
+        allow_from: None,
         deletion_cost: false,
         drain_cordoned: true,
     }
@@ -136,6 +137,8 @@ impl Holdings {
             weights: policy.weights.clone(),
             classes: policy.classes.clone(),
             frontend: policy.frontend.clone(),
+            // That of the template, which is what dataplanes had.
+            allow_from: None,
             deletion_cost: policy.deletion_cost,
             drain_cordoned: policy.drain_cordoned,
         };

@@ -45,6 +45,7 @@ mod apply;
 mod backends;
 mod claims;
 mod class;
+mod clients;
 mod cost;
 mod coverage;
 mod drains;
@@ -72,6 +73,7 @@ mod world;
 pub use allowance::{
     Allowance, NAMESPACE_NAME_LABEL, Namespace, NamespaceSelector, Network, NoRange, PortRange,
 };
+pub use clients::{Expression, Peer, Selector};
 pub use coverage::Coverage;
 pub use index::Index;
 pub use input::*;

@@ -396,6 +396,8 @@ pub enum Reason {
     NoReadyEndpoints,
     /// Degraded: more endpoints than a policy can have.
     BackendLimit,
+    /// Degraded: more addresses in `allowFrom` than a policy can have.
+    AllowFromLimit,
     /// Degraded: some backends are known only from what dataplanes had.
     BackendsNotFollowed,
     /// Degraded: dataplanes give some backends no flows.
@@ -451,6 +453,7 @@ impl Reason {
             Self::EndpointsNotAllowed => "EndpointsNotAllowed",
             Self::NoEndpoints => "NoEndpoints",
             Self::NoReadyEndpoints => "NoReadyEndpoints",
+            Self::AllowFromLimit => "AllowFromLimit",
             Self::BackendLimit => "BackendLimit",
             Self::BackendsNotFollowed => "BackendsNotFollowed",
             Self::BackendsUnusable => "BackendsUnusable",

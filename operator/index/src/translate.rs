@@ -34,6 +34,8 @@ pub(crate) struct Translation {
     pub total: usize,
     /// Of all listeners.
     pub left_out: usize,
+    /// Addresses of `allowFrom` that had no room.
+    pub clients_left_out: usize,
     pub bad_addresses: BTreeSet<IpAddr>,
     pub not_allowed: BTreeSet<IpAddr>,
     pub absent_pods: BTreeSet<Text>,
@@ -155,6 +157,14 @@ fn listen(
     policy.name = name;
     policy.frontends = frontends(listener, families);
     policy.backends = backends.backends;
+    if let Some(allow_from) = &view.allow_from {
+        let mut all = allow_from.clone();
+        let held = held(view, listener).filter(|_| view.partial);
+        let held = held.and_then(|held| held.policy.allow_from.as_deref());
+        all.keep(held.unwrap_or_default());
+        out.clients_left_out = all.left_out;
+        policy.allow_from = Some(all.networks.into_iter().collect());
+    }
     let alone = Snapshot {
         generation: 0,
         policies: vec![policy],

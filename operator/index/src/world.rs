@@ -345,6 +345,12 @@ impl World {
         pods.filter_map(|(key, record)| Some((key, record.pod.as_ref()?.cost?)))
     }
 
+    /// All Pods that exist, by namespace and name.
+    pub fn live_pods(&self) -> impl Iterator<Item = (&Key, &Arc<Pod>)> {
+        let pods = self.pods.iter();
+        pods.filter_map(|(key, record)| Some((key, record.pod.as_ref()?)))
+    }
+
     /// A Pod that exists.
     pub fn live_pod(&self, key: &Key) -> Option<&Arc<Pod>> {
         self.pods.get(key)?.pod.as_ref()

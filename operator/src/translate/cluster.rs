@@ -187,6 +187,7 @@ impl Translator {
             node: object.spec.node_name.as_deref().map(|name| self.text(name)),
             address,
             second_address,
+            host_network: object.spec.host_network,
             cost: cost(&object.metadata),
         };
         Change::Pod(key, Some(Arc::new(pod)))
@@ -384,6 +385,7 @@ mod tests {
         assert_eq!(got.node.as_deref(), Some("n1"));
         assert_eq!(got.address, "10.0.0.1".parse().ok());
         assert_eq!(got.second_address, "fd00::1".parse().ok());
+        assert!(!got.host_network);
     }
 
     #[test]

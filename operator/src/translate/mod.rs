@@ -5,6 +5,7 @@
 //! that stops the others.
 
 mod class;
+mod clients;
 pub mod cluster;
 mod policy;
 #[cfg(test)]

@@ -71,6 +71,7 @@ impl Translator {
             weights: None,
             classes: Labels::default(),
             frontend: None,
+            allow_from: None,
             deletion_cost: false,
             drain_cordoned: false,
         }
@@ -101,6 +102,7 @@ impl Translator {
             weights: spec.weights.as_ref().map(|w| self.weights(w)).transpose()?,
             classes,
             frontend: spec.frontend.as_ref().map(|f| self.frontend(&f.service)),
+            allow_from: self.allow_from(spec.allow_from.as_deref())?,
             deletion_cost: spec.pod_deletion_cost == crd::PodDeletionCost::Enabled,
             // A node is cordoned because it shall become empty.
             drain_cordoned: true,
@@ -179,6 +181,9 @@ fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> 
         name: STAND_IN.to_owned(),
         frontends: "0.0.0.0:1".parse().into_iter().collect(),
         backends: Vec::new(),
+        // The index knows the Pods that it selects.
+        allow_from: None,
+        client_address: api::ClientAddress::default(),
         algorithm: match spec.algorithm {
             crd::Algorithm::LeastOutstanding => api::Algorithm::LeastOutstanding,
             crd::Algorithm::Maglev => api::Algorithm::Maglev,

@@ -95,6 +95,7 @@ fn verdict(problem: &str) -> Arc<Verdict> {
         weights: None,
         classes: baton_index::Labels::default(),
         frontend: None,
+        allow_from: None,
         deletion_cost: false,
         drain_cordoned: false,
     };

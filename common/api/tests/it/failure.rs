@@ -1,7 +1,9 @@
 //! What a policy may say about failing, draining and slow backends: defaults, round trips, each
 //! refusal.
 
-use baton_api::{BackendFailure, Micros, OnDeadline, Policy, Protocol, Snapshot, StatusRange};
+use baton_api::{
+    BackendFailure, LIMIT_ALLOW_FROM, Micros, OnDeadline, Policy, Protocol, Snapshot, StatusRange,
+};
 use serde_json::{Value, json};
 
 /// Every new field, with a value that is not its default.
@@ -304,4 +306,24 @@ fn words_that_do_not_exist_cannot_be_parsed() {
             "{pointer}: {value}"
         );
     }
+}
+
+#[test]
+fn clients_that_are_let_in_are_read_in_one_form_and_are_not_too_many() {
+    let read = |value: Value| {
+        let snapshot = snapshot(&with("/allowFrom", value)).map_err(|e| e.to_string())?;
+        snapshot.validate().map_err(|e| e.to_string())?;
+        Ok::<_, String>(serde_json::to_value(&snapshot.policies[0].allow_from).expect("JSON"))
+    };
+    let given = json!(["10.1.2.3/8", "192.0.2.1", "fd00::/64"]);
+    let kept = json!(["10.0.0.0/8", "192.0.2.1/32", "fd00::/64"]);
+    assert_eq!(read(given), Ok(kept));
+    assert_eq!(read(json!([])), Ok(json!([])));
+    let many = |count: usize| json!(vec!["10.0.0.0/8"; count]);
+    assert!(read(many(LIMIT_ALLOW_FROM)).is_ok());
+    let error = read(many(LIMIT_ALLOW_FROM + 1)).expect_err("too many");
+    let words = "policies[0].allowFrom: has 1025 networks: at most 1024 are possible";
+    assert_eq!(error, words);
+    let error = read(json!(["10.0.0.0/33"])).expect_err("no network");
+    assert!(error.contains("expected as 192.0.2.0/24"), "{error}");
 }

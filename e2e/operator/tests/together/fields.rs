@@ -46,6 +46,23 @@ async fn pods(world: &World, namespace: &str) -> Result<()> {
         }
         world.admin.pod(&pod, NODE, address).await?;
     }
+    // Clients: two that `most` lets in, one that has a label too many, and one of a node's network.
+    for (name, label, tier, address) in [
+        ("client-yes", "yes", None, "10.3.0.11"),
+        ("client-maybe", "maybe", None, "10.3.0.12"),
+        ("client-no", "no", Some("inner"), "10.3.0.13"),
+        ("client-host", "yes", None, "192.0.2.77"),
+    ] {
+        let mut pod = pod(namespace, name);
+        pod["metadata"]["labels"]["client"] = label.into();
+        if name == "client-host" {
+            pod["spec"]["hostNetwork"] = true.into();
+        }
+        if let Some(tier) = tier {
+            pod["metadata"]["labels"]["tier"] = tier.into();
+        }
+        world.admin.pod(&pod, NODE, address).await?;
+    }
     Ok(())
 }
 

@@ -120,6 +120,7 @@ pub fn policy(pods: usize) -> Policy {
         drain: Default::default(),
         health: Default::default(),
         slow_start: Micros(0),
+        allow_from: None,
         timeouts: Timeouts::default(),
     }
 }

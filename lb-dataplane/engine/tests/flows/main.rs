@@ -4,6 +4,7 @@
 mod common;
 
 mod affinity;
+mod allowed;
 mod apply;
 mod boundary;
 mod bounds;

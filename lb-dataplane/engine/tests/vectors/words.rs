@@ -107,6 +107,10 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
                 _ => return Err(wrong(words)),
             }
         }
+        ["allow", network] => {
+            let network = network.parse().map_err(|_| wrong(words))?;
+            p.allow_from.get_or_insert_default().push(network);
+        }
         ["stall", name] => {
             p.on_stall = match name {
                 "Release" => OnStall::Release,

@@ -5,6 +5,7 @@ use crate::*;
 use std::{net::IpAddr, sync::Arc};
 
 mod adoptable;
+mod clients;
 mod coverage;
 mod figures;
 mod frontends;
@@ -41,6 +42,7 @@ fn policy(created: i64, service: &str, port: u16) -> Policy {
         weights: None,
         classes: Labels::default(),
         frontend: None,
+        allow_from: None,
         deletion_cost: false,
         drain_cordoned: true,
     }
@@ -55,6 +57,7 @@ fn pod(last: u8, labels: Labels) -> Change {
         node: Some("node".into()),
         address: Some(address(last)),
         second_address: None,
+        host_network: false,
         cost: None,
     };
     Change::Pod(key(&format!("pod-{last}")), Some(Arc::new(value)))

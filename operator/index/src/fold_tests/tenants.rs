@@ -46,6 +46,7 @@ fn pod_at(name: &str, addresses: [Option<&str>; 2]) -> Change {
         node: None,
         address,
         second_address,
+        host_network: false,
         cost: None,
     };
     Change::Pod(key(name), Some(Arc::new(value)))

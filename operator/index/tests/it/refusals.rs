@@ -153,6 +153,7 @@ fn with_a_dataplane(mut all: Vec<Change>) -> Vec<Change> {
         node: None,
         address: Some(address),
         second_address: None,
+        host_network: false,
         cost: None,
     };
     let report = Report {

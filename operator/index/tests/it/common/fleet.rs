@@ -59,6 +59,7 @@ impl Fleet {
                 .interner
                 .labels([("class", format!("{}", at % CLASSES).as_str())]),
             frontend: None,
+            allow_from: None,
             deletion_cost: false,
             drain_cordoned: true,
         };
@@ -125,6 +126,7 @@ impl Fleet {
             ),
             address: Some(Self::address(at, pod)),
             second_address: None,
+            host_network: false,
             cost: None,
         };
         Change::Pod(name, Some(Arc::new(value)))
@@ -174,6 +176,7 @@ impl Fleet {
                     labels: Labels::from_iter([("class", label.as_str())]),
                     cost: None,
                     second_address: None,
+                    host_network: false,
                     annotations: Labels::default(),
                     deleting: false,
                     ready: true,

@@ -5,8 +5,8 @@
 use super::universe::Objects;
 use baton_api::{Backend, Endpoint, LIMIT_NAME_BYTES, LIMIT_POLICIES, Snapshot};
 use baton_index::{
-    Allowance, Family, Key, Labels, Listener, Pod, Policy, PortRange, PortRef, Slice,
-    SliceEndpoint, Text, WeightSource,
+    Allowance, Expression, Family, Key, Labels, Listener, NAMESPACE_NAME_LABEL, Peer, Pod, Policy,
+    PortRange, PortRef, Selector, Slice, SliceEndpoint, Text, WeightSource,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -289,6 +289,7 @@ fn serve(
         snapshot.name = format!("{key}/{}", listener.name);
         snapshot.frontends = frontends(listener, &service.families);
         snapshot.backends = backends(objects, key, policy, &port.name, classes);
+        snapshot.allow_from = allow_from(objects, key, policy);
         made.push(snapshot);
     }
     if made.is_empty() {
@@ -317,6 +318,53 @@ fn frontends(listener: &Listener, families: &[Family]) -> Vec<Endpoint> {
     all.sort();
     all.dedup();
     all
+}
+
+/// Whether a selector fits labels.
+fn fits(selector: &Selector, labels: &BTreeMap<&str, &str>) -> bool {
+    let value = |key: &Text| labels.get(&**key).copied();
+    let among = |key: &Text, all: &BTreeSet<Text>| value(key).is_some_and(|v| all.contains(v));
+    selector
+        .labels
+        .iter()
+        .all(|(k, v)| labels.get(k) == Some(&v))
+        && selector.expressions.iter().all(|one| match one {
+            Expression::In(key, all) => among(key, all),
+            Expression::NotIn(key, all) => !among(key, all),
+            Expression::Exists(key) => value(key).is_some(),
+            Expression::DoesNotExist(key) => value(key).is_none(),
+        })
+}
+
+/// Each Pod, asked for each item.
+fn allow_from(objects: &Objects, key: &Key, policy: &Policy) -> Option<Vec<baton_api::Network>> {
+    let mut all = BTreeSet::new();
+    for peer in policy.allow_from.as_ref()?.iter() {
+        let (namespaces, pods) = match peer {
+            Peer::Network(network) => {
+                all.insert(*network);
+                continue;
+            }
+            Peer::Pods { namespaces, pods } => (namespaces, pods),
+        };
+        for (at, pod) in objects.pods.iter().filter(|(_, pod)| !pod.host_network) {
+            let known = objects.namespaces.get(&at.namespace);
+            let mut labels: BTreeMap<&str, &str> =
+                known.iter().flat_map(|n| n.labels.iter()).collect();
+            labels.insert(NAMESPACE_NAME_LABEL, &at.namespace);
+            let there = match namespaces {
+                None => at.namespace == key.namespace,
+                Some(namespaces) => fits(namespaces, &labels),
+            };
+            if there && fits(pods, &pod.labels.iter().collect()) {
+                let own = [pod.address, pod.second_address].into_iter().flatten();
+                let own = own.map(|a| a.to_canonical());
+                let own = own.filter(|a| !a.is_unspecified() && !a.is_multicast());
+                all.extend(own.map(baton_api::Network::host));
+            }
+        }
+    }
+    Some(all.into_iter().collect())
 }
 
 struct One {

@@ -2,10 +2,11 @@
 
 use baton_api::MoveMethod;
 use baton_index::{
-    Allowance, BackendFigures, BackendTotals, Change, Class, Conditions, DrainFigures, Family,
-    Figures, Key, Labels, Listener, Namespace, NamespaceSelector, Network, Node, Pod, Policy,
-    PolicyFigures, PortRange, PortRef, Refusal, Report, Service, ServicePort, Shim, Slice,
-    SliceEndpoint, SliceWriter, Text, Totals, WeightSource, Weights,
+    Allowance, BackendFigures, BackendTotals, Change, Class, Conditions, DrainFigures, Expression,
+    Family, Figures, Key, Labels, Listener, NAMESPACE_NAME_LABEL, Namespace, NamespaceSelector,
+    Network, Node, Peer, Pod, Policy, PolicyFigures, PortRange, PortRef, Refusal, Report, Selector,
+    Service, ServicePort, Shim, Slice, SliceEndpoint, SliceWriter, Text, Totals, WeightSource,
+    Weights,
 };
 use proptest::prelude::*;
 use std::{
@@ -178,6 +179,39 @@ fn template() -> impl Strategy<Value = Result<Arc<baton_api::Policy>, Refusal>> 
     })
 }
 
+fn selector() -> impl Strategy<Value = Selector> {
+    let values = || prop::collection::btree_set(named("v", 2), 1..3);
+    let expression = prop_oneof![
+        (named("l", 2), values()).prop_map(|(key, all)| Expression::In(key, all)),
+        (named("l", 2), values()).prop_map(|(key, all)| Expression::NotIn(key, all)),
+        named("l", 2).prop_map(Expression::Exists),
+        named("l", 2).prop_map(Expression::DoesNotExist),
+    ];
+    let expressions = prop_oneof![
+        2 => Just(Vec::new()),
+        1 => prop::collection::vec(expression, 1..3),
+    ];
+    (labels(), expressions).prop_map(|(labels, expressions)| Selector {
+        labels,
+        expressions,
+    })
+}
+
+/// Some clients of a policy.
+fn peer() -> impl Strategy<Value = Peer> {
+    let named = Labels::from_iter([(NAMESPACE_NAME_LABEL, "b")]);
+    let by_name = Selector {
+        labels: named,
+        expressions: Vec::new(),
+    };
+    let namespaces =
+        prop_oneof![2 => Just(None), 1 => Just(Some(by_name)), 4 => selector().prop_map(Some)];
+    prop_oneof![
+        1 => address().prop_map(|a| Peer::Network(baton_api::Network::host(a))),
+        4 => (namespaces, selector()).prop_map(|(namespaces, pods)| Peer::Pods { namespaces, pods }),
+    ]
+}
+
 fn policy() -> impl Strategy<Value = Policy> {
     let weights = prop::option::of(
         (any::<bool>(), 0u16..4).prop_map(|(label, default)| Weights {
@@ -195,6 +229,7 @@ fn policy() -> impl Strategy<Value = Policy> {
         template(),
         weights,
         prop_oneof![3 => Just(Labels::default()), 1 => labels()],
+        prop::option::of(prop::collection::vec(peer(), 0..4)),
         (any::<bool>(), any::<bool>()),
     )
         .prop_map(
@@ -205,6 +240,7 @@ fn policy() -> impl Strategy<Value = Policy> {
                 template,
                 weights,
                 classes,
+                allow_from,
                 flags,
             )| {
                 Policy {
@@ -217,6 +253,7 @@ fn policy() -> impl Strategy<Value = Policy> {
                     weights,
                     classes,
                     frontend: None,
+                    allow_from: allow_from.map(Arc::from),
                     deletion_cost: flags.0,
                     drain_cordoned: flags.1,
                 }
@@ -305,23 +342,30 @@ fn pod() -> impl Strategy<Value = Pod> {
     (
         labels(),
         weight,
-        (prop::bool::weighted(0.2), prop::bool::weighted(0.8)),
+        (
+            prop::bool::weighted(0.2),
+            prop::bool::weighted(0.8),
+            prop::bool::weighted(0.1),
+        ),
         prop::option::of(named("n", 2)),
         (
             prop::option::weighted(0.8, address()),
             prop::option::weighted(0.2, address()),
         ),
     )
-        .prop_map(|(labels, weight, (deleting, ready), node, addresses)| Pod {
-            labels,
-            annotations: weight.map(|w| ("weight", w)).into_iter().collect(),
-            deleting,
-            ready,
-            node,
-            address: addresses.0,
-            second_address: addresses.1,
-            cost: None,
-        })
+        .prop_map(
+            |(labels, weight, (deleting, ready, host_network), node, addresses)| Pod {
+                labels,
+                annotations: weight.map(|w| ("weight", w)).into_iter().collect(),
+                deleting,
+                ready,
+                node,
+                address: addresses.0,
+                second_address: addresses.1,
+                host_network,
+                cost: None,
+            },
+        )
 }
 
 fn networks() -> impl Strategy<Value = Vec<Network>> {
