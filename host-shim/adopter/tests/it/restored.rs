@@ -1,14 +1,16 @@
 //! Client blocks (docs/adoption-wire.md, The client block): the pod sees the client, the wire sees
 //! the dataplane, and nobody without the key says who a client is.
 
+mod messages;
+
 use crate::common::{
     Lab, POD_MAC,
-    answer::{ACKED, FORGOTTEN, KEPT, KEY, NO_LISTENER, SEQ, adopter, answer_to, ask, data},
+    answer::{ACKED, KEY, NO_LISTENER, SEQ, adopter, answer_to, data},
     ends, run,
     segment::{ACK, ADOPT, Checksum, FIN_ACK, Message, PSH_ACK, RST, Received, SYN, Segment},
     wait_for,
 };
-use baton_adopter::{Adopter, Attachment, Netns, Outcome};
+use baton_adopter::{Adopter, Attachment, Outcome};
 use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
@@ -24,7 +26,7 @@ const SYN_ACK: u8 = 0x12;
 struct Scene {
     lab: Lab,
     adopter: Adopter,
-    _attachment: Attachment,
+    _attachment: Option<Attachment>,
     listener: TcpListener,
     pod: SocketAddr,
     v6: bool,
@@ -102,7 +104,7 @@ impl Scene {
         Self {
             lab,
             adopter,
-            _attachment: attachment,
+            _attachment: Some(attachment),
             listener,
             pod,
             v6,
@@ -198,10 +200,6 @@ impl Scene {
         let echo = self.lab.receive_within(segment.from, Duration::ZERO);
         assert!(echo.is_none(), "{what} drew {echo:?}");
     }
-
-    fn netns(&self) -> Netns {
-        self.lab.netns()
-    }
 }
 
 #[test]
@@ -271,13 +269,12 @@ fn a_refused_adoption_is_answered_to_the_leg_without_the_block() {
     for v6 in [false, true] {
         let scene = Scene::new(v6);
         let leg = scene.leg(LEG);
-        let Scene { lab, listener, .. } = &scene;
+        let lab = &scene.lab;
         let nobody = SocketAddr::new(scene.pod.ip(), 8081);
         let adoption = Message::adopt().segment(leg, nobody, SEQ, ACKED, &KEY);
         let adoption = with_block(adoption, client(v6));
         lab.send(&adoption);
         assert_eq!(answer_to(lab, &adoption), (NO_LISTENER, 0));
-        drop(listener.local_addr());
     }
 }
 
