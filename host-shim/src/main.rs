@@ -15,6 +15,7 @@ mod preflight;
 #[cfg(test)]
 mod reference_tests;
 mod releases;
+mod restored;
 mod run;
 mod shim;
 mod tracking;

@@ -7,6 +7,7 @@ use crate::{
     multipath,
     pods::{AdopterState, Origin, PodState, When, unfit},
     releases::{self, Decider},
+    restored,
     tracking::NodeNetwork,
     transfers::{self, Mover},
     view::{PodView, ReleasesView, State, TransfersView, by_name, named},
@@ -22,6 +23,9 @@ use tracing::{error, info, warn};
 /// Packet rules that a pod gets while it runs are read within this time and one turn of the loop.
 /// Until then the adopter refuses, as it sees that they are others.
 const RULES_EVERY: Duration = Duration::from_millis(500);
+/// So often each leg that a client stands for is looked at. One that is unused is forgotten within
+/// this and twice `baton_adopter::LEG_PATIENCE` at most. A look takes 2 us.
+const LEGS_EVERY: Duration = Duration::from_secs(20);
 
 /// The loaded adopter and the pods of the last good configuration and of the cluster.
 #[derive(Debug)]
@@ -50,6 +54,8 @@ pub struct Shim {
     between: transfers::Settings,
     /// When the pods' packet rules are looked at next.
     rules_due: Instant,
+    /// When the legs that clients stand for are looked at next.
+    legs_due: Instant,
 }
 
 /// What is needed to find pods.
@@ -134,6 +140,7 @@ impl Shim {
             transfers,
             between: transfers::Settings::default(),
             rules_due: Instant::now(),
+            legs_due: Instant::now() + LEGS_EVERY,
         };
         shim.apply(config)?;
         Ok(shim)
@@ -405,6 +412,12 @@ impl Shim {
             );
         }
         self.look_at_rules(now);
+        if now >= self.legs_due {
+            self.legs_due = now + LEGS_EVERY;
+            if let Ok(adopter) = &self.adopter {
+                restored::attend(adopter, &self.pods);
+            }
+        }
     }
 
     /// Looks at the packet rules of all pods that have the adopter: whoever may change them in a

@@ -472,6 +472,10 @@ impl Adopter {
         Ok(Counters::sum(&per_cpu.unwrap_or_default()))
     }
 
+    pub(crate) fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
     pub(crate) fn program(&self) -> std::os::fd::BorrowedFd<'_> {
         self.loaded.program.as_fd()
     }

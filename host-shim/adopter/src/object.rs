@@ -18,6 +18,7 @@ use std::{
 const ADOPTER: &str = "baton_adopter";
 const EXIT_MARK: &str = "baton_exit_mark";
 const GENERATION: &str = "baton_generation";
+const UNUSED_LEG: &str = "baton_unused_leg";
 const RELEASE: &str = "baton_release";
 const DROP: &str = "baton_drop";
 /// The map that [`DROP`] judges for, and that only programs of one loading use.
@@ -50,6 +51,10 @@ pub(crate) struct Loaded {
     pub(crate) exit_mark: OwnedFd,
     /// Tells of which generation a namespace's packet rules are.
     pub(crate) generation: OwnedFd,
+    /// Forgets a leg whose client's pair no socket is on.
+    pub(crate) unused_leg: OwnedFd,
+    /// Which client stands for which leg, and the other way round.
+    pub(crate) restored: MapHandle,
     /// What decides Releases, or why this kernel cannot have it.
     pub(crate) release: Result<Release, String>,
     pub(crate) keys: MapHandle,
@@ -140,12 +145,14 @@ pub(crate) fn load_with(
     }
     let object = open.load().map_err(|e| refuse(&e))?;
     let (mut program, mut exit_mark, mut generation) = (None, None, None);
+    let (mut unused_leg, mut restored) = (None, None);
     let (mut release, mut drop) = (None, None);
     for p in object.progs() {
         let wanted = match p.name().to_str() {
             Some(ADOPTER) => &mut program,
             Some(EXIT_MARK) => &mut exit_mark,
             Some(GENERATION) => &mut generation,
+            Some(UNUSED_LEG) => &mut unused_leg,
             Some(RELEASE) if no_releases.is_none() => &mut release,
             Some(DROP) if no_releases.is_none() => &mut drop,
             _ => continue,
@@ -181,6 +188,7 @@ pub(crate) fn load_with(
             "netns_counters" => netns_counters = Some(handle),
             "namespaces" => namespaces = Some(handle),
             "rules" => rules = Some(handle),
+            "restored" => restored = Some(handle),
             "releases" => releases = Some(handle),
             "asks" => asks = Some(handle),
             "can_release" => can_release = Some(handle),
@@ -215,6 +223,8 @@ pub(crate) fn load_with(
         program: program.ok_or_else(missing)?,
         exit_mark: exit_mark.ok_or_else(missing)?,
         generation: generation.ok_or_else(missing)?,
+        unused_leg: unused_leg.ok_or_else(missing)?,
+        restored: restored.ok_or_else(missing)?,
         keys: keys.ok_or_else(missing)?,
         counters: counters.ok_or_else(missing)?,
         netns_counters: netns_counters.ok_or_else(missing)?,

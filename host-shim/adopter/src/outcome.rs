@@ -69,11 +69,22 @@ pub enum Outcome {
     Moved,
     /// Dropped: a RST of the kernel's for a connection that a Transfer took to another pod.
     MovedReset,
+    /// A SYN or Adopt whose client block the pod's kernel got the client's address from.
+    ClientRestored,
+    /// Dropped: a client block whose layout, key epoch, namespace or tag is wrong.
+    ClientBad,
+    /// Dropped: both the client's port and the leg's are in use with the client's address.
+    ClientInUse,
+    /// A client block whose client cannot be shown to the pod, because of its address, the pod's
+    /// packet rules, or because the table is full. The pod sees the dataplane's address.
+    ClientHidden,
+    /// Dropped: what came for a client's pair of ends, and not by the leg that stands for it.
+    ClientSpoofed,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 35] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -104,6 +115,11 @@ impl Outcome {
         Self::TransferAsked,
         Self::Moved,
         Self::MovedReset,
+        Self::ClientRestored,
+        Self::ClientBad,
+        Self::ClientInUse,
+        Self::ClientHidden,
+        Self::ClientSpoofed,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -140,16 +156,27 @@ impl Outcome {
             Self::TransferAsked => "transfer_asked",
             Self::Moved => "moved",
             Self::MovedReset => "moved_reset",
+            Self::ClientRestored => "client_restored",
+            Self::ClientBad => "client_bad",
+            Self::ClientInUse => "client_in_use",
+            Self::ClientHidden => "client_hidden",
+            Self::ClientSpoofed => "client_spoofed",
         }
     }
 }
 
 /// How often each outcome happened, summed over all CPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters([u64; Outcome::ALL.len()]);
 
 /// Bytes of one CPU's counters in the BPF maps.
 pub(crate) const COUNTERS_BYTES: u32 = (Outcome::ALL.len() * size_of::<u64>()) as u32;
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self([0; Outcome::ALL.len()])
+    }
+}
 
 impl Counters {
     /// How often `outcome` happened.

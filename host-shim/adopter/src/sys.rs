@@ -220,6 +220,27 @@ pub(crate) fn test_run_once(program: BorrowedFd<'_>, frame: &mut [u8]) -> io::Re
     done(unsafe { raw::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })
 }
 
+/// Runs a program on a frame once, as if it came in by an interface of the calling thread's network
+/// namespace. Returns its action.
+pub(crate) fn test_run_at(program: BorrowedFd<'_>, ifindex: u32, frame: &[u8]) -> io::Result<u32> {
+    let too_large = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    // `struct __sk_buff` of linux/bpf.h, as far as its `ifindex`; the rest is 0.
+    let mut context = [0_u32; 11];
+    context[10] = ifindex;
+    let mut options = raw::bpf_test_run_opts {
+        sz: size_of::<raw::bpf_test_run_opts>() as raw::size_t,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: u32::try_from(frame.len()).map_err(too_large)?,
+        ctx_in: context.as_ptr().cast(),
+        ctx_size_in: size_of_val(&context) as u32,
+        ..Default::default()
+    };
+    // SAFETY: `options` says its own size and points to `frame` and `context`, whose lengths are
+    // given; all outlive the call, which writes to none but `options`.
+    done(unsafe { raw::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })?;
+    Ok(options.retval)
+}
+
 /// Has a program judge each buffer that comes to a socket of a sockmap.
 pub(crate) fn attach_verdict(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: both descriptors are borrowed and open.

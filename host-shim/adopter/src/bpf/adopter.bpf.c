@@ -2,8 +2,9 @@
 /*
  * The adopter: at the ingress of a pod's interface it turns an authenticated adoption segment into
  * an accepted connection of the pod's own listener, or answers why it cannot
- * (docs/adoption-wire.md). Needs Linux 6.9. It never touches any other packet, and never writes to
- * a packet but to answer it. The second program, at egress, is in exit_mark.h.
+ * (docs/adoption-wire.md). Needs Linux 6.9. It never touches any other packet, but for the client's
+ * end that it writes into those of a leg that is remembered (client.h). The second program, at
+ * egress, is in exit_mark.h.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -14,10 +15,12 @@
 #include <bpf/bpf_helpers.h>
 
 #include "answer.h"
+#include "client.h"
 #include "exit_mark.h"
 #include "kernel.h"
 #include "peers.h"
 #include "rules.h"
+#include "segment.h"
 #include "siphash.h"
 #include "tables.h"
 #include "listener_report.h"
@@ -27,8 +30,6 @@
 #include "wire.h"
 
 #define IPV4_FRAGMENT_AT 6
-#define IPV4_LENGTH_AT 2
-#define IPV6_LENGTH_AT 4
 #define TCP_DATA_OFFSET_AT 12
 /* Header words that a segment with the option has at least: 20 fixed bytes and 28 of the option. */
 #define TCP_WORDS_MIN 12
@@ -108,25 +109,6 @@ static __always_inline __be32 rcv_nxt_of(struct bpf_sock *sk)
 		return bpf_htonl(((struct sock *)waiting)->__sk_common.skc_tw_rcv_nxt);
 	request = bpf_skc_to_tcp_request_sock(sk);
 	return request ? bpf_htonl(request->rcv_nxt) : 0;
-}
-
-static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct tagged *t, __be16 source,
-					     __u32 tcp_at)
-{
-	struct bpf_sock_tuple tuple = {};
-
-	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
-		__builtin_memcpy(&tuple.ipv4.saddr, t->saddr + 12, 4);
-		__builtin_memcpy(&tuple.ipv4.daddr, t->daddr + 12, 4);
-		tuple.ipv4.sport = source;
-		tuple.ipv4.dport = t->dest;
-		return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
-	}
-	__builtin_memcpy(tuple.ipv6.saddr, t->saddr, 16);
-	__builtin_memcpy(tuple.ipv6.daddr, t->daddr, 16);
-	tuple.ipv6.sport = source;
-	tuple.ipv6.dport = t->dest;
-	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
 /* What is besides a message, and what is said of it besides the reason. */
@@ -283,43 +265,6 @@ static __noinline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, str
 	return fate ? again(fate, sk, &j->outcome, &j->detail) : decide(skb, t, j->net, &this, sk, &j->detail);
 }
 
-/* Fills the addresses; 0 if the IP header says that the segment is not one whole message. */
-static __always_inline int addresses(struct __sk_buff *skb, __u32 tcp_at, struct tagged *t)
-{
-	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
-		__be16 ip[IPV4_BYTES / 2];
-
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, ip, sizeof(ip)))
-			return 0;
-		t->saddr[10] = t->saddr[11] = t->daddr[10] = t->daddr[11] = 0xff;
-		__builtin_memcpy(t->saddr + 12, ip + IPV4_ADDRESSES_AT / 2, 4);
-		__builtin_memcpy(t->daddr + 12, ip + IPV4_ADDRESSES_AT / 2 + 2, 4);
-		return ip[IPV4_LENGTH_AT / 2] == bpf_htons(IPV4_BYTES + MESSAGE_BYTES);
-	}
-	__be16 length;
-
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + IPV6_ADDRESSES_AT, t->saddr, 32) ||
-	    bpf_skb_load_bytes(skb, ETH_HLEN + IPV6_LENGTH_AT, &length, 2))
-		return 0;
-	return length == bpf_htons(MESSAGE_BYTES);
-}
-
-/*
- * Whether the stack will take the segment's checksum for right, which it looks at only later: what
- * it then drops must not have been remembered or answered. Where it trusts the sender on the same
- * machine or the device, so must this. The mapped prefixes of IPv4 addresses are 0xffff, which is
- * nothing in this arithmetic.
- */
-static __noinline int sum_is_right(struct sk_buff *kernel_skb, const struct message *m, const struct tagged *t)
-{
-	__u32 summed = BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed), sum;
-
-	if (summed == CHECKSUM_PARTIAL || summed == CHECKSUM_UNNECESSARY)
-		return 1;
-	sum = sum_words(t->saddr, 32, bpf_htons(IPPROTO_TCP) + bpf_htons(MESSAGE_BYTES));
-	return fold(sum_words(m, MESSAGE_BYTES, sum)) == 0xffff;
-}
-
 /*
  * A segment with the option: everything from here on is rare, and never inlined into the fast path.
  */
@@ -327,74 +272,75 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	struct net *net = kernel_skb->dev->nd_net.net;
-	__u64 netns = net->net_cookie;
 	struct tagged t __attribute__((aligned(8))) = {};
-	struct judged j = { .net = net, .netns = netns, .outcome = ADOPTED };
+	struct judged j = { .net = net, .netns = net->net_cookie, .outcome = ADOPTED };
 	__u32 reason, epoch;
 	struct key_slot *slot;
 	const struct namespace *here;
+	struct end shown = {};
 	struct message m;
-	int action, forgets, elsewhere;
+	int action, forgets, elsewhere, payload, block, known = 0;
 	struct bpf_sock *sk;
 
 	/* Another host's, or a VLAN's: not for a socket behind this interface. */
 	if (skb->vlan_present || skb->pkt_type != 0)
 		return PASS_ON;
-	if (bpf_skb_load_bytes(skb, tcp_at, &m, sizeof(m)) || !addresses(skb, tcp_at, &t)) {
-		count(netns, BAD_LAYOUT);
+	payload = bpf_skb_load_bytes(skb, tcp_at, &m, sizeof(m)) ? -1 : addresses(skb, tcp_at, &t);
+	if (payload < 0) {
+		count(j.netns, BAD_LAYOUT);
 		return TC_ACT_SHOT;
 	}
-	if (!sum_is_right(kernel_skb, &m, &t)) {
-		count(netns, BAD_CHECKSUM);
+	block = payload ? sum_of(skb, tcp_at + MESSAGE_BYTES, CLIENT_BLOCK_BYTES) : 0;
+	if (!sum_is_right(kernel_skb, &m, &t, block, payload)) {
+		count(j.netns, BAD_CHECKSUM);
 		return TC_ACT_SHOT;
 	}
 	if (m.exid == bpf_htons(EXID_ANSWER)) {
-		count(netns, STRAY_ANSWER);
+		count(j.netns, STRAY_ANSWER);
 		return TC_ACT_SHOT;
 	}
 	forgets = m.exid == bpf_htons(EXID_FORGET);
-	if (m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != (forgets ? TCP_SYN : TCP_ACK) || m.urgent || m.nops[0] != 1 ||
+	if ((payload && m.exid != bpf_htons(EXID_ADOPT)) || m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != (forgets ? TCP_SYN : TCP_ACK) || m.urgent || m.nops[0] != 1 ||
 	    m.nops[1] != 1 || m.ts_kind != 8 || m.ts_length != 10) {
-		count(netns, BAD_LAYOUT);
+		count(j.netns, BAD_LAYOUT);
 		return TC_ACT_SHOT;
 	}
 
-	t.source = m.source;
-	t.dest = m.dest;
-	t.seq = m.seq;
-	t.ack = m.ack;
-	t.exid = m.exid;
-	t.mss = m.mss;
-	t.scales = m.scales;
-	t.flags = m.flags;
-	t.window = m.window;
-	t.server_timestamp = m.server_timestamp;
-	t.tsval = m.tsval;
-	t.tsecr = m.tsecr;
-	t.namespace = m.namespace;
-
+	fill(&t, &m);
 	epoch = m.flags >> 4;
 	slot = bpf_map_lookup_elem(&keys, &epoch);
 	if (!slot || !slot->live) {
-		count(netns, UNKNOWN_EPOCH);
+		count(j.netns, UNKNOWN_EPOCH);
 		return TC_ACT_SHOT;
 	}
 	if (tag_of(&t, slot->key) != m.tag) {
-		count(netns, BAD_TAG);
+		count(j.netns, BAD_TAG);
 		return TC_ACT_SHOT;
 	}
-	remember_peer(t.saddr, netns);
+	remember_peer(t.saddr, j.netns);
 
 	/* The loader writes it before it attaches. */
-	here = bpf_map_lookup_elem(&namespaces, &netns);
+	here = bpf_map_lookup_elem(&namespaces, &j.netns);
 	if (!here) {
-		count(netns, ANSWER_LOST);
+		count(j.netns, ANSWER_LOST);
 		return TC_ACT_SHOT;
 	}
 	elsewhere = m.exid != bpf_htons(EXID_PROBE) && m.namespace != here->number;
+	if (payload) {
+		if (!elsewhere && !client_of(skb, tcp_at + MESSAGE_BYTES, &t, j.netns, &shown)) {
+			count(j.netns, CLIENT_BAD);
+			return TC_ACT_SHOT;
+		}
+		fill(&t, &m);
+		/* Neither the pod nor the dataplane, in an Answer, gets to see it. */
+		if (take_off(skb, tcp_at, MESSAGE_BYTES, block)) {
+			count(j.netns, ANSWER_LOST);
+			return TC_ACT_SHOT;
+		}
+	}
 	/* Its Answer would look like the end of whatever is on the pair now. */
 	if (elsewhere && forgets) {
-		count(netns, ANSWERED_RENEW);
+		count(j.netns, ANSWERED_RENEW);
 		return TC_ACT_SHOT;
 	}
 	if (elsewhere) {
@@ -407,20 +353,30 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		/* On the wire it is the one before, which a kernel without this program has had. */
 		t.seq = bpf_htonl(bpf_ntohl(m.seq) + 1);
 		if (m.exid == bpf_htons(EXID_RELEASE)) {
-			reason = release(&t, netns, &j.outcome);
+			reason = release(&t, j.netns, &j.outcome);
+		} else if (look_up_leg(&t, j.netns, &shown)) {
+			/* Another pod would have to be told of the client as well. */
+			reason = KEPT;
+			j.detail = bpf_htonl(bpf_ntohs(t.window));
 		} else {
-			reason = transfer(&t, netns, &j.outcome);
+			reason = transfer(&t, j.netns, &j.outcome);
 			/* Which of several Transfers with these numbers it answers. */
 			j.detail = bpf_htonl(bpf_ntohs(t.window));
 		}
 		if (reason != UNDECIDED)
 			goto answer;
-		count(netns, j.outcome);
+		count(j.netns, j.outcome);
 		return TC_ACT_SHOT;
 	}
 
+	if (m.exid == bpf_htons(EXID_ADOPT)) {
+		if (adopt_as(skb, tcp_at, &t, payload ? &shown : NULL, &shown))
+			return TC_ACT_SHOT;
+	} else {
+		known = look_up_leg(&t, j.netns, &shown);
+	}
 	/* Port 0 is on no connection: the listener. */
-	sk = find(skb, &t, m.exid == bpf_htons(EXID_PROBE) ? 0 : m.source, tcp_at);
+	sk = find(skb, &t, &shown, m.exid == bpf_htons(EXID_PROBE) ? 0 : shown.port, tcp_at);
 	if (m.exid == bpf_htons(EXID_PROBE))
 		reason = probe(sk, &j);
 	else if (forgets)
@@ -430,13 +386,15 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	if (sk)
 		bpf_sk_release(sk);
 	if (forgets && reason == UNDECIDED) {
-		count(netns, FORGET_IN_USE);
+		count(j.netns, FORGET_IN_USE);
 		return TC_ACT_SHOT;
 	}
+	if (reason == FORGOTTEN && known)
+		forget_leg_of(&t, j.netns, &shown);
 	if (reason == FORGOTTEN || (reason == READY_TO_ADOPT && j.outcome == ADOPTED))
-		forget_moved(&t, netns);
+		forget_moved(&t, j.netns);
 	if (reason == READY_TO_ADOPT) {
-		count(netns, j.outcome);
+		count(j.netns, j.outcome);
 		return PASS_ON;
 	}
 answer:
@@ -447,22 +405,25 @@ answer:
 	}
 	if (reason != UNDECIDED) {
 		make_answer(&m, &t, reason, j.detail, here->number, slot->key);
-		action = send_answer(skb, kernel_skb, tcp_at, &m, &t);
+		action = send_answer(skb, tcp_at, &m, &t);
 	}
 	if (action < 0) {
-		count(netns, ANSWER_LOST);
+		count(j.netns, ANSWER_LOST);
 		return TC_ACT_SHOT;
 	}
-	count(netns, reason == READY ? j.outcome : outcome_of(reason));
+	count(j.netns, reason == READY ? j.outcome : outcome_of(reason));
 	return action;
 }
 
-/* Every packet that enters the pod passes here: a few comparisons, no map, no call. */
+/*
+ * Every packet that enters the pod passes here: a few comparisons and one look whether any leg is
+ * remembered. No call but for SYNs.
+ */
 SEC("tc")
 int baton_adopter(struct __sk_buff *skb)
 {
 	__u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 tcp_at, head;
+	__u32 tcp_at, head, words;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		tcp_at = ETH_HLEN + IPV4_BYTES;
@@ -474,29 +435,35 @@ int baton_adopter(struct __sk_buff *skb)
 	if (data + tcp_at + HEAD_BYTES > end) {
 		/* Too short to be a message, or its headers are not in the linear part yet. */
 		if (skb->len < tcp_at + HEAD_BYTES || bpf_skb_pull_data(skb, tcp_at + HEAD_BYTES))
-			return PASS_ON;
+			goto no_message;
 		data = (void *)(long)skb->data;
 		end = (void *)(long)skb->data_end;
 		if (data + tcp_at + HEAD_BYTES > end)
-			return PASS_ON;
+			goto no_message;
 	}
 
-	if (data[tcp_at + TCP_DATA_OFFSET_AT] >> 4 < TCP_WORDS_MIN)
-		return PASS_ON;
+	words = data[tcp_at + TCP_DATA_OFFSET_AT] >> 4;
+	/* A SYN, which may have a client block behind it; or what is no TCP at all. */
+	if ((data[tcp_at + TCP_FLAGS_AT] & ~(TCP_ECE | TCP_CWR)) == TCP_SYN && has_block(skb, tcp_at, words * 4))
+		return greet(skb, tcp_at, words * 4);
+	if (words < TCP_WORDS_MIN)
+		goto no_message;
 	head = bpf_ntohl(*(__be32 *)(data + tcp_at + OPTION_AT));
 	if (head - OPTION_HEAD >= OPTION_HEADS)
-		return PASS_ON;
+		goto no_message;
 	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
 		/*
 		 * More fragments to come, or not the first one: only a whole datagram is a message.
 		 */
 		if (data[ETH_HLEN] != IPV4_NO_OPTIONS || data[ETH_HLEN + IPV4_PROTOCOL_AT] != IPPROTO_TCP ||
 		    (*(__be16 *)(data + ETH_HLEN + IPV4_FRAGMENT_AT) & bpf_htons(0x3fff)))
-			return PASS_ON;
+			goto no_message;
 	} else if (data[ETH_HLEN + IPV6_NEXT_HEADER_AT] != IPPROTO_TCP) {
-		return PASS_ON;
+		goto no_message;
 	}
 	return handle(skb, tcp_at);
+no_message:
+	return is_restoring() ? arrive(skb) : PASS_ON;
 }
 
 /* The helpers and kernel functions that it calls are for GPL-compatible programs only. */

@@ -97,10 +97,10 @@ static __always_inline void make_answer(struct message *m, struct tagged *t, __u
  * pseudo-header's; else the field is complete. Returns a tc action, or -1 when memory for the write
  * is missing. Not inlined, see adopt().
  */
-static __noinline int send_answer(struct __sk_buff *skb, struct sk_buff *kernel_skb, __u32 tcp_at,
-				       struct message *m, const struct tagged *t)
+static __noinline int send_answer(struct __sk_buff *skb, __u32 tcp_at, struct message *m, const struct tagged *t)
 {
-	__u8 macs[2 * ETH_ALEN], swapped[2 * ETH_ALEN];
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	__u8 macs[2 * ETH_ALEN];
 	__u8 ttl = ANSWER_TTL;
 	long bad = 0;
 	/*
@@ -137,10 +137,10 @@ static __noinline int send_answer(struct __sk_buff *skb, struct sk_buff *kernel_
 		m->checksum = ~fold(sum_words(m, MESSAGE_BYTES, pseudo));
 	bad |= bpf_skb_store_bytes(skb, tcp_at, m, MESSAGE_BYTES, BPF_F_RECOMPUTE_CSUM);
 
-	bad |= bpf_skb_load_bytes(skb, 0, macs, sizeof(macs));
-	__builtin_memcpy(swapped, macs + ETH_ALEN, ETH_ALEN);
-	__builtin_memcpy(swapped + ETH_ALEN, macs, ETH_ALEN);
-	bad |= bpf_skb_store_bytes(skb, 0, swapped, sizeof(swapped), 0);
+	/* The other way round. */
+	bad |= bpf_skb_load_bytes(skb, 0, macs + ETH_ALEN, ETH_ALEN);
+	bad |= bpf_skb_load_bytes(skb, ETH_ALEN, macs, ETH_ALEN);
+	bad |= bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
 	return bad ? -1 : bpf_redirect(skb->ifindex, 0);
 }
 

@@ -41,6 +41,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "client.h"
 #include "closer.h"
 #include "kernel.h"
 #include "peers.h"
@@ -51,14 +52,13 @@
 #define IPV4_DESTINATION_AT 16
 #define IPV6_DESTINATION_AT 24
 #define TCP_BYTES 20
-#define TCP_FLAGS_AT 13
 #define TCP_CHECKSUM_AT 16
 #define TCP_URGENT_AT 18
 
 SEC("tc")
 int baton_exit_mark(struct __sk_buff *skb)
 {
-	__u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u8 *data, *end;
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	const struct sock *sk = kernel_skb->sk;
 	struct task_struct *task;
@@ -71,6 +71,15 @@ int baton_exit_mark(struct __sk_buff *skb)
 	__u32 tcp_at;
 	int own;
 
+	if (is_restoring()) {
+		int led = depart(skb);
+
+		/* It passes here again, towards its leg. */
+		if (led != PASS_ON)
+			return led;
+	}
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		tcp_at = ETH_HLEN + IPV4_BYTES;
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))

@@ -78,7 +78,7 @@ static __always_inline __u32 listener_report(struct tcp_sock *tcp, __u64 netns, 
 	const struct sock *sk = (const struct sock *)tcp;
 	struct group group = { .sockets = sk->sk_reuseport_cb };
 	__u32 sockets = listeners_of(tcp);
-	__u32 always = MARKS_EXITS | FORGETS | transfers_at(netns, sk->__sk_common.skc_num);
+	__u32 always = MARKS_EXITS | FORGETS | RESTORES | transfers_at(netns, sk->__sk_common.skc_num);
 
 	if (sockets > LISTENERS_MAX)
 		return always;

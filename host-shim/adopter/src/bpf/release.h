@@ -33,6 +33,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "asked.h"
+#include "client.h"
 #include "kernel.h"
 #include "tables.h"
 #include "wire.h"
@@ -180,6 +181,7 @@ int baton_release(struct bpf_iter__tcp *ctx)
 	if (!tcp)
 		return 0;
 	name_of(sk, tcp, &name);
+	lead_back(&name);
 	found = bpf_map_lookup_elem(&releases, &name);
 	if (!found || found->state != IS_ASKED || bpf_ktime_get_ns() - found->told_ns > LEASE_NS)
 		return 0;

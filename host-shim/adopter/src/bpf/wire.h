@@ -16,7 +16,9 @@
 #define IPV6_BYTES 40
 #define IPV4_NO_OPTIONS 0x45
 #define IPV4_PROTOCOL_AT 9
+#define IPV6_LENGTH_AT 4
 #define IPV6_NEXT_HEADER_AT 6
+#define TCP_FLAGS_AT 13
 
 #define OPTION_KIND 253
 #define OPTION_LENGTH 28
@@ -31,6 +33,9 @@
 /* kind, length and experiment id as one number; that of a Transfer is the last one. */
 #define OPTION_HEAD (((__u32)OPTION_KIND << 24) | (OPTION_LENGTH << 16) | EXID_ADOPT)
 #define OPTION_HEADS (EXID_TRANSFER - EXID_ADOPT + 1)
+
+/* In front of a client block, which has no option: it is a payload. */
+#define EXID_CLIENT 0xBA76
 
 #define FLAG_WINDOW_SCALING 0x01
 #define FLAG_SACK 0x02
@@ -51,6 +56,8 @@
 #define TCP_RST 0x04
 #define TCP_URG 0x20
 #define TCP_ACK 0x10
+#define TCP_ECE 0x40
+#define TCP_CWR 0x80
 #define TCP_RST_ACK 0x14
 
 /* Reasons of an Answer. */
@@ -85,6 +92,8 @@ enum reason {
 #define TRANSFERS 8
 /* With TRANSFERS: to and from pods of other nodes too. */
 #define BETWEEN_NODES 16
+/* Client blocks are taken. */
+#define RESTORES 32
 #define HOLDERS_SHIFT 8
 #define HOLDERS_MAX 0xff
 #define LISTENER_SHIFT 16
@@ -143,6 +152,21 @@ struct message {
 
 #define MESSAGE_BYTES 60
 _Static_assert(sizeof(struct message) == MESSAGE_BYTES, "a message's TCP header has 60 bytes");
+
+/* The payload of a SYN or Adopt that says which client the connection is for. */
+struct client_block {
+	__be16 exid;
+	__u8 zero;
+	__u8 epoch;		/* high nibble */
+	__be16 port;
+	__be16 zeroes;
+	__u8 address[16];	/* IPv4 mapped */
+	__be64 namespace;
+	__be64 tag;
+};
+
+#define CLIENT_BLOCK_BYTES 40
+_Static_assert(sizeof(struct client_block) == CLIENT_BLOCK_BYTES, "a client block has 40 bytes");
 
 /* What the tag covers: 72 bytes, nine SipHash blocks. */
 struct tagged {

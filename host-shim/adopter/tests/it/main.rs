@@ -13,6 +13,7 @@ mod load_report;
 mod release;
 mod replayed;
 mod restart;
+mod restored;
 mod rules;
 mod strangers;
 mod transfer;

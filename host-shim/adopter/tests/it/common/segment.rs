@@ -249,7 +249,7 @@ pub fn timestamps(tsval: u32, tsecr: u32) -> Vec<u8> {
 }
 
 /// One's complement sum, folded.
-fn sum(bytes: &[u8], start: u32) -> u32 {
+pub fn sum(bytes: &[u8], start: u32) -> u32 {
     let mut total = start;
     for pair in bytes.chunks(2) {
         total += u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
