@@ -183,7 +183,6 @@ fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> 
         backends: Vec::new(),
         // The index knows the Pods that it selects.
         allow_from: None,
-        client_address: api::ClientAddress::default(),
         algorithm: match spec.algorithm {
             crd::Algorithm::LeastOutstanding => api::Algorithm::LeastOutstanding,
             crd::Algorithm::Maglev => api::Algorithm::Maglev,

@@ -331,12 +331,13 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 			count(j.netns, CLIENT_BAD);
 			return TC_ACT_SHOT;
 		}
-		fill(&t, &m);
 		/* Neither the pod nor the dataplane, in an Answer, gets to see it. */
-		if (take_off(skb, tcp_at, MESSAGE_BYTES, block)) {
+		if (take_off(skb, tcp_at, MESSAGE_BYTES, block) || begin_behind(skb, tcp_at, m.seq)) {
 			count(j.netns, ANSWER_LOST);
 			return TC_ACT_SHOT;
 		}
+		m.seq = behind_block(m.seq);
+		fill(&t, &m);
 	}
 	/* Its Answer would look like the end of whatever is on the pair now. */
 	if (elsewhere && forgets) {

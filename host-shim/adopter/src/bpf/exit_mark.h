@@ -52,7 +52,6 @@
 #define IPV4_DESTINATION_AT 16
 #define IPV6_DESTINATION_AT 24
 #define TCP_BYTES 20
-#define TCP_CHECKSUM_AT 16
 #define TCP_URGENT_AT 18
 
 SEC("tc")

@@ -91,6 +91,26 @@ static __noinline int sum_is_right(struct sk_buff *kernel_skb, const struct mess
 	return fold(sum_words(m, MESSAGE_BYTES, sum)) == 0xffff;
 }
 
+static __always_inline __be32 behind_block(__be32 seq)
+{
+	return bpf_htonl(bpf_ntohl(seq) + CLIENT_BLOCK_BYTES);
+}
+
+/*
+ * An Adopt with a client block begins so many bytes in front of the number that it is about: puts
+ * that one in its place. Not 0 without memory.
+ */
+static __noinline int begin_behind(struct __sk_buff *skb, __u32 tcp_at, __be32 seq)
+{
+	__be32 about = behind_block(seq);
+
+	/* Leaves a checksum that the device completes (CHECKSUM_PARTIAL) alone. */
+	if (bpf_l4_csum_replace(skb, tcp_at + TCP_CHECKSUM_AT, seq, about, sizeof(about)) ||
+	    bpf_skb_store_bytes(skb, tcp_at + TCP_SEQ_AT, &about, sizeof(about), 0))
+		return -1;
+	return 0;
+}
+
 /* What the tag covers besides the addresses. */
 static __always_inline void fill(struct tagged *t, const struct message *m)
 {

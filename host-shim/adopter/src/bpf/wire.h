@@ -18,7 +18,9 @@
 #define IPV4_PROTOCOL_AT 9
 #define IPV6_LENGTH_AT 4
 #define IPV6_NEXT_HEADER_AT 6
+#define TCP_SEQ_AT 4
 #define TCP_FLAGS_AT 13
+#define TCP_CHECKSUM_AT 16
 
 #define OPTION_KIND 253
 #define OPTION_LENGTH 28

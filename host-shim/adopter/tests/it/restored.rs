@@ -133,8 +133,9 @@ impl Scene {
         }
     }
 
+    /// For a block of 40 bytes, which end in front of `SEQ`.
     fn adopt(&self, leg: SocketAddr) -> Segment {
-        Message::adopt().segment(leg, self.pod, SEQ, ACKED, &KEY)
+        Message::adopt().segment(leg, self.pod, SEQ.wrapping_sub(40), ACKED, &KEY)
     }
 
     fn receive(&self, leg: SocketAddr, what: &str) -> Received {
@@ -271,7 +272,7 @@ fn a_refused_adoption_is_answered_to_the_leg_without_the_block() {
         let leg = scene.leg(LEG);
         let lab = &scene.lab;
         let nobody = SocketAddr::new(scene.pod.ip(), 8081);
-        let adoption = Message::adopt().segment(leg, nobody, SEQ, ACKED, &KEY);
+        let adoption = Message::adopt().segment(leg, nobody, SEQ.wrapping_sub(40), ACKED, &KEY);
         let adoption = with_block(adoption, client(v6));
         lab.send(&adoption);
         assert_eq!(answer_to(lab, &adoption), (NO_LISTENER, 0));
