@@ -9,6 +9,7 @@ use crate::{lab::Pod, process::Spec, server::Server};
 use anyhow::{Context, Result};
 use std::{
     fs,
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -41,6 +42,8 @@ pub struct NginxOptions {
     pub keepalive_requests: Option<u64>,
     /// Close a connection that is idle for so long; `None` keeps it for an hour.
     pub keepalive_timeout: Option<Duration>,
+    /// Log whom each request came from ([`Server::peers`]).
+    pub peers: bool,
     /// Further lines of the `http` block, as more servers.
     pub more: String,
 }
@@ -56,6 +59,7 @@ impl Default for NginxOptions {
             reuseport: false,
             keepalive_requests: None,
             keepalive_timeout: None,
+            peers: false,
             more: String::new(),
         }
     }
@@ -111,6 +115,10 @@ impl Pod {
             ..
         } = options;
         let reuseport = if options.reuseport { " reuseport" } else { "" };
+        let access = match options.peers {
+            true => format!("{dir}/peers.log peer"),
+            false => "off".to_owned(),
+        };
         let requests = options.keepalive_requests.unwrap_or(KEEPALIVE_REQUESTS);
         let timeout = options.keepalive_timeout.unwrap_or(KEEPALIVE_TIMEOUT);
         let timeout_ms = timeout.as_millis();
@@ -126,7 +134,8 @@ pid {dir}/nginx.pid;
 error_log {dir}/error.log warn;
 events {{ worker_connections {connections}; }}
 http {{
-  access_log off;
+  log_format peer '$remote_addr $remote_port';
+  access_log {access};
   default_type text/plain;
   keepalive_requests {requests};
   keepalive_timeout {timeout_ms}ms;
@@ -164,6 +173,21 @@ impl Server {
     pub fn uploaded(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.nginx_file("upload")?.join(name);
         fs::read(&path).with_context(|| path.display().to_string())
+    }
+
+    /// The address and port that each request came from, as `getpeername` says, in order.
+    ///
+    /// # Errors
+    /// If the log cannot be read ([`NginxOptions::peers`]).
+    pub fn peers(&self) -> Result<Vec<(IpAddr, u16)>> {
+        let path = self.nginx_file("peers.log")?;
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        text.lines()
+            .map(|line| {
+                let (address, port) = line.split_once(' ').context("no port")?;
+                Ok((address.parse()?, port.parse()?))
+            })
+            .collect()
     }
 
     /// How many requests for `/close` it answered by a close: its log has a line for each.

@@ -102,6 +102,14 @@ impl RedisClient {
         })
     }
 
+    /// The client's own end.
+    ///
+    /// # Errors
+    /// If the kernel does not say it.
+    pub fn local(&self) -> Result<SocketAddr> {
+        self.stream.local_addr().context("the client's own address")
+    }
+
     /// One command and its reply, which must be the only one.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ mod quiet;
 mod refusal;
 mod reload;
 mod rescue;
+mod restored;
 mod shim;
 mod stall;
 mod stateful;

@@ -323,6 +323,7 @@ impl Engine {
         if reason != Reason::Ready && !report.is_anything() {
             return false;
         }
+        backend.adopter.restores = report.restores;
         if report.forgets && !backend.liveness.forgets() {
             self.forgets.look_now(now);
         }

@@ -31,7 +31,7 @@ impl Policy {
 
 impl Backend {
     fn restores(&self) -> bool {
-        self.adopter.speaks() && self.adopter.namespace != 0 && self.liveness.restores()
+        self.adopter.speaks() && self.adopter.restores
     }
 }
 

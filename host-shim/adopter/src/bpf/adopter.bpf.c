@@ -34,11 +34,6 @@
 /* Header words that a segment with the option has at least: 20 fixed bytes and 28 of the option. */
 #define TCP_WORDS_MIN 12
 #define HEAD_BYTES (OPTION_AT + OPTION_LENGTH)
-/*
- * A socket can be found a little after its adoption was decided: the kernel makes it further up the
- * stack, and a copy on another CPU may look meanwhile. So long nothing can be said about it.
- */
-#define SETTLING_NS 1000000
 
 /* What an adoption's identity and the tagged bytes begin with. */
 #define ADOPTION_TAGGED_BYTES __builtin_offsetof(struct adoption, zero)

@@ -68,6 +68,7 @@ struct restored {
 	__be16 asked_port;	/* BY_LEG: that the client has; the pod may see another */
 	__u16 zero;
 	__u32 ifindex;		/* that the leg came in by: a socket may be bound to it */
+	__u32 made_us;		/* the low half: once in 71 minutes an old one looks new for a while */
 	__u64 gone_ns;		/* BY_LEG: since when no socket was found (CLOCK_MONOTONIC), or 0 */
 };
 
@@ -86,6 +87,11 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } restoring SEC(".maps");
+
+static __always_inline __u32 now_us(void)
+{
+	return bpf_ktime_get_ns() / 1000;
+}
 
 static __always_inline int is_restoring(void)
 {
@@ -198,22 +204,38 @@ static __always_inline int is_legs(const struct restored *entry, const struct en
 	return is_same(entry->other.address, leg->remote) && entry->other.port == leg->remote_port;
 }
 
-/* Whether `leg` can have the pair, whose key it is afterwards. */
-static __always_inline int is_free(struct __sk_buff *skb, struct restored_key *pair, const struct ends *leg,
-				   int after_waiting)
+/*
+ * Whether `leg` can have the pair, whose key it is afterwards, and on which was `found`. Another leg
+ * gives way, and is forgotten, that has no socket there and has had the time to get one. Calls
+ * nothing: choose() has looked, with the same room.
+ */
+static __noinline int is_free(struct restored_key *pair, const struct ends *leg, enum on_pair found, int after_waiting)
 {
 	const struct restored *other;
-	enum on_pair found;
+	struct end shown;
 
+	if (!pair || !leg)
+		return 0;
 	pair->by = BY_LEG;
 	if (bpf_map_lookup_elem(&restored, pair))
 		return 0;
 	pair->by = BY_CLIENT;
-	other = bpf_map_lookup_elem(&restored, pair);
-	if (other && !is_legs(other, leg))
+	if (found == LIVE)
 		return 0;
-	found = on_pair(skb, pair);
-	return found == NOTHING || (found == WAITING && after_waiting);
+	other = bpf_map_lookup_elem(&restored, pair);
+	if (other && !is_legs(other, leg)) {
+		if (now_us() - other->made_us < SETTLING_NS / 1000)
+			return 0;
+		__builtin_memcpy(shown.address, pair->remote, sizeof(shown.address));
+		shown.port = pair->remote_port;
+		set_remote(pair, &other->other);
+		pair->by = BY_LEG;
+		bpf_map_delete_elem(&restored, pair);
+		set_remote(pair, &shown);
+		pair->by = BY_CLIENT;
+		bpf_map_delete_elem(&restored, pair);
+	}
+	return found == NOTHING || after_waiting;
 }
 
 /* What a pod sees of a leg. */
@@ -223,11 +245,11 @@ enum choice {
 	REFUSED,	/* the segment is dropped */
 };
 
-/* Both directions, or none. `key` is the client's pair's. */
+/* Enters both directions, or none. `key` is the client's pair's. */
 static __noinline enum choice enter(struct __sk_buff *skb, struct restored_key *key, const struct ends *leg,
 				    __be16 asked_port)
 {
-	struct restored entry = { .asked_port = asked_port };
+	struct restored entry = { .asked_port = asked_port, .made_us = now_us() };
 	__u32 zero = 0;
 	__u64 *on;
 	long failed;
@@ -245,10 +267,8 @@ static __noinline enum choice enter(struct __sk_buff *skb, struct restored_key *
 		const struct restored *other = bpf_map_lookup_elem(&restored, key);
 
 		/* Another leg was faster, on another CPU. The next copy sees it. */
-		if (!other || !is_legs(other, leg)) {
-			count(key->netns, ANSWER_LOST);
+		if (!other || !is_legs(other, leg))
 			return REFUSED;
-		}
 		failed = 0;
 	}
 	if (!failed) {
@@ -263,7 +283,6 @@ static __noinline enum choice enter(struct __sk_buff *skb, struct restored_key *
 			bpf_map_delete_elem(&restored, key);
 		}
 	}
-	count(key->netns, failed ? CLIENT_HIDDEN : CLIENT_RESTORED);
 	return failed ? HIDDEN : SHOWN;
 }
 
@@ -276,8 +295,7 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 				     struct end *shown)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
-	struct net *net = kernel_skb->dev->nd_net.net;
-	struct restored_key key = { .netns = net->net_cookie };
+	struct restored_key key = { .netns = kernel_skb->dev->nd_net.net->net_cookie };
 	struct restored *known;
 	enum choice choice;
 	__be16 asked_port;
@@ -318,7 +336,7 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 	 * Where rules redirect connections the socket is on another pair, and nothing could say
 	 * whether the leg is in use.
 	 */
-	if (is_unfit(client, leg->local) || redirects(net, key.netns)) {
+	if (is_unfit(client, leg->local) || redirects(kernel_skb->dev->nd_net.net, key.netns)) {
 		count(key.netns, CLIENT_HIDDEN);
 		return HIDDEN;
 	}
@@ -327,11 +345,11 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 	/* A client at the dataplane's own address, and port. */
 	if (is_same(key.remote, leg->remote) && key.remote_port == leg->remote_port)
 		return HIDDEN;
-	if (!is_free(skb, &key, leg, !adopts)) {
+	if (!is_free(&key, leg, on_pair(skb, &key), !adopts)) {
 		key.remote_port = leg->remote_port;
 		if (is_same(key.remote, leg->remote))
 			return HIDDEN;
-		if (!is_free(skb, &key, leg, 1)) {
+		if (!is_free(&key, leg, on_pair(skb, &key), 1)) {
 			count(key.netns, CLIENT_IN_USE);
 			return REFUSED;
 		}
@@ -339,6 +357,8 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 	__builtin_memcpy(shown->address, key.remote, 16);
 	shown->port = key.remote_port;
 	choice = enter(skb, &key, leg, asked_port);
+	/* Here, and not there: the deepest of all calls has no room for one more. */
+	count(key.netns, choice == SHOWN ? CLIENT_RESTORED : choice == HIDDEN ? CLIENT_HIDDEN : ANSWER_LOST);
 	return choice;
 }
 

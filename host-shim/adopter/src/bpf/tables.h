@@ -60,6 +60,13 @@ enum outcome {
 	OUTCOMES,
 };
 
+/*
+ * A socket can be found a little after its adoption or SYN was decided upon: the kernel makes it
+ * further up the stack, and a copy on another CPU may look meanwhile. So long nothing can be said
+ * about it.
+ */
+#define SETTLING_NS 1000000
+
 /* Key epochs modulo this many can be live at once; the epoch has four bits on the wire. */
 #define EPOCHS 16
 

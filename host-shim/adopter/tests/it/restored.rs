@@ -300,6 +300,26 @@ fn the_same_client_by_two_legs_has_the_second_legs_port() {
     }
 }
 
+/// The client comes back by another leg, and has its port again.
+#[test]
+fn a_pair_whose_leg_has_ended_is_the_next_ones() {
+    for v6 in [false, true] {
+        let scene = Scene::new(v6);
+        let (one, two) = (scene.leg(LEG), scene.leg(LEG + 1));
+        let (stream, peer, ours) = scene.shake(&with_block(scene.syn(one), client(v6)));
+        assert_eq!(peer, client(v6));
+        scene.lab.send(&scene.plain(one, SEQ, ours, RST, b""));
+        wait_for("the socket's end", || scene.lab.sockets(8080) == 0);
+        drop(stream);
+        scene.lab.send(&with_block(scene.adopt(two), client(v6)));
+        let (mut stream, peer) = scene.listener.accept().expect("accept");
+        assert_eq!(peer, client(v6));
+        let request = data(two, scene.pod, SEQ, ACKED, PSH_ACK, b"who am I?");
+        scene.talk(&mut stream, &request, ACKED);
+        assert_eq!(scene.adopter.legs().expect("legs").len(), 1);
+    }
+}
+
 #[test]
 fn a_pair_that_is_taken_by_a_connection_of_the_clients_own() {
     for v6 in [false, true] {

@@ -62,6 +62,8 @@ pub(crate) struct Adopter {
     pub(crate) unlike: bool,
     /// It said Ready once.
     pub(crate) ever_ready: bool,
+    /// It said that it takes client blocks; also while nobody listens in its pod.
+    pub(crate) restores: bool,
     /// The number of the pod's network namespace, which its adopter wants to see in what it acts
     /// upon; 0: not known yet.
     pub(crate) namespace: u64,
@@ -129,6 +131,7 @@ impl Adopter {
         if self.namespace != namespace {
             self.renewed = self.renewed.wrapping_add(u8::from(self.namespace != 0));
             self.namespace = namespace;
+            self.restores = false;
         }
     }
 

@@ -503,11 +503,6 @@ impl Liveness {
         self.report.transfers && self.report.between_nodes
     }
 
-    /// Whether its adopter takes client blocks.
-    pub(crate) fn restores(&self) -> bool {
-        self.report.restores
-    }
-
     pub(crate) fn process(&self) -> u32 {
         self.process
     }

@@ -1,0 +1,124 @@
+//! `clientAddress: Restore` with real servers: whoever serves a request sees the client's address,
+//! after each move and each death, by both methods and in both families.
+
+use crate::{http_without_error, more, no_error};
+use anyhow::{Context, Result, ensure};
+use baton_api::{ClientAddress, MoveMethod};
+use baton_lab::{HttpEcho, LoadOptions, NginxOptions, Options, RedisClient, Reply};
+use baton_ns::{HTTP_PORT, REDIS_PORT, Scene};
+use std::net::IpAddr;
+
+const REQUESTS: u64 = 6_000;
+const CONNECTIONS: usize = 16;
+
+/// Three pods, whose nginx logs whom it serves.
+fn scene(name: &str) -> Result<Scene> {
+    let web = NginxOptions {
+        peers: true,
+        ..NginxOptions::default()
+    };
+    let options = Options {
+        pods: 3,
+        ..Options::default()
+    };
+    let mut scene = Scene::with_nginx(name, &options, &web)?;
+    scene.add_redis()?;
+    for policy in &mut scene.config.policies {
+        policy.client_address = ClientAddress::Restore;
+    }
+    Ok(scene)
+}
+
+/// How many requests pods had, each of which came from the client.
+fn seen(scene: &Scene, client: IpAddr) -> Result<u64> {
+    let mut all = 0;
+    for nginx in &scene.nginx {
+        for (address, _) in nginx.peers()? {
+            ensure!(address == client, "{} saw {address}", nginx.pod().name());
+            all += 1;
+        }
+    }
+    Ok(all)
+}
+
+#[test]
+fn whoever_serves_sees_the_client() -> Result<()> {
+    for (name, v6, method) in [
+        ("seen4a", false, MoveMethod::Adoption),
+        ("seen4t", false, MoveMethod::Translation),
+        ("seen6", true, MoveMethod::Auto),
+    ] {
+        let mut scene = scene(name)?;
+        if v6 {
+            scene.use_ipv6()?;
+        }
+        for policy in &mut scene.config.policies {
+            policy.migration.method = method;
+        }
+        scene.start()?;
+        let client = scene.lab.client();
+        let (address, at): (IpAddr, fn(&Scene, u16) -> _) = match v6 {
+            false => (client.ipv4(), |scene, port| scene.address(port)),
+            true => (client.ipv6(), |scene, port| {
+                Ok(scene.dataplane()?.address_v6(port))
+            }),
+        };
+        let options = LoadOptions {
+            connections: CONNECTIONS,
+            requests: Some(REQUESTS),
+            ..LoadOptions::new(at(&scene, HTTP_PORT)?)
+        };
+        let (report, echo) = http_without_error(&scene, options)?;
+        assert_eq!(echo.per_pod.len(), 3, "{:?}", echo.per_pod);
+        let moves = scene.state()?.policies[0].migrations_total;
+        ensure!(moves > REQUESTS / 2, "{moves} moves");
+        assert_eq!(seen(&scene, address)?, REQUESTS);
+        assert_eq!(scene.counter("legs_hidden_total")?, 0);
+        eprintln!(
+            "{name}: {:.0} requests/s, {moves} moves",
+            report.per_second()
+        );
+
+        // redis tells a client who it is: address and port, whichever pod is asked.
+        let mut redis = RedisClient::connect(client.namespace(), at(&scene, REDIS_PORT)?)?;
+        let own = redis.local()?;
+        let mut ports = 0;
+        for _ in 0..9 {
+            scene.wait_legs_closed()?;
+            let Reply::Bulk(Some(text)) = redis.call(&[b"CLIENT", b"INFO"])? else {
+                anyhow::bail!("CLIENT INFO: not a text");
+            };
+            let text = String::from_utf8(text)?;
+            let said = text
+                .split(' ')
+                .find_map(|field| field.strip_prefix("addr="));
+            let seen: std::net::SocketAddr = said.context("no addr")?.parse()?;
+            assert_eq!(seen.ip(), own.ip(), "{text}");
+            ports += usize::from(seen.port() == own.port());
+        }
+        // Its own, unless the pod has yet to hear the last word on its former connection from there.
+        assert!(ports > 6, "{ports} of 9 with the client's port");
+    }
+    Ok(())
+}
+
+#[test]
+fn who_takes_over_from_the_dead_sees_the_client() -> Result<()> {
+    let mut scene = scene("seendead")?;
+    scene.start()?;
+    let namespace = scene.lab.client().namespace();
+    let load = HttpEcho::start(namespace, scene.http_load(CONNECTIONS, None)?)?;
+    for at in 0..6 {
+        more(&load, 1_000)?;
+        let name = scene.kill(at)?;
+        scene.wait_back(0, &name)?;
+    }
+    more(&load, 1_000)?;
+    let (report, _) = load.stop()?;
+    scene.explained(no_error(&report, None))?;
+    scene.nothing_lost(0)?;
+    let all = seen(&scene, scene.lab.client().ipv4())?;
+    ensure!(all > 5_000, "{all} requests in the logs");
+    assert_eq!(scene.counter("legs_hidden_total")?, 0);
+    Ok(())
+}
