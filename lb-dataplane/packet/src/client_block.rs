@@ -3,7 +3,7 @@
 
 use crate::{
     AdoptionKey, Flags, Segment, SegmentSpec,
-    adoption::TagInput,
+    adoption_key::{TagInput, mapped},
     bytes::{array, be16, be32},
 };
 use core::net::{IpAddr, Ipv6Addr};
@@ -136,13 +136,6 @@ impl RawClientBlock {
     #[must_use]
     pub fn verify(&self, key: &AdoptionKey) -> Option<ClientBlock> {
         (key.tag(&self.block.input(&self.of).bytes()) == self.tag).then_some(self.block)
-    }
-}
-
-fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

@@ -30,6 +30,7 @@
 extern crate std;
 
 mod adoption;
+mod adoption_key;
 mod builder;
 mod bytes;
 mod checksum;
@@ -52,9 +53,10 @@ mod types;
 mod view;
 
 pub use adoption::{
-    ADOPTION_HEADER_BYTES, ADOPTION_OPTION_BYTES, Adoption, AdoptionKey, KeyError, MessageKind,
-    RawAdoption, Reason, build_adoption, parse_adoption,
+    ADOPTION_HEADER_BYTES, ADOPTION_OPTION_BYTES, Adoption, MessageKind, RawAdoption, Reason,
+    build_adoption, parse_adoption,
 };
+pub use adoption_key::{AdoptionKey, KeyError};
 pub use builder::{SegmentSpec, build_segment, build_syn, extend_segment};
 pub use checksum::{ChecksumState, complete_tcp_checksum, settle_tcp_checksum, tcp_checksum_state};
 pub use client_block::{CLIENT_BLOCK_BYTES, ClientBlock, RawClientBlock, parse_client_block};

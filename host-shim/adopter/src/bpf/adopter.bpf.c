@@ -295,8 +295,9 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		return TC_ACT_SHOT;
 	}
 	forgets = m.exid == bpf_htons(EXID_FORGET);
-	if ((payload && m.exid != bpf_htons(EXID_ADOPT)) || m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != (forgets ? TCP_SYN : TCP_ACK) || m.urgent || m.nops[0] != 1 ||
-	    m.nops[1] != 1 || m.ts_kind != 8 || m.ts_length != 10) {
+	if ((payload && m.exid != bpf_htons(EXID_ADOPT)) ||
+	    m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != (forgets ? TCP_SYN : TCP_ACK) ||
+	    m.urgent || m.nops[0] != 1 || m.nops[1] != 1 || m.ts_kind != 8 || m.ts_length != 10) {
 		count(j.netns, BAD_LAYOUT);
 		return TC_ACT_SHOT;
 	}
