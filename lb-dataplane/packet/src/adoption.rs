@@ -1,8 +1,8 @@
 //! The adoption option (`docs/adoption-wire.md`). Owns its layout; never decides who adopts what.
 
 use crate::{
-    AdoptionKey, Flags, Segment, SegmentSpec, SeqNumber,
-    adoption_key::TagInput,
+    AdoptionKey, Flags, Segment, SegmentSpec,
+    adoption_key::{TAG_INPUT_BYTES, TagInput},
     builder::{build_with_options, timestamp_option},
     bytes::{array, be16, be32},
     client_block::CLIENT_BLOCK_BYTES,

@@ -5,7 +5,7 @@ use crate::SeqNumber;
 use core::{fmt, hash::Hasher, net::IpAddr};
 use siphasher::sip::SipHasher24;
 
-const TAG_INPUT_BYTES: usize = 72;
+pub(crate) const TAG_INPUT_BYTES: usize = 72;
 
 /// The secret of one key epoch. Never printed.
 #[derive(Clone, PartialEq, Eq)]
