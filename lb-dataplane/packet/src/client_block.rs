@@ -140,5 +140,5 @@ impl RawClientBlock {
 }
 
 fn be32_at(octets: &[u8; 16], word: usize) -> u32 {
-    array::<4>(octets, word * 4).map_or(0, |w| be32::<4, 0>(w))
+    array::<4>(octets, word * 4).map_or(0, be32::<4, 0>)
 }

@@ -21,6 +21,8 @@ use std::{
 const LEG: u16 = 40_000;
 const CLIENT_PORT: u16 = 51_000;
 const CLIENT_BLOCK: u16 = 0xba76;
+/// Segments are no larger than half of it, and an MTU is believed only where it makes them smaller.
+const WINDOW: u16 = 64_000;
 const SYN_ACK: u8 = 0x12;
 
 struct Scene {
@@ -127,7 +129,7 @@ impl Scene {
             seq: SEQ.wrapping_sub(1),
             ack: 0,
             flags: SYN,
-            window: 500,
+            window: WINDOW,
             options: vec![2, 4, 5, 120],
             payload: Vec::new(),
         }
@@ -167,7 +169,7 @@ impl Scene {
             seq,
             ack,
             flags,
-            window: 500,
+            window: WINDOW,
             options: Vec::new(),
             payload: payload.to_vec(),
         }
