@@ -146,8 +146,9 @@ pub struct LoadBalancerPolicySpec {
     /// Whose address pods see on their connections: in logs, in `getpeername`, in their own packet
     /// rules. `Hidden`: the dataplane's. `Restore`: the client's, written by the adopter in the
     /// pod, whoever serves next; the port too, unless the pod has another connection from it. Pods
-    /// without an adopter see the dataplane's all the same (`baton_legs_hidden_total`), and so do
-    /// NetworkPolicies. Not with `migration.legs: Shared`.
+    /// without an adopter see the dataplane's all the same (metric
+    /// `baton_dataplane_legs_hidden_total`), and so do NetworkPolicies. Not with `migration.legs:
+    /// Shared`.
     #[serde(default)]
     pub client_address: ClientAddress,
     /// How the begin of a request, where a flow can move, is recognised. `HTTP1`: HTTP/1.0 and

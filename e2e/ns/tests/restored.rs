@@ -96,7 +96,7 @@ fn whoever_serves_sees_the_client() -> Result<()> {
             assert_eq!(seen.ip(), own.ip(), "{text}");
             ports += usize::from(seen.port() == own.port());
         }
-        // Its own, unless the pod has yet to hear the last word on its former connection from there.
+        // Its own, unless the pod has yet to hear the last word on its former one from there.
         assert!(ports > 6, "{ports} of 9 with the client's port");
     }
     Ok(())

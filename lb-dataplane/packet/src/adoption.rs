@@ -260,10 +260,11 @@ const fn may_carry(kind: MessageKind, bytes: usize) -> bool {
 /// Writes an adoption message at the start of `buf` and says how many bytes it takes.
 ///
 /// Addresses, ports, numbers and window come from `spec`, the sequence number of some kinds, and of
-/// an Adopt with a client block, from in front of it ([`MessageKind::in_front`]); flags follow from the kind and the window
-/// of an answer is 0, whatever `spec` says. Without timestamps in `spec` the message carries two
-/// zeros: the layout has them always. `None` if `spec` has payload, other than an Adopt's client
-/// block ([`ClientBlock`](crate::ClientBlock)), and as [`build_segment`](crate::build_segment).
+/// an Adopt with a client block, from in front of it ([`MessageKind::in_front`]); flags follow from
+/// the kind and the window of an answer is 0, whatever `spec` says. Without timestamps in `spec`
+/// the message carries two zeros: the layout has them always. `None` if `spec` has payload, other
+/// than an Adopt's client block ([`ClientBlock`](crate::ClientBlock)), and as
+/// [`build_segment`](crate::build_segment).
 #[must_use]
 pub fn build_adoption(
     buf: &mut [u8],

@@ -48,7 +48,7 @@ struct transport {
 	__u8 fragment;
 };
 
-/* Fills the key's addresses with the packet's. Negative: it has more extensions than are looked at. */
+/* Where the packet's transport header is, and of what. Nonzero: behind too many extensions. */
 static __noinline int transport_of(struct __sk_buff *skb, struct transport *of)
 {
 	__u8 head[2];
@@ -412,8 +412,9 @@ static __noinline int lead_back(struct adoption *name)
 }
 
 /*
- * What the pod sees of the leg of an Adopt, with a right block, which is off already, of that client
- * or (NULL) without one: into the packet and into `shown`, which may be the same. Nonzero: it is to be dropped.
+ * What the pod sees of the leg of an Adopt, with a right block, which is off already, of that
+ * client or (NULL) without one: into the packet and into `shown`, which may be the same. Nonzero:
+ * it is to be dropped.
  */
 static __noinline int adopt_as(struct __sk_buff *skb, __u32 tcp_at, const struct tagged *t, const struct end *client,
 			       struct end *shown)

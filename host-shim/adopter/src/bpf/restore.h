@@ -205,8 +205,8 @@ static __always_inline int is_legs(const struct restored *entry, const struct en
 }
 
 /*
- * Whether `leg` can have the pair, whose key it is afterwards, and on which was `found`. Another leg
- * gives way, and is forgotten, that has no socket there and has had the time to get one. Calls
+ * Whether `leg` can have the pair, whose key it is afterwards, and on which was `found`. Another
+ * leg gives way, and is forgotten, that has no socket there and has had the time to get one. Calls
  * nothing: choose() has looked, with the same room.
  */
 static __noinline int is_free(struct restored_key *pair, const struct ends *leg, enum on_pair found, int after_waiting)
