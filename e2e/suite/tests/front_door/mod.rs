@@ -1,5 +1,6 @@
 //! Baton in front of Services that there are, under their names: put there and taken away while
-//! clients use them, two on port 80 at once, and one that a policy makes.
+//! clients use them, two on port 80 at once, whose servers then see who their clients are, and one
+//! that a policy makes.
 //!
 //! Each time one client keeps 64 connections and another one opens a new one for each request.
 
@@ -99,6 +100,7 @@ pub fn through(site: &Site, workload: &str, table: &mut Table) -> Result<()> {
             leads_to(site, "store", "web", "Dataplanes")
         },
     )?;
+    restored(site, table, &address)?;
     made(site, table)?;
     if workload.starts_with("deployment/") {
         fails_open(site, workload, table, &address)?;
@@ -154,6 +156,66 @@ fn leads_to(site: &Site, namespace: &str, policy: &str, to: &str) -> Result<()> 
         let leads = site.field(namespace, &policy, ".status.frontend.leadsTo")?;
         Ok((leads == to).then_some(()))
     })
+}
+
+/// Servers of both applications log the client's own address, and on connections that move too.
+fn restored(site: &Site, table: &mut Table, address: &str) -> Result<()> {
+    let restore = r#"{"spec":{"clientAddress":"Restore"}}"#;
+    row(
+        site,
+        table,
+        "attached: servers see their clients from now on",
+        address,
+        25,
+        || {
+            for namespace in SPACES {
+                let patch = ["patch", "lbp/web", "--type", "merge", "-p", restore];
+                site.kubectl(&[&["-n", namespace][..], &patch].concat())?;
+            }
+            site.kubectl(&["-n", "store", "rollout", "restart", "deployment/web"])?;
+            site.rolled_out("store", "deployment/web")
+        },
+    )?;
+    let client = site.field(SHOP, "pod/client", ".status.podIP")?;
+    let at = site.field(SHOP, "pod/client", ".spec.nodeName")?;
+    let mut nodes = [0_usize; 2];
+    for namespace in SPACES {
+        let address = site.field(namespace, "service/web", ".spec.clusterIP")?;
+        let wrk = format!("wrk -t1 -c8 -d3s http://{address}/peer");
+        println!(
+            "{}",
+            site.kubectl(&["-n", SHOP, "exec", "client", "--", "sh", "-c", &wrk])?
+        );
+        let pods = [
+            "get",
+            "pods",
+            "-l",
+            "app=web",
+            "--field-selector=status.phase=Running",
+            "-o",
+        ];
+        let fields = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{\"\\n\"}{end}";
+        let pods = [&["-n", namespace][..], &pods, &[fields]].concat();
+        for pod in site.kubectl(&pods)?.lines() {
+            let (pod, node) = pod.split_once(' ').context("a Pod's node")?;
+            let log = site.kubectl(&["-n", namespace, "logs", pod])?;
+            let seen: Vec<&str> = log.lines().filter(|line| !line.contains('/')).collect();
+            println!("{pod} of {namespace} on {node}: {} requests", seen.len());
+            let other = seen
+                .iter()
+                .find(|line| line.split(' ').next() != Some(&*client));
+            ensure!(
+                !seen.is_empty() && other.is_none(),
+                "{pod} saw {other:?}, not {client}"
+            );
+            nodes[usize::from(node == at)] += 1;
+        }
+    }
+    ensure!(
+        nodes[0] > 0 && nodes[1] > 0,
+        "Pods on other nodes and the client's: {nodes:?}"
+    );
+    Ok(())
 }
 
 /// A Service that a policy makes serves, and says where.
