@@ -5,6 +5,7 @@ use baton_api::Foreign;
 use baton_tls::{Reason, Server};
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    process_collector::ProcessCollector,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,6 +17,7 @@ pub fn text(
     foreign: &[AtomicU64; Foreign::ALL.len()],
 ) -> prometheus::Result<Vec<u8>> {
     let registry = Registry::new();
+    registry.register(Box::new(ProcessCollector::for_self()))?;
     let info = IntGaugeVec::new(
         Opts::new(
             "baton_shim_build_info",

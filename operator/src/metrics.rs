@@ -8,9 +8,8 @@
 use baton_index::Coverage;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder, core::Collector,
+    Registry, TextEncoder, core::Collector, process_collector::ProcessCollector,
 };
-use std::fs;
 
 /// Of every metric's name.
 pub const PREFIX: &str = "baton_operator_";
@@ -77,7 +76,7 @@ impl Metrics {
             &["version"],
         )?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        registry.register(Box::new(ProcessMemory::new()?))?;
+        registry.register(Box::new(ProcessCollector::for_self()))?;
         Ok(Self {
             changes: counters(
                 &registry,
@@ -258,50 +257,6 @@ impl Metrics {
     }
 }
 
-/// The process's own memory, read when asked.
-struct ProcessMemory {
-    resident: IntGauge,
-    peak: IntGauge,
-}
-
-impl ProcessMemory {
-    fn new() -> prometheus::Result<Self> {
-        let gauge = |name: &str, help: &str| IntGauge::new(format!("{PREFIX}{name}"), help);
-        Ok(Self {
-            resident: gauge("resident_memory_bytes", "Resident memory of the process.")?,
-            peak: gauge(
-                "resident_memory_peak_bytes",
-                "The most resident memory that the process ever had.",
-            )?,
-        })
-    }
-}
-
-impl Collector for ProcessMemory {
-    fn desc(&self) -> Vec<&prometheus::core::Desc> {
-        let mut all = self.resident.desc();
-        all.extend(self.peak.desc());
-        all
-    }
-
-    fn collect(&self) -> Vec<prometheus::proto::MetricFamily> {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        for (field, gauge) in [("VmRSS:", &self.resident), ("VmHWM:", &self.peak)] {
-            if let Some(kib) = kibibytes(&status, field) {
-                gauge.set(kib * 1024);
-            }
-        }
-        let mut all = self.resident.collect();
-        all.extend(self.peak.collect());
-        all
-    }
-}
-
-fn kibibytes(status: &str, field: &str) -> Option<i64> {
-    let line = status.lines().find(|line| line.starts_with(field))?;
-    line[field.len()..].split_whitespace().next()?.parse().ok()
-}
-
 fn opts(name: &str, help: &str) -> Opts {
     Opts::new(format!("{PREFIX}{name}"), help)
 }
@@ -364,29 +319,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_have_different_names_with_the_prefix_and_the_process_has_memory() {
+    fn all_have_different_names_with_a_prefix_and_the_process_has_memory() {
         let metrics = Metrics::new().expect("no name twice");
         metrics.changes.with_label_values(&["Pod"]).inc();
         let text = metrics.text();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            assert!(line.starts_with(PREFIX), "{line}");
+            let prefixed = [PREFIX, "process_"].iter().any(|p| line.starts_with(p));
+            assert!(prefixed, "{line}");
         }
         assert!(text.contains("baton_operator_changes_total{kind=\"Pod\"} 1"));
         let resident = text
             .lines()
-            .find_map(|line| line.strip_prefix("baton_operator_resident_memory_bytes "))
+            .find_map(|line| line.strip_prefix("process_resident_memory_bytes "))
             .expect("a figure");
         assert!(
             resident.parse::<f64>().expect("a number") > 1e6,
             "{resident}"
         );
-    }
-
-    #[test]
-    fn memory_is_read_in_kibibytes() {
-        let status = "Name:\tx\nVmHWM:\t  2048 kB\nVmRSS:\t    1024 kB\n";
-        assert_eq!(kibibytes(status, "VmRSS:"), Some(1024));
-        assert_eq!(kibibytes(status, "VmHWM:"), Some(2048));
-        assert_eq!(kibibytes(status, "VmSwap:"), None);
     }
 }

@@ -131,7 +131,12 @@ impl Component<'_> {
         let mut out = format!("## {name}\n\n{}\n\n", self.place);
         out.push_str("| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n");
         for (metric, of) in metrics {
-            assert!(metric.starts_with(self.prefix), "{metric}: {}", self.prefix);
+            let of_processes = metric.starts_with("process_");
+            assert!(
+                metric.starts_with(self.prefix) || of_processes,
+                "{metric}: {}",
+                self.prefix
+            );
             assert_eq!(
                 metric.ends_with("_total"),
                 of.kind == "counter",

@@ -14,9 +14,21 @@ pub const PREFIX: &str = "baton_dataplane_";
 
 /// Metric families under construction, by name.
 #[derive(Default)]
-pub struct Families(BTreeMap<String, (MetricFamily, Vec<Metric>)>);
+pub struct Families {
+    all: BTreeMap<String, (MetricFamily, Vec<Metric>)>,
+    /// Of every sample at this time.
+    within: Vec<LabelPair>,
+}
 
 impl Families {
+    /// Gives the samples that `fill` adds these labels, in front of their own.
+    pub fn within(&mut self, labels: &[(&str, &str)], fill: impl FnOnce(&mut Self)) {
+        let before = self.within.len();
+        self.within.extend(labels.iter().map(pair));
+        fill(self);
+        self.within.truncate(before);
+    }
+
     /// Adds a counter's sample.
     #[expect(
         clippy::cast_precision_loss,
@@ -28,7 +40,7 @@ impl Families {
 
     /// The same of what is no whole number, such as seconds.
     pub fn counter_of(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
-        let mut metric = with_labels(labels);
+        let mut metric = self.with_labels(labels);
         let mut counter = Counter::default();
         counter.set_value(value);
         metric.set_counter(counter);
@@ -37,7 +49,7 @@ impl Families {
 
     /// Adds a gauge's sample.
     pub fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
-        let mut metric = with_labels(labels);
+        let mut metric = self.with_labels(labels);
         let mut gauge = Gauge::default();
         gauge.set_value(value);
         metric.set_gauge(gauge);
@@ -66,14 +78,14 @@ impl Families {
         histogram.set_bucket(buckets.collect());
         histogram.set_sample_count(latency.count());
         histogram.set_sample_sum(latency.sum_us() as f64 / 1e6);
-        let mut metric = with_labels(labels);
+        let mut metric = self.with_labels(labels);
         metric.set_histogram(histogram);
         self.add(name, help, MetricType::HISTOGRAM, metric);
     }
 
     fn add(&mut self, name: &str, help: &str, kind: MetricType, metric: Metric) {
         let name = format!("{PREFIX}{name}");
-        let (_, metrics) = self.0.entry(name).or_insert_with_key(|name| {
+        let (_, metrics) = self.all.entry(name).or_insert_with_key(|name| {
             let mut family = MetricFamily::default();
             family.set_name(name.clone());
             family.set_help(help.to_owned());
@@ -83,9 +95,16 @@ impl Families {
         metrics.push(metric);
     }
 
+    fn with_labels(&self, labels: &[(&str, &str)]) -> Metric {
+        let own = labels.iter().map(pair);
+        let mut metric = Metric::default();
+        metric.set_label(self.within.iter().cloned().chain(own).collect());
+        metric
+    }
+
     /// All families.
     pub fn finish(self) -> Vec<MetricFamily> {
-        self.0
+        self.all
             .into_values()
             .map(|(mut family, metrics)| {
                 family.set_metric(metrics);
@@ -95,17 +114,9 @@ impl Families {
     }
 }
 
-fn with_labels(labels: &[(&str, &str)]) -> Metric {
-    let labels = labels
-        .iter()
-        .map(|(name, value)| {
-            let mut pair = LabelPair::default();
-            pair.set_name((*name).to_owned());
-            pair.set_value((*value).to_owned());
-            pair
-        })
-        .collect();
-    let mut metric = Metric::default();
-    metric.set_label(labels);
-    metric
+fn pair((name, value): &(&str, &str)) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name((*name).to_owned());
+    pair.set_value((*value).to_owned());
+    pair
 }

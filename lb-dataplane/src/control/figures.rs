@@ -1,12 +1,12 @@
 //! The worker's report as metrics: counters, tables, policies and their backends.
 //!
 //! Owns their names: `<what>_<unit>[_total]` behind the prefix. Labels are fixed words, policies
-//! and backends.
+//! (in a cluster their namespaces, names and listeners) and backends.
 
 use super::{families::Families, meanings};
 use crate::commands::Report;
 use baton_api::{BackendLoad, BackendState, DrainState, Micros, PolicyPlacement, PolicyState};
-use baton_engine::PolicyFigures;
+use baton_engine::{BackendFigures, PolicyFigures};
 use std::collections::BTreeMap;
 
 /// Adds all figures of a report.
@@ -53,28 +53,44 @@ pub fn worker(out: &mut Families, report: &Report) {
         out.gauge("table_limit_entries", limit_help, &label, float(*limit));
     }
     for policy in &state.policies {
-        self::policy(out, policy);
-        unadoptable(out, policy);
+        out.within(&of_policy(&policy.name), |out| {
+            self::policy(out, policy);
+            unadoptable(out, policy);
+        });
     }
     for figures in &report.figures {
-        policy_figures(out, figures);
+        out.within(&of_policy(&figures.name), |out| {
+            policy_figures(out, figures)
+        });
+    }
+}
+
+/// The operator calls each listener of a policy `NAMESPACE/POLICY/LISTENER`; a file has other names.
+fn of_policy(name: &str) -> Vec<(&'static str, &str)> {
+    let mut parts = name.splitn(3, '/');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(namespace), Some(policy), Some(listener)) => vec![
+            ("policy_namespace", namespace),
+            ("policy", policy),
+            ("listener", listener),
+        ],
+        _ => vec![("policy", name)],
     }
 }
 
 /// What is of no use but in metrics.
 fn policy_figures(out: &mut Families, figures: &PolicyFigures) {
-    let policy = ("policy", figures.name.as_str());
     out.histogram(
         "policy_migration_duration_seconds",
         "From an adoption that leaves to its confirmation, of those confirmed.",
-        &[policy],
+        &[],
         &figures.moves,
     );
     for (reason, flows) in &figures.pinned {
         out.gauge(
             "policy_pinned_flows",
             "Client connections at this moment that can never move any more, by reason.",
-            &[policy, ("reason", reason)],
+            &[("reason", reason)],
             float(*flows),
         );
     }
@@ -82,43 +98,48 @@ fn policy_figures(out: &mut Families, figures: &PolicyFigures) {
         out.counter(
             "policy_client_resets_total",
             "Resets that clients got, by reason.",
-            &[policy, ("reason", reason)],
+            &[("reason", reason)],
             *resets,
         );
     }
     out.counter(
         "policy_not_allowed_total",
         "SYNs of clients that the policy's allowFrom does not name; each repetition counts.",
-        &[policy],
+        &[],
         figures.not_allowed,
     );
     for backend in &figures.backends {
-        let labels = [policy, ("backend", backend.name.as_str())];
-        out.histogram(
-            "backend_first_byte_duration_seconds",
-            "From a request to the first byte of its response.",
-            &labels,
-            &backend.first_byte,
-        );
-        out.counter(
-            "backend_flows_total",
-            "New client connections that the backend accepted, before any of them moved.",
-            &labels,
-            backend.flows_begun,
-        );
-        out.gauge(
-            "backend_leg_ports",
-            "Ports of legs to the backend, times the addresses that legs come from.",
-            &labels,
-            float(backend.leg_ports),
-        );
-        out.gauge(
-            "backend_ready_leg_ports",
-            "Those among them that no tracker on the way can remember, so that moves may use them; an eighth is kept for rescues and drains.",
-            &labels,
-            float(backend.ready_leg_ports),
-        );
+        out.within(&[("backend_pod", &backend.name)], |out| {
+            backend_figures(out, backend);
+        });
     }
+}
+
+fn backend_figures(out: &mut Families, backend: &BackendFigures) {
+    out.histogram(
+        "backend_first_byte_duration_seconds",
+        "From a request to the first byte of its response.",
+        &[],
+        &backend.first_byte,
+    );
+    out.counter(
+        "backend_flows_total",
+        "New client connections that the backend accepted, before any of them moved.",
+        &[],
+        backend.flows_begun,
+    );
+    out.gauge(
+        "backend_leg_ports",
+        "Ports of legs to the backend, times the addresses that legs come from.",
+        &[],
+        float(backend.leg_ports),
+    );
+    out.gauge(
+        "backend_ready_leg_ports",
+        "Those among them that no tracker on the way can remember, so that moves may use them; an eighth is kept for rescues and drains.",
+        &[],
+        float(backend.ready_leg_ports),
+    );
 }
 
 #[expect(
@@ -138,8 +159,6 @@ fn truth(truth: bool) -> f64 {
 }
 
 fn policy(out: &mut Families, policy: &PolicyState) {
-    let name = policy.name.as_str();
-    let label = [("policy", name)];
     for (name, help, value) in [
         (
             "policy_active_flows",
@@ -152,7 +171,7 @@ fn policy(out: &mut Families, policy: &PolicyState) {
             truth(policy.panic),
         ),
     ] {
-        out.gauge(name, help, &label, value);
+        out.gauge(name, help, &[], value);
     }
     for (name, help, value) in [
         (
@@ -181,10 +200,10 @@ fn policy(out: &mut Families, policy: &PolicyState) {
             policy.replays_total,
         ),
     ] {
-        out.counter(name, help, &label, value);
+        out.counter(name, help, &[], value);
     }
     if let Some(placement) = &policy.placement {
-        self::placement(out, name, placement);
+        self::placement(out, placement);
     }
     for (metric, help, counts) in [
         (
@@ -199,17 +218,12 @@ fn policy(out: &mut Families, policy: &PolicyState) {
         ),
     ] {
         for (reason, count) in counts {
-            let labels = [("policy", name), ("reason", reason.as_str())];
-            out.counter(metric, help, &labels, *count);
+            out.counter(metric, help, &[("reason", reason)], *count);
         }
     }
     for (cause, ends) in &policy.moves_total {
         for (end, count) in ends {
-            let labels = [
-                ("policy", name),
-                ("cause", cause.as_str()),
-                ("outcome", end.as_str()),
-            ];
+            let labels = [("cause", cause.as_str()), ("outcome", end.as_str())];
             out.counter(
                 "policy_moves_total",
                 "Moves that ended, by why they began and how they ended.",
@@ -219,29 +233,30 @@ fn policy(out: &mut Families, policy: &PolicyState) {
         }
     }
     for backend in &policy.backends {
-        self::backend(out, name, backend);
+        out.within(&[("backend_pod", &backend.name)], |out| {
+            self::backend(out, backend);
+        });
     }
 }
 
 /// By what backends are compared, and what moves for a lower wait brought.
-fn placement(out: &mut Families, name: &str, placement: &PolicyPlacement) {
-    let label = [("policy", name)];
+fn placement(out: &mut Families, placement: &PolicyPlacement) {
     out.gauge(
         "policy_usual_wait_seconds",
         "Lower median of the backends' mean waits over half a second.",
-        &label,
+        &[],
         seconds(placement.usual_wait),
     );
     out.gauge(
         "policy_uneven",
         "1 if the backends are unevenly busy, so that each request may go to a shorter queue.",
-        &label,
+        &[],
         truth(placement.uneven),
     );
     out.counter(
         "policy_distressed_total",
         "Times that a backend waited far longer than the others for so long that its flows left it.",
-        &label,
+        &[],
         placement.distressed_total,
     );
     for (name, help, value) in [
@@ -261,7 +276,7 @@ fn placement(out: &mut Families, name: &str, placement: &PolicyPlacement) {
             placement.lost,
         ),
     ] {
-        out.counter_of(name, help, &label, seconds(value));
+        out.counter_of(name, help, &[], seconds(value));
     }
 }
 
@@ -279,14 +294,13 @@ fn unadoptable(out: &mut Families, policy: &PolicyState) {
         out.gauge(
             "policy_unadoptable_backends",
             "Backends that do not adopt connections, by what their probe says.",
-            &[("policy", policy.name.as_str()), ("reason", reason)],
+            &[("reason", reason)],
             float(backends),
         );
     }
 }
 
-fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
-    let labels = [("policy", policy), ("backend", backend.name.as_str())];
+fn backend(out: &mut Families, backend: &BackendState) {
     for (name, help, value) in [
         (
             "backend_up",
@@ -324,7 +338,7 @@ fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
             seconds(backend.first_byte),
         ),
     ] {
-        out.gauge(name, help, &labels, value);
+        out.gauge(name, help, &[], value);
     }
     for (name, help, value) in [
         (
@@ -348,54 +362,54 @@ fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
             backend.rescued_total,
         ),
     ] {
-        out.counter(name, help, &labels, value);
+        out.counter(name, help, &[], value);
     }
     if let Some(load) = &backend.load {
-        self::load(out, labels, load);
+        self::load(out, load);
     }
     if let Some(placement) = &backend.placement {
         out.gauge(
             "backend_distressed",
             "1 while the backend's flows leave it because it waits far longer than the policy's others, or is on trial after that.",
-            &labels,
+            &[],
             truth(matches!(placement.standing.as_str(), "distressed" | "trial")),
         );
         out.gauge(
             "backend_mean_wait_seconds",
             "Mean wait of requests over half a second.",
-            &labels,
+            &[],
             seconds(placement.mean_wait),
         );
         out.gauge(
             "backend_move_cost_seconds",
             "What requests that come with a move wait longer than those that stay.",
-            &labels,
+            &[],
             seconds(placement.move_cost),
         );
     }
     if let Some(drain) = &backend.drain {
-        self::drain(out, labels, drain);
+        self::drain(out, drain);
     }
 }
 
 /// What the pod's kernel says, as far as it does.
-fn load(out: &mut Families, labels: [(&'static str, &str); 2], load: &BackendLoad) {
+fn load(out: &mut Families, load: &BackendLoad) {
     out.gauge(
         "backend_accept_queue_connections",
         "Connections that wait to be accepted, whoever made them; 2047 for that many or more.",
-        &labels,
+        &[],
         float(load.accept_queue.into()),
     );
     out.gauge(
         "backend_accept_queue_limit",
         "How many of them there can be; 2047 for that many or more.",
-        &labels,
+        &[],
         float(load.accept_queue_room.into()),
     );
     out.counter(
         "backend_listener_drops_total",
         "What the backend's listeners dropped, mostly because that queue was full.",
-        &labels,
+        &[],
         load.drops_total,
     );
     for (name, help, percent) in [
@@ -416,13 +430,13 @@ fn load(out: &mut Families, labels: [(&'static str, &str); 2], load: &BackendLoa
         ),
     ] {
         if let Some(percent) = percent {
-            out.gauge(name, help, &labels, float(percent.into()) / 100.0);
+            out.gauge(name, help, &[], float(percent.into()) / 100.0);
         }
     }
 }
 
 /// Gauges, there only while the backend drains: all of them start at 0 with each drain.
-fn drain(out: &mut Families, labels: [(&'static str, &str); 2], drain: &DrainState) {
+fn drain(out: &mut Families, drain: &DrainState) {
     for (name, help, value) in [
         (
             "drain_moved_flows",
@@ -440,20 +454,19 @@ fn drain(out: &mut Families, labels: [(&'static str, &str); 2], drain: &DrainSta
             drain.closed,
         ),
     ] {
-        out.gauge(name, help, &labels, float(value));
+        out.gauge(name, help, &[], float(value));
     }
     out.gauge(
         "drain_deadline_seconds",
         "Until the drain's deadline; 0 when it has passed.",
-        &labels,
+        &[],
         float(drain.left.0) / 1e6,
     );
     for (reason, flows) in &drain.waiting {
-        let [policy, backend] = labels;
         out.gauge(
             "drain_waiting_flows",
             "Flows that have not left a draining backend, by what they wait for.",
-            &[policy, backend, ("reason", reason.as_str())],
+            &[("reason", reason)],
             float(*flows),
         );
     }

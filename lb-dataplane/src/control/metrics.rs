@@ -13,6 +13,7 @@ use baton_tls::{Reason, Server};
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
     core::{Collector, Desc},
+    process_collector::ProcessCollector,
     proto::MetricFamily,
 };
 use std::{
@@ -59,6 +60,7 @@ impl Metrics {
         tls: Option<Arc<Server>>,
     ) -> prometheus::Result<Self> {
         let registry = Registry::new();
+        registry.register(Box::new(ProcessCollector::for_self()))?;
         let opts = |name: &str, help: &str| Opts::new(format!("{PREFIX}{name}"), help);
         let reloads = IntCounterVec::new(
             opts(

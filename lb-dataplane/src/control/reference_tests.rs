@@ -93,8 +93,10 @@ fn metric_reference_is_what_the_dataplane_exports() {
         prefix: super::families::PREFIX,
         place: "http://POD:9910/metrics of each dataplane",
         open: &[
+            "policy_namespace",
             "policy",
-            "backend",
+            "listener",
+            "backend_pod",
             "version",
             "interface",
             "mode",

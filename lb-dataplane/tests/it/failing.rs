@@ -145,8 +145,8 @@ fn active_checks_decide_who_gets_connections() {
     );
     let (_, metrics) = lab.get("/metrics");
     for line in [
-        "baton_dataplane_backend_up{policy=\"web\",backend=\"a\"} 1",
-        "baton_dataplane_backend_up{policy=\"web\",backend=\"b\"} 0",
+        "baton_dataplane_backend_up{policy=\"web\",backend_pod=\"a\"} 1",
+        "baton_dataplane_backend_up{policy=\"web\",backend_pod=\"b\"} 0",
     ] {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
     }

@@ -185,6 +185,10 @@ fn wrong_values_are_refused_with_their_names() -> Result<()> {
             "monitoring.prometheusRule.runbookUrl=docs/runbook.md",
             "/monitoring/prometheusRule/runbookUrl",
         ),
+        (
+            "monitoring.prometheusRule.enabled=true,monitoring.prometheusRule.disabled={BatonPanics}",
+            "there is no alert BatonPanics, expected some of BatonConnectionsLost, ",
+        ),
     ] {
         let output = Command::new(&helm)
             .args(["template", "baton"])

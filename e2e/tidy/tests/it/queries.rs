@@ -24,7 +24,9 @@ const VARIABLES: &[(&str, &str)] = &[
     ("$__rate_interval", "5m"),
     ("$__range", "1h"),
     ("$namespace", ".*"),
-    ("$policy", "shop/web"),
+    ("$policy_namespace", "shop"),
+    ("$policy", "web"),
+    ("$listener", ".*"),
 ];
 
 /// Queries with where they are.
@@ -192,7 +194,11 @@ fn every_query_asks_for_what_is_exported() {
     let (metrics, queries) = (reference(), queries());
     assert!(queries.len() > 40, "{}", queries.len());
     let variables = queries.keys().filter(|place| place.contains(": variable "));
-    assert_eq!(variables.count(), 3, "namespace twice and policy");
+    assert_eq!(
+        variables.count(),
+        5,
+        "namespace twice, and a policy's three"
+    );
     let mut all = Vec::new();
     for (place, query) in &queries {
         for problem in problems(&metrics, query) {
@@ -208,8 +214,8 @@ fn what_is_not_exported_is_found() {
     for (query, expected) in [
         ("baton_dataplane_nothing_total", "nothing exports"),
         (
-            "sum by (backend) (baton_dataplane_ready)",
-            "no label backend",
+            "sum by (backend_pod) (baton_dataplane_ready)",
+            "no label backend_pod",
         ),
         (
             "baton_dataplane_ready and on (policy) baton_dataplane_policy_panic",
@@ -272,7 +278,7 @@ fn dashboards_are_laid_out_and_every_panel_says_what_it_shows() {
             assert!(!targets.is_empty(), "{title}");
             for target in targets {
                 assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
-                for variable in ["namespace", "policy"] {
+                for variable in ["namespace", "policy_namespace", "policy", "listener"] {
                     let used = string(&target["expr"]).contains(&format!("${variable}"));
                     assert!(!used || variables.contains(variable), "{title}: {variable}");
                 }
