@@ -193,10 +193,10 @@ pub struct Health {
     /// Failures in a row (refused connections, unanswered segments, response timeouts) that eject a
     /// backend; 0 is never.
     #[schemars(range(min = 0, max = 1_000))]
-    pub failures: i32,
+    pub failure_threshold: i32,
     /// How long the first ejection lasts; each further one lasts that much longer, up to ten times.
     #[schemars(extend("x-kubernetes-validations" = within("100ms", "1h")))]
-    pub ejection: Duration,
+    pub base_ejection_time: Duration,
     /// Share of the backends, in per cent, that failures may eject at one time.
     #[schemars(range(min = 0, max = 100))]
     pub max_ejected_percent: i32,
@@ -210,8 +210,8 @@ impl Default for Health {
     fn default() -> Self {
         Self {
             active: None,
-            failures: 5,
-            ejection: "10s".into(),
+            failure_threshold: 5,
+            base_ejection_time: "10s".into(),
             max_ejected_percent: 34,
             panic_percent: 25,
         }
@@ -266,10 +266,10 @@ pub struct ActiveCheck {
     pub timeout: Duration,
     /// Successes in a row that make a backend healthy.
     #[schemars(range(min = 1, max = 100))]
-    pub healthy: i32,
+    pub success_threshold: i32,
     /// Failures in a row that make it unhealthy.
     #[schemars(range(min = 1, max = 100))]
-    pub unhealthy: i32,
+    pub failure_threshold: i32,
 }
 
 impl Default for ActiveCheck {
@@ -282,8 +282,8 @@ impl Default for ActiveCheck {
             interval: "5s".into(),
             jitter_percent: 10,
             timeout: "1s".into(),
-            healthy: 2,
-            unhealthy: 3,
+            success_threshold: 2,
+            failure_threshold: 3,
         }
     }
 }

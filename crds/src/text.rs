@@ -9,8 +9,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, fmt};
 
-/// A duration. Six digits in hours stay below what CEL's `duration()` can hold (292 years).
-const DURATION: &str = "^[0-9]{1,6}(us|ms|s|m|h)$";
+/// A duration as GEP-2257 has it, and `us` besides. Four times five digits of hours stay below what
+/// CEL's `duration()` can hold (292 years).
+const DURATION: &str = "^([0-9]{1,5}(h|m|s|ms|us)){1,4}$";
 /// Status codes.
 const STATUS_CODES: &str = "^[1-5][0-9]{2}(-[1-5][0-9]{2})?$";
 /// A port, or a range of them.
@@ -30,7 +31,7 @@ const QUALIFIED_NAME: &str =
 /// What a text of this pattern looks like, for people.
 pub(crate) fn form(pattern: &str) -> Option<&'static str> {
     let form = match pattern {
-        DURATION => "up to six digits and a unit, as 250us, 20ms, 5s, 2m or 1h",
+        DURATION => "numbers of up to five digits with units, as 250us, 20ms, 5s, 1m30s or 1h",
         STATUS_CODES => "a code from 100 to 599 or a range of them, as 200 or 200-299",
         NAME => "small letters, digits and `-`, not `-` at an end",
         PATH => "`/` and visible ASCII characters, others as %20",
@@ -45,10 +46,11 @@ pub(crate) fn form(pattern: &str) -> Option<&'static str> {
     Some(form)
 }
 
-/// Six digits and a unit.
-const DURATION_LENGTH_MAX: u32 = 8;
+/// Four times five digits and a unit.
+const DURATION_LENGTH_MAX: u32 = 28;
 
-/// A span of time: up to six digits and a unit, as `250us`, `20ms`, `5s`, `2m` or `1h`.
+/// A span of time: up to four numbers of up to five digits, each with its unit, as `250us`, `20ms`,
+/// `5s`, `1m30s` or `1h`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Duration(pub String);

@@ -95,7 +95,9 @@ fn check_promises(snapshot: &Snapshot) {
         assert!(policy.timeouts.idle >= Micros::from_millis(100));
         if let Some(check) = &policy.health.active {
             assert!(check.timeout <= check.interval && !check.expect.is_empty());
-            assert!(check.healthy > 0 && check.unhealthy > 0 && check.port != Some(0));
+            assert!(
+                check.success_threshold > 0 && check.failure_threshold > 0 && check.port != Some(0)
+            );
         }
     }
 }

@@ -15,8 +15,8 @@ pub const STARTS: [&str; 4] = [
 "onBackendFailure":"ReplayIdempotent","onStall":"Wait","responseTimeout":"2s",
 "drain":{"quiet":"100ms","deadline":"25s","onDeadline":"Wait"},
 "health":{"active":{"path":"/healthz","host":"a.example","expect":["200-299","404"],"port":8081,"interval":"5s",
-"jitterPercent":10,"timeout":"1s","healthy":2,"unhealthy":3},
-"failures":5,"ejection":"10s","maxEjectedPercent":34,"panicPercent":25},
+"jitterPercent":10,"timeout":"1s","successThreshold":2,"failureThreshold":3},
+"failureThreshold":5,"baseEjectionTime":"10s","maxEjectedPercent":34,"panicPercent":25},
 "slowStart":"30s","timeouts":{"idle":"2h","handshake":"63s","halfClosed":"5m"}}]}"#,
     r#"{"generation":8,"policies":[
 {"name":"web","frontends":["0.0.0.0:80"],"backends":[{"name":"a","endpoint":"10.0.1.20:8080"}],"protocol":"RESP"},

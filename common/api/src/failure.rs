@@ -76,9 +76,9 @@ pub struct Health {
     pub active: Option<ActiveCheck>,
     /// Failures in a row (refused connections, unanswered segments, response timeouts) that eject a
     /// backend; 0 is never.
-    pub failures: u32,
+    pub failure_threshold: u32,
     /// How long the first ejection lasts; each further one lasts that much longer, up to ten times.
-    pub ejection: Micros,
+    pub base_ejection_time: Micros,
     /// Share of a policy's backends that failures may eject at one time.
     pub max_ejected_percent: u8,
     /// With a smaller share of usable backends than this, all are used (panic mode); 0 is never.
@@ -89,8 +89,8 @@ impl Default for Health {
     fn default() -> Self {
         Self {
             active: None,
-            failures: 5,
-            ejection: Micros::from_secs(10),
+            failure_threshold: 5,
+            base_ejection_time: Micros::from_secs(10),
             max_ejected_percent: 34,
             panic_percent: 25,
         }
@@ -125,10 +125,10 @@ pub struct ActiveCheck {
     pub timeout: Micros,
     /// Successes in a row that make a backend healthy.
     #[serde(default = "check_healthy")]
-    pub healthy: u32,
+    pub success_threshold: u32,
     /// Failures in a row that make it unhealthy.
     #[serde(default = "check_unhealthy")]
-    pub unhealthy: u32,
+    pub failure_threshold: u32,
 }
 
 impl ActiveCheck {

@@ -240,8 +240,14 @@ fn drain(at: &str, drain: Drain) -> Checked {
 }
 
 fn health(at: &str, health: &Health) -> Checked {
-    range(at, "failures", health.failures, 0, 1_000)?;
-    range(at, "ejection", health.ejection, SHORTEST, HOUR)?;
+    range(at, "failureThreshold", health.failure_threshold, 0, 1_000)?;
+    range(
+        at,
+        "baseEjectionTime",
+        health.base_ejection_time,
+        SHORTEST,
+        HOUR,
+    )?;
     range(at, "maxEjectedPercent", health.max_ejected_percent, 0, 100)?;
     range(at, "panicPercent", health.panic_percent, 0, 100)?;
     match &health.active {
@@ -287,8 +293,8 @@ fn active(at: &str, check: &ActiveCheck) -> Checked {
             ),
         );
     }
-    range(at, "healthy", check.healthy, 1, 100)?;
-    range(at, "unhealthy", check.unhealthy, 1, 100)
+    range(at, "successThreshold", check.success_threshold, 1, 100)?;
+    range(at, "failureThreshold", check.failure_threshold, 1, 100)
 }
 
 /// Visible ASCII, and not too much of it.

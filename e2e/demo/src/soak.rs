@@ -121,7 +121,7 @@ impl Soak {
             health: Health {
                 // A frozen pod shall be used again soon after it goes on, or a soak would be mostly
                 // waiting.
-                ejection: Micros::from_secs(1),
+                base_ejection_time: Micros::from_secs(1),
                 ..Health::default()
             },
             ..p

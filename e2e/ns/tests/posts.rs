@@ -32,7 +32,7 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
     counting.on_backend_failure = BackendFailure::ReplayIdempotent;
     counting.migration = always();
     // A pod that fails so often is rightly ejected for ever longer; here it shall go on dying.
-    counting.health.failures = 0;
+    counting.health.failure_threshold = 0;
     scene.config.policies.push(counting);
     scene.start()?;
     let options = LoadOptions {

@@ -51,7 +51,7 @@ fn a_throttled_pod_that_looks_idle_gets_requests_by_latency_alone() -> Result<()
     policy.response_timeout = None;
     policy.load = LoadSignal::LatencyAndPressure;
     // Slow answers and requests that wait are the test's point, not failures.
-    policy.health.failures = 0;
+    policy.health.failure_threshold = 0;
     policy.slow_start = Micros(0);
     scene.start()?;
     // The policy has a flow, so that its pods are asked.

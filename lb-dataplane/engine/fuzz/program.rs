@@ -119,8 +119,8 @@ impl<'a> Program<'a> {
         p.migration.cooldown = Micros(if kinds & 0x80 != 0 { 5_000 } else { 0 });
         p.migration.gain = Micros(0);
         p.migration.ratio_percent = 100;
-        p.health.failures = u32::from(kinds >> 6 & 1) * 2;
-        p.health.ejection = Micros::from_millis(300);
+        p.health.failure_threshold = u32::from(kinds >> 6 & 1) * 2;
+        p.health.base_ejection_time = Micros::from_millis(300);
         p.response_timeout = (limit != 0).then(|| Micros::from_millis(u64::from(limit) * 4));
         p.drain = Drain {
             quiet: Micros::from_millis(u64::from(drain & 7) * 100),

@@ -98,7 +98,7 @@ impl Engine {
         let policy = &mut self.policies[usize::from(flow.policy)];
         let (limit, first_ms) = {
             let spec = &policy.spec.health;
-            (spec.failures, spec.ejection.0 / 1_000)
+            (spec.failure_threshold, spec.base_ejection_time.0 / 1_000)
         };
         let pod = &mut self.backends[owner].liveness;
         let members = &mut policy.pools[pool];

@@ -261,8 +261,8 @@ pub fn vary(policy: &mut Policy, rng: &mut fastrand::Rng) {
         },
     };
     policy.health = Health {
-        failures: rng.u32(..6),
-        ejection: Micros::from_millis(rng.u64(100..2_000)),
+        failure_threshold: rng.u32(..6),
+        base_ejection_time: Micros::from_millis(rng.u64(100..2_000)),
         max_ejected_percent: [34, 50, 100][rng.usize(..3)],
         panic_percent: [0, 25, 60][rng.usize(..3)],
         ..Health::default()

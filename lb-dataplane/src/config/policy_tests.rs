@@ -11,8 +11,8 @@ fn full() -> String {
     responseTimeout: 2s
     drain: {{quiet: 50ms, deadline: 10m, onDeadline: Close}}
     health:
-      failures: 3
-      ejection: 20s
+      failureThreshold: 3
+      baseEjectionTime: 20s
       maxEjectedPercent: 50
       panicPercent: 0
       active:
@@ -23,8 +23,8 @@ fn full() -> String {
         interval: 2s
         jitterPercent: 20
         timeout: 500ms
-        healthy: 1
-        unhealthy: 4
+        successThreshold: 1
+        failureThreshold: 4
     slowStart: 0s
     allowFrom: [10.0.0.0/8, 'fd00::7']
 "
@@ -44,7 +44,7 @@ fn every_field_is_read_and_survives_a_round_trip() {
     assert_eq!(policy.response_timeout, Some(Micros::from_secs(2)));
     assert_eq!(policy.drain.quiet, Micros::from_millis(50));
     assert_eq!(policy.drain.on_deadline, OnDeadline::Close);
-    assert_eq!(policy.health.failures, 3);
+    assert_eq!(policy.health.failure_threshold, 3);
     let check = policy.health.active.as_ref().expect("a check");
     assert_eq!(check.path.as_deref(), Some("/healthz"));
     for (code, expected) in [
@@ -64,7 +64,7 @@ fn every_field_is_read_and_survives_a_round_trip() {
     let tcp = parse(&format!("{GOOD}    health: {{active: {{}}}}\n")).expect("good");
     let tcp = tcp.snapshot(1);
     let check = tcp.policies[0].health.active.as_ref().expect("a check");
-    assert_eq!((check.path.as_ref(), check.unhealthy), (None, 3));
+    assert_eq!((check.path.as_ref(), check.failure_threshold), (None, 3));
 }
 
 #[test]
@@ -119,15 +119,15 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "expected one of Wait, Close",
         ),
         (
-            "failures: 3",
-            "failures: -3",
-            "25: policies[0].health.failures: ",
+            "failureThreshold: 3",
+            "failureThreshold: -3",
+            "25: policies[0].health.failureThreshold: ",
             "expected a whole number from 0",
         ),
         (
-            "ejection: 20s",
-            "ejection: 20ms",
-            "26: policies[0].health.ejection: ",
+            "baseEjectionTime: 20s",
+            "baseEjectionTime: 20ms",
+            "26: policies[0].health.baseEjectionTime: ",
             "expected 100ms to 1h",
         ),
         (
@@ -203,9 +203,9 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "expected 100ms to 1h",
         ),
         (
-            "unhealthy: 4",
-            "unhealthy: 0",
-            "38: policies[0].health.active.unhealthy: ",
+            "failureThreshold: 4",
+            "failureThreshold: 0",
+            "38: policies[0].health.active.failureThreshold: ",
             "expected 1 to 100",
         ),
         (

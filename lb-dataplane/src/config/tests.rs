@@ -308,7 +308,7 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "cooldown: 0us",
             "cooldown: 5",
             "dataplane.yaml:20: policies[0].migration.cooldown: ",
-            "expected a whole number and a unit",
+            "expected whole numbers with units",
         ),
         (
             "cooldown: 0us",

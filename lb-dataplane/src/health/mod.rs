@@ -199,8 +199,8 @@ impl Checks {
         self.tasks += 1;
         let task = self.tasks;
         let thresholds = Thresholds {
-            healthy: probe.check.healthy,
-            unhealthy: probe.check.unhealthy,
+            healthy: probe.check.success_threshold,
+            unhealthy: probe.check.failure_threshold,
         };
         let work = ask_always(
             Arc::clone(&self.shared),

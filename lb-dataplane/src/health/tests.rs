@@ -65,8 +65,8 @@ fn check(path: Option<&str>) -> ActiveCheck {
         interval: Micros::from_millis(10),
         jitter_percent: 10,
         timeout: Micros::from_secs(10),
-        healthy: 2,
-        unhealthy: 3,
+        success_threshold: 2,
+        failure_threshold: 3,
     }
 }
 
@@ -177,7 +177,7 @@ async fn snapshots_start_keep_restart_and_end_checks() {
     let mut lab = Lab::new();
     // One failure decides at the start; afterwards a hundred successes would be needed to turn.
     let slow = ActiveCheck {
-        healthy: 100,
+        success_threshold: 100,
         ..check(Some("/"))
     };
     lab.apply(snapshot(&[("a", a)], Some(&slow)));

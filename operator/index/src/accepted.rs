@@ -28,7 +28,7 @@ pub(crate) fn accepted(index: &Index, key: &Key, record: &PolicyRecord) -> Said 
         return no(*reason, message.clone());
     }
     if let Some(Outcome::Lost { claim, winner }) = index.claims.outcome(key) {
-        return no(Reason::Conflict, conflict(claim, winner, record));
+        return no(Reason::Conflicted, conflict(claim, winner, record));
     }
     let Some(translation) = &record.translation else {
         return said(
@@ -47,7 +47,7 @@ pub(crate) fn accepted(index: &Index, key: &Key, record: &PolicyRecord) -> Said 
         if !translation.listeners.is_empty() {
             message.push_str("; until all manifests are good, what dataplanes had stays in force");
         }
-        return no(Reason::ServiceNotFound, message);
+        return no(Reason::TargetNotFound, message);
     }
     if translation.external_name {
         let message = format!(

@@ -335,7 +335,7 @@ pub enum Reason {
     /// Accepted: a value cannot be used.
     Invalid,
     /// Accepted: an older policy has the Service, or the address and port.
-    Conflict,
+    Conflicted,
     /// Accepted: a listener's port belongs to the dataplane's own connections.
     PortInLegRange,
     /// Accepted: dataplanes or their nodes listen at a listener's port themselves.
@@ -349,7 +349,7 @@ pub enum Reason {
     /// Accepted: no class fits.
     NoDataplaneClass,
     /// Accepted: the Service does not exist.
-    ServiceNotFound,
+    TargetNotFound,
     /// Accepted: the Service has none of the ports. Degraded: it lacks some of them.
     PortNotFound,
     /// Accepted: the operator failed at this policy, which is a bug of it.
@@ -423,14 +423,14 @@ impl Reason {
         match self {
             Self::Accepted => "Accepted",
             Self::Invalid => "Invalid",
-            Self::Conflict => "Conflict",
+            Self::Conflicted => "Conflicted",
             Self::PortInLegRange => "PortInLegRange",
             Self::PortReserved => "PortReserved",
             Self::PortIsAFrontends => "PortIsAFrontends",
             Self::NoFrontendPort => "NoFrontendPort",
             Self::NotAllowed => "NotAllowed",
             Self::NoDataplaneClass => "NoDataplaneClass",
-            Self::ServiceNotFound => "ServiceNotFound",
+            Self::TargetNotFound => "TargetNotFound",
             Self::PortNotFound => "PortNotFound",
             Self::InternalError => "InternalError",
             Self::Programmed => "Programmed",

@@ -301,8 +301,8 @@ fn migration(migration: &crd::Migration) -> Result<api::Migration, Refusal> {
 fn health(health: &crd::Health) -> Result<api::Health, Refusal> {
     Ok(api::Health {
         active: health.active.as_ref().map(active).transpose()?,
-        failures: number("spec.health.failures", health.failures)?,
-        ejection: span("spec.health.ejection", &health.ejection)?,
+        failure_threshold: number("spec.health.failureThreshold", health.failure_threshold)?,
+        base_ejection_time: span("spec.health.baseEjectionTime", &health.base_ejection_time)?,
         max_ejected_percent: number("spec.health.maxEjectedPercent", health.max_ejected_percent)?,
         panic_percent: number("spec.health.panicPercent", health.panic_percent)?,
     })
@@ -327,8 +327,8 @@ fn active(check: &crd::ActiveCheck) -> Result<api::ActiveCheck, Refusal> {
         interval: span(&at("interval"), &check.interval)?,
         jitter_percent: number(&at("jitterPercent"), check.jitter_percent)?,
         timeout: span(&at("timeout"), &check.timeout)?,
-        healthy: number(&at("healthy"), check.healthy)?,
-        unhealthy: number(&at("unhealthy"), check.unhealthy)?,
+        success_threshold: number(&at("successThreshold"), check.success_threshold)?,
+        failure_threshold: number(&at("failureThreshold"), check.failure_threshold)?,
     })
 }
 

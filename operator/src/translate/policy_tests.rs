@@ -246,9 +246,9 @@ fn spans_elsewhere_are_converted() {
 fn health_is_converted() {
     let got = template(
         "health",
-        json!({"failures": 9, "ejection": "20s", "maxEjectedPercent": 50, "panicPercent": 10, "active": {
+        json!({"failureThreshold": 9, "baseEjectionTime": "20s", "maxEjectedPercent": 50, "panicPercent": 10, "active": {
             "path": "/ok", "host": "example.org", "expect": ["200", "300-302"], "port": 8081, "interval": "4s",
-            "jitterPercent": 20, "timeout": "2s", "healthy": 4, "unhealthy": 6,
+            "jitterPercent": 20, "timeout": "2s", "successThreshold": 4, "failureThreshold": 6,
         }}),
     );
     let expected = api::Health {
@@ -263,11 +263,11 @@ fn health_is_converted() {
             interval: api::Micros::from_secs(4),
             jitter_percent: 20,
             timeout: api::Micros::from_secs(2),
-            healthy: 4,
-            unhealthy: 6,
+            success_threshold: 4,
+            failure_threshold: 6,
         }),
-        failures: 9,
-        ejection: api::Micros::from_secs(20),
+        failure_threshold: 9,
+        base_ejection_time: api::Micros::from_secs(20),
         max_ejected_percent: 50,
         panic_percent: 10,
     };

@@ -123,12 +123,12 @@ mod tests {
                 uid: "u-1".into(),
             },
             warning: true,
-            reason: "Conflict",
+            reason: "Conflicted",
             message: "ü".repeat(1_000),
         };
         let (published, about) = published(&event);
         assert!(matches!(published.type_, EventType::Warning));
-        assert_eq!(published.reason, "Conflict");
+        assert_eq!(published.reason, "Conflicted");
         assert_eq!(published.note.expect("a note").len(), 1_024);
         assert_eq!(about.uid.as_deref(), Some("u-1"));
         assert_eq!(about.kind.as_deref(), Some("LoadBalancerPolicy"));

@@ -15,11 +15,11 @@ fn full() -> Value {
         "responseTimeout": "2s",
         "drain": {"quiet": "50ms", "deadline": "10m", "onDeadline": "Close"},
         "health": {
-            "failures": 3, "ejection": "20s", "maxEjectedPercent": 50, "panicPercent": 0,
+            "failureThreshold": 3, "baseEjectionTime": "20s", "maxEjectedPercent": 50, "panicPercent": 0,
             "active": {
                 "path": "/healthz?full=1", "host": "web.example.org:8080", "expect": ["200-204", "301"],
                 "port": 8081, "interval": "2s", "jitterPercent": 0, "timeout": "500ms",
-                "healthy": 1, "unhealthy": 100
+                "successThreshold": 1, "failureThreshold": 100
             }
         },
         "slowStart": "30s"

@@ -163,7 +163,7 @@ fn scene(name: &str, mode: MigrationMode, timeout: Micros) -> Result<Scene> {
         ..Migration::default()
     };
     scene.config.policies[0].response_timeout = Some(timeout);
-    scene.config.policies[0].health.ejection = Micros::from_secs(3);
+    scene.config.policies[0].health.base_ejection_time = Micros::from_secs(3);
     scene.start()?;
     Ok(scene)
 }

@@ -21,7 +21,7 @@ fn pods_without_shim_are_killed_and_restarted_in_turn() -> Result<()> {
     let kills = kills();
     let mut scene = Scene::with_pods("translatekill", 4)?;
     // A refusal of a pod that is just dead counts as a failure.
-    scene.config.policies[0].health.failures = 0;
+    scene.config.policies[0].health.failure_threshold = 0;
     start_alone(&mut scene)?;
     let load = HttpEcho::start(
         scene.lab.client().namespace(),

@@ -88,7 +88,7 @@ fn many_clients_have_few_connections_at_the_pods() -> Result<()> {
 #[test]
 fn clients_at_rest_outlive_every_pod() -> Result<()> {
     let mut scene = scene("leglesskill")?;
-    scene.config.policies[0].health.failures = 0;
+    scene.config.policies[0].health.failure_threshold = 0;
     scene.reconfigure()?;
     let client = scene.lab.client().namespace();
     let mut idle = IdleConnections::open(client, scene.address(HTTP_PORT)?, IDLE)?;

@@ -357,7 +357,7 @@ fn capped() -> Lab {
     let mut lab = Lab::new(65_536, 1_024, 1_024);
     lab.snapshot.policies = (0..300).map(|n| policy(n, 0..256)).collect();
     for policy in &mut lab.snapshot.policies {
-        policy.health.failures = 1;
+        policy.health.failure_threshold = 1;
         policy.health.max_ejected_percent = 0;
     }
     lab.apply();

@@ -357,7 +357,7 @@ fn flows_leave_an_ejected_pod_together_if_they_may_move_at_all() {
         let mut p = together(5);
         p.migration.mode = mode;
         p.health = Health {
-            failures: 1,
+            failure_threshold: 1,
             panic_percent: 0,
             ..Health::default()
         };
@@ -384,7 +384,7 @@ fn flows_leave_an_ejected_pod_together_if_they_may_move_at_all() {
 fn in_panic_an_ejected_pod_keeps_its_clients() {
     let mut p = together(5);
     p.health = Health {
-        failures: 1,
+        failure_threshold: 1,
         panic_percent: 100,
         ..Health::default()
     };

@@ -63,7 +63,7 @@ fn reset_in_flight(w: &mut World) -> (Conn, Vec<Sent>) {
         s.policies[0].on_backend_failure = BackendFailure::Replay;
         s.policies[0].migration.mode = MigrationMode::Never;
         s.policies[0].health = Health {
-            failures: 1,
+            failure_threshold: 1,
             max_ejected_percent: 100,
             ..Health::default()
         };
@@ -306,7 +306,7 @@ fn impatient(pods: usize) -> World {
     p.on_backend_failure = BackendFailure::Replay;
     p.migration.mode = MigrationMode::Never;
     p.health = Health {
-        failures: 1,
+        failure_threshold: 1,
         max_ejected_percent: 100,
         panic_percent: 0,
         ..Health::default()

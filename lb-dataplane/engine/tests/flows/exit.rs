@@ -106,7 +106,7 @@ fn nothing_moves_to_a_pod_whose_process_just_exited() {
 #[test]
 fn an_exit_ejects_nobody() {
     for exited in [false, true] {
-        let mut w = World::of(2, |p| p.health.failures = 3);
+        let mut w = World::of(2, |p| p.health.failure_threshold = 3);
         let mut flows: Vec<Conn> = (1..=12).map(|n| w.open(n)).collect();
         let at = flows[0].pod;
         flows.retain(|c| c.pod == at);

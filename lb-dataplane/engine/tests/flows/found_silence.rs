@@ -193,7 +193,7 @@ fn no_time_passes_while_our_own_link_is_down() {
 
 #[test]
 fn what_clients_repeat_after_our_own_link_came_up_ejects_nobody() {
-    let mut w = World::of(2, |p| p.health.failures = 2);
+    let mut w = World::of(2, |p| p.health.failure_threshold = 2);
     let mut c = w.idle(1);
     w.engine.set_link(w.now, false);
     w.engine.set_link(w.now, true);

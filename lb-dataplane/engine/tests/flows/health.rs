@@ -192,8 +192,8 @@ fn ejecting(pods: usize, percent: u8) -> Policy {
     p.backends.truncate(pods);
     p.migration.mode = MigrationMode::Never;
     p.health = Health {
-        failures: 2,
-        ejection: Micros::from_secs(10),
+        failure_threshold: 2,
+        base_ejection_time: Micros::from_secs(10),
         max_ejected_percent: percent,
         panic_percent: 0,
         ..Health::default()

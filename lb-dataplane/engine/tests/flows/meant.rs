@@ -10,8 +10,8 @@ fn world(mode: MigrationMode) -> World {
     let mut p: Policy = policy(3);
     p.migration.mode = mode;
     p.health = Health {
-        failures: 2,
-        ejection: Micros::from_secs(10),
+        failure_threshold: 2,
+        base_ejection_time: Micros::from_secs(10),
         max_ejected_percent: 100,
         panic_percent: 0,
         ..Health::default()

@@ -191,10 +191,10 @@ fn what_a_policy_calls_a_pod_is_shown_for_that_policy() {
 }
 
 /// The end of one pod's process counts for all, and a failure of a request for its own policy.
-fn ejecting(failures: u32) -> Health {
+fn ejecting(failure_threshold: u32) -> Health {
     Health {
-        failures,
-        ejection: Micros::from_secs(10),
+        failure_threshold,
+        base_ejection_time: Micros::from_secs(10),
         max_ejected_percent: 50,
         panic_percent: 0,
         ..Health::default()

@@ -158,7 +158,7 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
                 client_ip: ClientIp { timeout },
             });
         }
-        ["failures", n] => p.health.failures = n.parse().map_err(|_| wrong(words))?,
+        ["failures", n] => p.health.failure_threshold = n.parse().map_err(|_| wrong(words))?,
         ["response-timeout", time] => p.response_timeout = Some(duration(time)?),
         ["idle", time] => p.timeouts.idle = duration(time)?,
         ["handshake", time] => p.timeouts.handshake = duration(time)?,

@@ -465,7 +465,7 @@ fn two_policies_do_not_share_a_service() {
         &scene.index,
         "q",
         ConditionKind::Accepted,
-        Reason::Conflict,
+        Reason::Conflicted,
         "ns/p is behind Service ns/web already",
     );
 }

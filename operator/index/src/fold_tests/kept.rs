@@ -87,7 +87,7 @@ fn a_slip_keeps_what_was_good_and_its_endpoints_are_followed() {
             Reason::Programmed,
             "",
         );
-        expect(&index, "younger", accepted, Reason::Conflict, "ns/p");
+        expect(&index, "younger", accepted, Reason::Conflicted, "ns/p");
         assert_eq!(verdict(&index, "p").observed_generation, 2);
         assert_eq!(index.wants(), Wants::Nothing);
     }
@@ -226,7 +226,7 @@ fn while_objects_may_be_missing_nothing_that_dataplanes_have_goes() {
         &index,
         "q",
         accepted,
-        Reason::ServiceNotFound,
+        Reason::TargetNotFound,
         "what dataplanes had stays",
     );
     // The Service is known again, and one of its pods: the other stays too.
@@ -256,7 +256,7 @@ fn while_objects_may_be_missing_nothing_that_dataplanes_have_goes() {
     index.apply(service("n"));
     add(&mut index, "new", policy(3, "n", 80));
     let _ = index.fold(6);
-    expect(&index, "new", accepted, Reason::Conflict, "ns/p");
+    expect(&index, "new", accepted, Reason::Conflicted, "ns/p");
     // All files are good: what is in none of them goes.
     index.apply(Change::Partial(false));
     let _ = index.fold(7);

@@ -72,21 +72,21 @@ fn the_older_policy_wins_and_the_loser_is_taken_at_once_when_it_goes() {
         &index,
         "q",
         ConditionKind::Accepted,
-        Reason::Conflict,
+        Reason::Conflicted,
         "ns/p",
     );
     expect(
         &index,
         "r",
         ConditionKind::Accepted,
-        Reason::Conflict,
+        Reason::Conflicted,
         "port 80 of the dataplane's own address in class class",
     );
     assert_eq!(
         update
             .events
             .iter()
-            .filter(|e| e.warning && e.reason == Reason::Conflict)
+            .filter(|e| e.warning && e.reason == Reason::Conflicted)
             .count(),
         2
     );
@@ -389,7 +389,7 @@ fn what_is_missing_is_named() {
         &index,
         "q",
         accepted,
-        Reason::ServiceNotFound,
+        Reason::TargetNotFound,
         "ns/nothing does not exist: create it",
     );
     expect(

@@ -182,7 +182,7 @@ fn an_address_that_only_the_dataplane_knows_as_its_own_conflicts_with_its_own() 
         &index,
         "q",
         accepted,
-        Reason::Conflict,
+        Reason::Conflicted,
         "the older policy ns/p has port 8080",
     );
     assert_eq!(

@@ -118,7 +118,7 @@ pub fn expect(objects: &Objects) -> Expected {
             Err(reason) => reason,
             Ok((classes, claims)) => {
                 if claims.iter().any(|claim| taken.contains(claim)) {
-                    "Conflict"
+                    "Conflicted"
                 } else {
                     taken.extend(claims);
                     let (reason, policies) = serve(objects, key, served, &classes);
@@ -270,7 +270,7 @@ fn serve(
         .services
         .get(&Key::new(key.namespace.clone(), policy.service.clone()))
     else {
-        return ("ServiceNotFound", Vec::new());
+        return ("TargetNotFound", Vec::new());
     };
     if service.external_name {
         return ("Invalid", Vec::new());
