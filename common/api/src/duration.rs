@@ -64,14 +64,14 @@ impl FromStr for Micros {
 
 /// The first number with its unit, and what is behind them.
 fn part(text: &str) -> Option<(u64, &str)> {
-    let (number, rest) = split(text, |b| b.is_ascii_digit());
-    let (unit, rest) = split(rest, |b| b.is_ascii_alphabetic());
+    let (number, rest) = split(text, u8::is_ascii_digit);
+    let (unit, rest) = split(rest, u8::is_ascii_alphabetic);
     let (_, scale) = UNITS.iter().find(|(known, _)| *known == unit)?;
     Some((number.parse::<u64>().ok()?.checked_mul(*scale)?, rest))
 }
 
 fn split(text: &str, belongs: impl Fn(&u8) -> bool) -> (&str, &str) {
-    text.split_at(text.bytes().take_while(|b| belongs(b)).count())
+    text.split_at(text.bytes().take_while(belongs).count())
 }
 
 impl fmt::Display for Micros {

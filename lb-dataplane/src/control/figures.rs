@@ -60,7 +60,7 @@ pub fn worker(out: &mut Families, report: &Report) {
     }
     for figures in &report.figures {
         out.within(&of_policy(&figures.name), |out| {
-            policy_figures(out, figures)
+            policy_figures(out, figures);
         });
     }
 }
