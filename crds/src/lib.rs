@@ -35,7 +35,7 @@ pub use generate::{DefinitionFile, GenerateError, definitions, files};
 pub use policy::{
     Affinity, Algorithm, ClientAddress, ClientIp, DataplaneSelector, Listener, LoadBalancerPolicy,
     LoadBalancerPolicySpec, LoadSignal, PodDeletionCost, PodMultipathTcp, Protocol, TargetKind,
-    TargetRef, Transport, Weights,
+    TargetRef, Weights,
 };
 pub use status::{
     BackendFigures, Count, DrainFigures, Drained, Draining, FrontendPort, FrontendStatus, LeadsTo,

@@ -54,7 +54,7 @@ use std::collections::BTreeMap;
         "is not possible with algorithm Maglev, whose table gives each backend its whole share at once so that clients keep theirs: expected 0s, or another algorithm",
     ),
     forbidden(
-        "self.protocol != 'None' || self.migration.mode != 'Always'",
+        "!has(self.protocol) || self.protocol != 'None' || self.migration.mode != 'Always'",
         ".migration.mode",
         "is not possible with protocol None, which knows no request to move at: expected another mode, or the protocol that the pods speak",
     ),
@@ -154,9 +154,11 @@ pub struct LoadBalancerPolicySpec {
     /// How the begin of a request, where a flow can move, is recognised. `HTTP1`: HTTP/1.0 and
     /// HTTP/1.1. `RESP`: Redis. `Memcached`: its text protocol. `RequestResponse`: any protocol of
     /// one request, then one response. `None`: never, as for protocols where the server speaks
-    /// first, and for TLS, HTTP/2 or gRPC in the pod.
-    #[serde(default)]
-    pub protocol: Protocol,
+    /// first, and for TLS, HTTP/2 or gRPC in the pod. Not given, it is what `appProtocol` of the
+    /// Service's port says: `http`, `redis` and `memcached`, or with anything else `None`; without
+    /// that, `HTTP1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
     /// When flows move.
     #[serde(default)]
     pub migration: Migration,
@@ -248,9 +250,6 @@ pub struct Listener {
     /// `spec.frontend.service`.
     #[schemars(range(min = 1, max = 65_535))]
     pub port: i32,
-    /// Its transport: only `TCP`.
-    #[serde(default)]
-    pub protocol: Transport,
     /// The Service's port, by number or by name, whose pods serve. The number of `port` if not
     /// given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,6 +262,30 @@ pub struct Listener {
         extend("items" = address(), "x-kubernetes-list-type" = "set"),
     )]
     pub addresses: Vec<String>,
+    /// What its clients speak, in place of the policy's `protocol`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// How a pod is chosen for its clients, in place of the policy's `algorithm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<Algorithm>,
+    /// Whether and how often its connections move, in place of the policy's `migration` as a whole:
+    /// what is not given here has its default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<Migration>,
+}
+
+impl LoadBalancerPolicySpec {
+    /// The spec as it is for one listener: what that has of its own is the policy's there.
+    #[must_use]
+    pub fn of(&self, listener: &Listener) -> Self {
+        let mut spec = self.clone();
+        spec.protocol = listener.protocol.or(self.protocol);
+        spec.algorithm = listener.algorithm.unwrap_or(self.algorithm);
+        if let Some(migration) = &listener.migration {
+            spec.migration = migration.clone();
+        }
+        spec
+    }
 }
 
 /// An IPv4 or IPv6 address in the one form that each has, so that equal ones are seen to be equal.
@@ -276,15 +299,6 @@ fn address() -> serde_json::Value {
             "is not an address in its usual form: expected as 192.0.2.1 or 2001:db8::1",
         )],
     })
-}
-
-/// The transport of a listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Transport {
-    /// The Transmission Control Protocol.
-    #[default]
-    #[serde(rename = "TCP")]
-    Tcp,
 }
 
 /// How a pod is chosen.

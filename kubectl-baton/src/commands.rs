@@ -151,9 +151,13 @@ impl<C: Cluster> Asking<'_, C> {
                 let state =
                     all.and_then(|all| all.iter().find(|policy| policy.name == flow.flow.policy));
                 let name = PolicyName::parse(&flow.flow.policy);
-                let spec = policies
-                    .get(&(name.namespace, name.policy))
-                    .map(|policy| &policy.spec);
+                let policy = policies.get(&(name.namespace, name.policy));
+                let spec = policy.map(|policy| {
+                    let mut listeners = policy.spec.listeners.iter();
+                    let its = listeners.find(|one| one.name == name.listener);
+                    its.map_or_else(|| policy.spec.clone(), |one| policy.spec.of(one))
+                });
+                let spec = spec.as_ref();
                 explain::explain(flow, &waits::Around { state, spec })
             })
             .collect();

@@ -232,7 +232,6 @@ async fn a_dry_run_shows_each_change_and_changes_nothing() {
 async fn what_cannot_be_attached_is_refused_with_what_to_do() {
     let spec = |key: &'static str, value: Value| with(move |s| s["spec"][key] = value);
     let udp = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
-    let mixed = json!([{"name": "http", "port": 80}, {"name": "redis", "port": 6379}]);
     refused(
         &with(|_| ()),
         "attach nothing",
@@ -255,12 +254,6 @@ async fn what_cannot_be_attached_is_refused_with_what_to_do() {
         &spec("ports", udp),
         "attach front",
         "port 53 of Service front is UDP",
-    )
-    .await;
-    refused(
-        &spec("ports", mixed),
-        "attach front",
-        "speak different protocols",
     )
     .await;
     refused(&spec("ports", json!([])), "attach front", "has 0 ports").await;
@@ -334,6 +327,13 @@ async fn the_protocol_is_the_ports_unless_said_otherwise() {
         let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");
         assert_eq!(manifests[1]["spec"]["protocol"], expected, "{port}");
     }
+    let ports = json!([{"name": "http", "port": 80}, {"name": "redis", "port": 6379}]);
+    let mixed = with(|s| s["spec"]["ports"] = ports);
+    let seen = typed_in(&mixed, "attach front --dry-run -o json").await;
+    let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");
+    let spec = &manifests[1]["spec"];
+    let said = [0, 1].map(|at| spec["listeners"][at]["protocol"].as_str());
+    assert_eq!((said, &spec["protocol"]), ([Some("HTTP1"), Some("RESP")], &Value::Null));
     let sticky = with(|s| s["spec"]["sessionAffinity"] = json!("ClientIP"));
     let seen = typed_in(&sticky, "attach front --dry-run -o json").await;
     let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");

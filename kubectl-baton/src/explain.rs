@@ -348,7 +348,7 @@ fn stays(spec: &LoadBalancerPolicySpec, pod: &str) -> Option<String> {
             "The policy's affinity keeps all flows of this client on {pod}; they leave together when it drains, dies or is ejected."
         ));
     }
-    if spec.protocol == Protocol::None {
+    if spec.protocol == Some(Protocol::None) {
         return Some(format!(
             "The policy says `protocol: None`, so no begin of a request is known to move at; it moves when {pod} drains or dies."
         ));

@@ -202,7 +202,7 @@ metadata:
   managedFields: []
 spec:
   targetRef: {kind: Service, name: web}
-  listeners: [{name: http, port: 80, protocol: TCP}]
+  listeners: [{name: http, port: 80, protocol: HTTP1}]
   responseTimeout: null
 status:
   conditions: []

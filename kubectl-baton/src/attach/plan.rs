@@ -146,14 +146,22 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
              are led past Baton; put the change into the chart"
         ));
     }
-    let protocol = protocol(wanted, &ports, &mut notes)?;
+    let protocols = protocols(wanted, &ports, &mut notes);
     let policy = wanted.policy.clone().unwrap_or_else(|| name.to_owned());
     let pods = format!("{name}-pods");
     let there = pods_there(scene, name, &pods, &selector)?;
     let mut spec_of_policy = json!({
         "targetRef": {"name": pods}, "frontend": {"service": {"name": name}},
-        "listeners": listeners, "protocol": protocol,
+        "listeners": listeners,
     });
+    match protocols.iter().all(|one| *one == protocols[0]) {
+        true => spec_of_policy["protocol"] = json!(protocols[0]),
+        false => {
+            for (at, protocol) in protocols.iter().enumerate() {
+                spec_of_policy["listeners"][at]["protocol"] = json!(protocol);
+            }
+        }
+    }
     if spec.session_affinity.as_deref() == Some("ClientIP") {
         let config = spec.session_affinity_config.as_ref();
         let seconds = config.and_then(|c| c.client_ip.as_ref()?.timeout_seconds);
@@ -233,14 +241,10 @@ fn controller(service: &Service) -> Option<&'static str> {
     by_mark.or(by_manager).map(|(_, who)| *who)
 }
 
-/// The protocol of the policy: what was said, or what the ports say.
-fn protocol(
-    wanted: &Attach,
-    ports: &[ServicePort],
-    notes: &mut Vec<String>,
-) -> Result<&'static str, String> {
+/// The protocol of each port: what was said, or what the port says.
+fn protocols(wanted: &Attach, ports: &[ServicePort], notes: &mut Vec<String>) -> Vec<&'static str> {
     if let Some(protocol) = wanted.protocol {
-        return Ok(protocol.word());
+        return vec![protocol.word(); ports.len()];
     }
     let guess = |port: &ServicePort| {
         let said = port.app_protocol.as_deref().or(port.name.as_deref());
@@ -256,27 +260,25 @@ fn protocol(
             _ => None,
         }
     };
-    let mut guesses: Vec<_> = ports.iter().map(guess).collect();
-    guesses.dedup();
-    match guesses.as_slice() {
-        [Some(one)] => {
-            notes.push(format!("protocol {one}, as the Service's port says; `--protocol` says another one"));
-            Ok(one)
+    let guesses = ports.iter().map(|port| {
+        let number = port.port;
+        match guess(port) {
+            Some(one) => {
+                notes.push(format!(
+                    "protocol {one} at port {number}, as the Service's port says; `--protocol` says another one"
+                ));
+                one
+            }
+            None => {
+                notes.push(format!(
+                    "port {number} of the Service does not say which protocol it speaks, so connections stay where they begin; \
+                     `--protocol` lets them move"
+                ));
+                "None"
+            }
         }
-        [None] => {
-            notes.push(
-                "the Service's port does not say which protocol it speaks, so connections stay where they begin; `--protocol` \
-                 lets them move"
-                    .to_owned(),
-            );
-            Ok("None")
-        }
-        _ => Err(
-            "its ports speak different protocols, and a policy has one: give each a Service of its own, or attach with \
-             `--protocol None`, where connections stay where they begin"
-                .to_owned(),
-        ),
-    }
+    });
+    guesses.collect()
 }
 
 /// Whether the Service for the pods is there, by an attach that was not ended.

@@ -10,7 +10,10 @@ use super::{
 use crate::{ask::Response, facts::Pod};
 use baton_api::{PolicyState, StateReply};
 use baton_cli::{PolicyName, count, full_tables};
-use baton_crds::{BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy};
+use baton_crds::{
+    BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy,
+    LoadBalancerPolicySpec,
+};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -350,7 +353,7 @@ fn policies(scene: &Scene, report: &mut Report) {
             state,
             message,
             algorithm: written(&policy.spec.algorithm),
-            protocol: written(&policy.spec.protocol),
+            protocol: protocol(&policy.spec),
             backends: status
                 .backends
                 .map_or_else(|| "-".to_owned(), |count| count.summary),
@@ -373,6 +376,17 @@ fn policies(scene: &Scene, report: &mut Report) {
             Some(namespace) => format!("there is no LoadBalancerPolicy in namespace {namespace}: `-A` looks at all namespaces"),
             None => "there is no LoadBalancerPolicy: docs/put-a-service-behind-baton.md shows a first one".to_owned(),
         });
+    }
+}
+
+/// What is said of the protocol. Where listeners differ, or the Service's ports say it, neither is
+/// repeated here.
+fn protocol(spec: &LoadBalancerPolicySpec) -> String {
+    let mut all = spec.listeners.iter().map(|one| spec.of(one).protocol);
+    let first = all.next().flatten();
+    match first.filter(|first| all.all(|other| other == Some(*first))) {
+        Some(one) => written(&one),
+        None => "by port".to_owned(),
     }
 }
 

@@ -6,6 +6,7 @@
 use super::{families::Families, meanings};
 use crate::commands::Report;
 use baton_api::{BackendLoad, BackendState, DrainState, Micros, PolicyPlacement, PolicyState};
+use baton_cli::PolicyName;
 use baton_engine::{BackendFigures, PolicyFigures};
 use std::collections::BTreeMap;
 
@@ -53,29 +54,28 @@ pub fn worker(out: &mut Families, report: &Report) {
         out.gauge("table_limit_entries", limit_help, &label, float(*limit));
     }
     for policy in &state.policies {
-        out.within(&of_policy(&policy.name), |out| {
+        out.within(&of_policy(&PolicyName::parse(&policy.name)), |out| {
             self::policy(out, policy);
             unadoptable(out, policy);
         });
     }
     for figures in &report.figures {
-        out.within(&of_policy(&figures.name), |out| {
+        out.within(&of_policy(&PolicyName::parse(&figures.name)), |out| {
             policy_figures(out, figures);
         });
     }
 }
 
-/// The operator calls each listener of a policy `NAMESPACE/POLICY/LISTENER`; a file has other names.
-fn of_policy(name: &str) -> Vec<(&'static str, &str)> {
-    let mut parts = name.splitn(3, '/');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(namespace), Some(policy), Some(listener)) => vec![
-            ("policy_namespace", namespace),
-            ("policy", policy),
-            ("listener", listener),
-        ],
-        _ => vec![("policy", name)],
-    }
+/// In a cluster a policy's namespace, name and listener, of a file's only the name.
+fn of_policy(name: &PolicyName) -> Vec<(&'static str, &str)> {
+    let all = [
+        ("policy_namespace", name.namespace.as_str()),
+        ("policy", &name.policy),
+        ("listener", &name.listener),
+    ];
+    all.into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .collect()
 }
 
 /// What is of no use but in metrics.

@@ -28,9 +28,11 @@ pub(crate) fn adoptable(
     if rejected {
         return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
     }
-    let template = record.served.template.as_ref();
-    if template.is_ok_and(|template| template.protocol == Protocol::None) {
-        let message = "spec.protocol is None, with which no flow ever moves: name the protocol if it is one of the others";
+    if record
+        .settings()
+        .all(|policy| policy.protocol == Protocol::None)
+    {
+        let message = "spec.protocol is None, or by the Service's `appProtocol`, with which no flow ever moves: name the protocol if it is one of the others";
         return said(Status::False, Reason::ProtocolNone, message);
     }
     let wanted: Vec<&Measured> = present.backends.iter().filter(|b| is_wanted(b)).collect();
@@ -41,7 +43,8 @@ pub(crate) fn adoptable(
             "there is no backend to move flows to",
         );
     }
-    let method = template.map_or(MoveMethod::Auto, |template| template.migration.method);
+    let mut methods = record.settings().map(|policy| policy.migration.method);
+    let method = methods.next().unwrap_or(MoveMethod::Auto);
     let all = count(wanted.len(), "backend");
     let (mut never, mut translated, mut open) = (Reasons::default(), Reasons::default(), 0);
     for one in &wanted {

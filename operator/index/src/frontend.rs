@@ -106,6 +106,7 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         .map(|(name, listener, _)| ServicePort {
             name: name.clone(),
             port: listener.at(),
+            protocol: None,
         })
         .collect();
     let observed: Vec<&Arc<Slice>> = world.slices.values().filter(|s| is_ours(s)).collect();
@@ -408,7 +409,17 @@ fn pods(key: &Key, named: &[(Text, &Listener, &Listening)]) -> Vec<Group> {
     }
     let groups = groups.into_iter();
     groups
-        .map(|((name, port), endpoints)| (vec![ServicePort { name, port }], endpoints))
+        .map(|((name, port), endpoints)| {
+            let protocol = None;
+            (
+                vec![ServicePort {
+                    name,
+                    port,
+                    protocol,
+                }],
+                endpoints,
+            )
+        })
         .collect()
 }
 

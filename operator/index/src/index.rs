@@ -92,6 +92,20 @@ pub(crate) struct PolicyRecord {
     pub costs: BTreeMap<Text, Option<u64>>,
 }
 
+impl PolicyRecord {
+    /// What is in force at each of its listeners, or would be.
+    pub fn settings(&self) -> impl Iterator<Item = &baton_api::Policy> {
+        let translation = self.translation.iter();
+        let own = translation.flat_map(|t| t.listeners.iter().map(|l| &*l.policy));
+        let template = self.served.template.as_deref().ok();
+        let none = self
+            .translation
+            .as_ref()
+            .is_none_or(|t| t.listeners.is_empty());
+        own.chain(template.filter(|_| none))
+    }
+}
+
 /// What is to be made anew.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {

@@ -139,6 +139,10 @@ pub struct Listener {
     pub service_port: PortRef,
     /// Explicit addresses; empty means the dataplane's own ones, of the Service's families.
     pub addresses: Vec<IpAddr>,
+    /// In place of the policy's template, where the listener has something of its own.
+    pub own: Option<Arc<baton_api::Policy>>,
+    /// Nobody said what clients speak, so the Service's port does, if it says anything.
+    pub protocol_by_port: bool,
 }
 
 impl Listener {
@@ -146,6 +150,21 @@ impl Listener {
     #[must_use]
     pub fn at(&self) -> u16 {
         self.allocated.unwrap_or(self.port)
+    }
+
+    /// What its snapshot policy says, besides name, frontends and backends, by the policy's
+    /// template and what the Service's port says of the protocol.
+    #[must_use]
+    pub fn settings(
+        &self,
+        template: &baton_api::Policy,
+        by_port: Option<baton_api::Protocol>,
+    ) -> baton_api::Policy {
+        let mut settings = self.own.as_deref().unwrap_or(template).clone();
+        if let Some(protocol) = by_port.filter(|_| self.protocol_by_port) {
+            settings.protocol = protocol;
+        }
+        settings
     }
 }
 
@@ -288,6 +307,8 @@ pub struct ServicePort {
     pub name: Text,
     /// Its number.
     pub port: u16,
+    /// What its `appProtocol` says that is spoken; nothing without one, or in a slice.
+    pub protocol: Option<baton_api::Protocol>,
 }
 
 /// An address family.

@@ -119,13 +119,7 @@ impl Holdings {
             };
             listeners.push(listener);
             classes.extend(held.classes.iter().cloned());
-            template.get_or_insert_with(|| {
-                let mut template = (*held.policy).clone();
-                template.name = String::new();
-                template.frontends = Vec::new();
-                template.backends = Vec::new();
-                template
-            });
+            template = template.or_else(|| Some(listeners.last()?.own.clone()?));
         }
         let rebuilt = Policy {
             uid: policy.uid.clone(),
@@ -133,7 +127,7 @@ impl Holdings {
             generation: policy.generation,
             service: policy.service.clone(),
             listeners,
-            template: Ok(Arc::new(template?)),
+            template: Ok(template?),
             weights: policy.weights.clone(),
             classes: policy.classes.clone(),
             frontend: policy.frontend.clone(),
@@ -161,6 +155,13 @@ fn listener(name: &str, held: &baton_api::Policy, object: &Policy) -> Option<Lis
         },
         allocated: own.then_some(port),
         addresses: if own { Vec::new() } else { addresses.collect() },
+        own: Some(Arc::new(baton_api::Policy {
+            name: String::new(),
+            frontends: Vec::new(),
+            backends: Vec::new(),
+            ..held.clone()
+        })),
+        protocol_by_port: false,
     })
 }
 

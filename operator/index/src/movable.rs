@@ -62,8 +62,7 @@ pub(crate) fn few_can_move(
     by_reason: &BTreeMap<Text, u64>,
     now: i64,
 ) -> Option<String> {
-    let template = record.served.template.as_ref().ok()?;
-    if !moves(template) {
+    if !record.settings().any(moves) {
         return None;
     }
     let before = record

@@ -123,7 +123,7 @@ fn shape(key: &Key, policy: &Policy) -> Judged<()> {
         }
         // The dataplane would refuse the whole snapshot for one wrong value, so each policy is
         // asked for alone.
-        let mut alone = (**template).clone();
+        let mut alone = listener.settings(template, None);
         alone.name = name;
         alone.frontends = frontends(listener, &[Family::V4]);
         alone.backends = Vec::new();

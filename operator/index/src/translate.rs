@@ -9,7 +9,7 @@ use crate::{
     kept::{Held, families},
     standing::{frontends, snapshot_name},
 };
-use baton_api::Snapshot;
+use baton_api::{Protocol, Snapshot};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -100,7 +100,7 @@ pub(crate) fn translate(view: &View<'_>) -> Translation {
             out.held += backends.keep(&held.policy);
         }
         count(&backends, &mut ready, &mut all);
-        listen(view, listener, &families, backends, &mut out);
+        listen(view, listener, &families, port.protocol, backends, &mut out);
     }
     (out.ready, out.total) = (ready.len(), all.len());
     out
@@ -124,7 +124,8 @@ fn as_held(
     let mut backends = Backends::default();
     out.held += backends.keep(&held.policy);
     count(&backends, ready, all);
-    listen(view, listener, &families(&held.policy), backends, out);
+    let (families, protocol) = (families(&held.policy), Some(held.policy.protocol));
+    listen(view, listener, &families, protocol, backends, out);
 }
 
 fn count(backends: &Backends, ready: &mut BTreeSet<Text>, all: &mut BTreeSet<Text>) {
@@ -141,6 +142,7 @@ fn listen(
     view: &View<'_>,
     listener: &Listener,
     families: &[crate::Family],
+    by_port: Option<Protocol>,
     backends: Backends,
     out: &mut Translation,
 ) {
@@ -153,7 +155,7 @@ fn listen(
     out.not_allowed.extend(backends.not_allowed);
     out.absent_pods.extend(backends.absent_pods);
     out.bad_weights.extend(backends.bad_weights);
-    let mut policy = (**template).clone();
+    let mut policy = listener.settings(template, by_port);
     policy.name = name;
     policy.frontends = frontends(listener, families);
     policy.backends = backends.backends;

@@ -3,7 +3,7 @@
 
 use super::Translator;
 use crate::objects::{COST_MANAGER, Condition, Namespace, Node, Pod};
-use baton_api::{MANAGER, POLICY_LABEL, SELECTOR_ANNOTATION};
+use baton_api::{MANAGER, POLICY_LABEL, Protocol, SELECTOR_ANNOTATION};
 use baton_index::{
     Change, Conditions, DELETION_COST_ANNOTATION, Family, Front, Frontend,
     Namespace as IndexNamespace, Node as IndexNode, Pod as IndexPod, Service as IndexService,
@@ -34,7 +34,11 @@ impl Translator {
         let ports = ports
             .iter()
             .filter(|port| is_tcp(port.protocol.as_deref()))
-            .filter_map(|port| self.port(port.name.as_deref(), port.port))
+            .filter_map(|port| {
+                let known = self.port(port.name.as_deref(), port.port)?;
+                let protocol = port.app_protocol.as_deref().map(spoken);
+                Some(ServicePort { protocol, ..known })
+            })
             .collect();
         let families = spec.and_then(|s| s.ip_families.as_deref());
         let service = IndexService {
@@ -213,7 +217,21 @@ impl Translator {
     fn port(&self, name: Option<&str>, port: i32) -> Option<ServicePort> {
         let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
         let name = self.text(name.unwrap_or_default());
-        Some(ServicePort { name, port })
+        Some(ServicePort {
+            name,
+            port,
+            protocol: None,
+        })
+    }
+}
+
+/// What an `appProtocol` stands for: IANA's names of services, as Kubernetes has it (KEP-1507).
+fn spoken(app_protocol: &str) -> Protocol {
+    match app_protocol.to_ascii_lowercase().as_str() {
+        "http" => Protocol::Http1,
+        "redis" => Protocol::Resp,
+        "memcached" | "memcache" => Protocol::Memcached,
+        _ => Protocol::None,
     }
 }
 
@@ -267,7 +285,11 @@ mod tests {
 
     fn port(name: &str, port: u16) -> ServicePort {
         let name = name.into();
-        ServicePort { name, port }
+        ServicePort {
+            name,
+            port,
+            protocol: None,
+        }
     }
 
     #[test]

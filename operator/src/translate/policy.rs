@@ -85,7 +85,11 @@ impl Translator {
     ) -> Result<Policy, Refusal> {
         let listeners = spec.listeners.iter().enumerate();
         let listeners = listeners
-            .map(|(i, one)| self.listener(&format!("spec.listeners[{i}]"), one))
+            .map(|(i, one)| {
+                let at = format!("spec.listeners[{i}]");
+                let listener = self.listener(&at, one)?;
+                self.with_its_own(&at, spec, one, listener)
+            })
             .collect::<Result<_, _>>()?;
         let selector = spec.dataplane_selector.as_ref();
         let classes = pairs(selector.map(|s| &s.match_labels));
@@ -111,7 +115,6 @@ impl Translator {
 
     fn listener(&self, at: &str, one: &crd::Listener) -> Result<Listener, Refusal> {
         let port = port(&format!("{at}.port"), one.port)?;
-        let crd::Transport::Tcp = one.protocol;
         let service_port = match &one.service_port {
             None => PortRef::Number(port),
             Some(crd::ServicePort::Number(number)) => {
@@ -133,7 +136,29 @@ impl Translator {
             allocated: None,
             service_port,
             addresses: addresses.collect::<Result<_, _>>()?,
+            own: None,
+            protocol_by_port: false,
         })
+    }
+
+    /// The listener with what it has in place of the policy's.
+    fn with_its_own(
+        &self,
+        at: &str,
+        spec: &crd::LoadBalancerPolicySpec,
+        one: &crd::Listener,
+        mut listener: Listener,
+    ) -> Result<Listener, Refusal> {
+        let its = spec.of(one);
+        listener.protocol_by_port = its.protocol.is_none();
+        if its != *spec {
+            let own = template(&its).map_err(|refusal| Refusal {
+                field: self.text(&refusal.field.replacen("spec", at, 1)),
+                ..refusal
+            })?;
+            listener.own = Some(self.template(own));
+        }
+        Ok(listener)
     }
 
     fn frontend(&self, service: &crd::FrontendService) -> Arc<Frontend> {
@@ -206,7 +231,7 @@ fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> 
                 Some(api::Affinity { client_ip })
             }
         },
-        protocol: match spec.protocol {
+        protocol: match spec.protocol.unwrap_or_default() {
             crd::Protocol::Http1 => api::Protocol::Http1,
             crd::Protocol::Resp => api::Protocol::Resp,
             crd::Protocol::Memcached => api::Protocol::Memcached,

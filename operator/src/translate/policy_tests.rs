@@ -88,7 +88,7 @@ fn listeners_are_converted() {
         "listeners",
         json!([
             {"name": "a", "port": 80},
-            {"name": "b", "port": 81, "protocol": "TCP", "servicePort": "http"},
+            {"name": "b", "port": 81, "servicePort": "http"},
             {"name": "c", "port": 82, "servicePort": 8080, "addresses": ["192.0.2.1", "2001:db8::1"]},
         ]),
     );
@@ -101,6 +101,8 @@ fn listeners_are_converted() {
             .iter()
             .map(|a| a.parse().expect("an address"))
             .collect(),
+        own: None,
+        protocol_by_port: true,
     };
     assert_eq!(
         policy.listeners,
@@ -115,6 +117,32 @@ fn listeners_are_converted() {
             ),
         ]
     );
+}
+
+#[test]
+fn a_listener_has_its_own_in_place_of_the_policys() {
+    let mut spec = smallest();
+    spec["algorithm"] = json!("Maglev");
+    spec["migration"] = json!({"perSecond": 7});
+    spec["listeners"] = json!([
+        {"name": "a", "port": 80, "protocol": "RESP"},
+        {"name": "b", "port": 81, "algorithm": "Random", "migration": {"perFlow": 3}},
+        {"name": "c", "port": 82, "migration": {"mode": "Always"}, "protocol": "None"},
+    ]);
+    let refused = translate(&spec).template.expect_err("Always without a protocol");
+    assert_eq!(&*refused.field, "spec.listeners[2].migration.mode");
+    spec["listeners"][2] = json!({"name": "c", "port": 82});
+    let policy = translate(&spec);
+    let common = policy.template.as_ref().expect("good");
+    let its = |at: usize| policy.listeners[at].settings(common, Some(api::Protocol::Memcached));
+    let said = |at: usize| (its(at).protocol, its(at).algorithm);
+    assert_eq!(said(0), (api::Protocol::Resp, api::Algorithm::Maglev));
+    assert_eq!(said(1), (api::Protocol::Memcached, api::Algorithm::Random));
+    assert_eq!(said(2), (api::Protocol::Memcached, api::Algorithm::Maglev));
+    let limits = |at: usize| (its(at).migration.per_second, its(at).migration.per_flow);
+    let default = api::Migration::default();
+    assert_eq!(limits(0), (7, default.per_flow));
+    assert_eq!(limits(1), (default.per_second, 3));
 }
 
 #[test]

@@ -160,6 +160,7 @@ impl Scene {
             ports: vec![ServicePort {
                 name: "".into(),
                 port: 80,
+                protocol: None,
             }],
             families: vec![Family::V4],
             external_name: false,
@@ -202,6 +203,7 @@ fn made(wanted: &FrontService, policy: &str) -> Service {
             .map(|(name, port, _)| ServicePort {
                 name: name.clone(),
                 port: *port,
+                protocol: None,
             })
             .collect(),
         families: wanted.families.clone(),

@@ -11,6 +11,7 @@ mod figures;
 mod frontends;
 mod kept;
 mod movable;
+mod per_listener;
 mod situations;
 mod tenants;
 
@@ -35,6 +36,8 @@ fn policy(created: i64, service: &str, port: u16) -> Policy {
             allocated: None,
             service_port: PortRef::Name("http".into()),
             addresses: Vec::new(),
+            own: None,
+            protocol_by_port: false,
         }],
         template: Ok(Arc::new(
             serde_json::from_str(template).expect("a template"),
@@ -75,6 +78,7 @@ fn slice(service: &str, pods: &[(u8, Conditions)]) -> Change {
         ports: vec![ServicePort {
             name: "http".into(),
             port: 8_080,
+            protocol: None,
         }],
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,
@@ -91,6 +95,7 @@ fn service_of(name: &str, families: Vec<Family>) -> Change {
         ports: vec![ServicePort {
             name: "http".into(),
             port: 80,
+            protocol: None,
         }],
         families,
         external_name: false,

@@ -332,6 +332,7 @@ fn too_many_endpoints_leave_the_first_ones_by_name() {
         ports: vec![ServicePort {
             name: "http".into(),
             port: 8_080,
+            protocol: None,
         }],
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,

@@ -64,6 +64,7 @@ fn slice_at(endpoints: &[(&str, Option<&str>)]) -> Change {
         ports: vec![ServicePort {
             name: "http".into(),
             port: 8_080,
+            protocol: None,
         }],
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,

@@ -71,6 +71,7 @@ impl Fleet {
             ports: vec![ServicePort {
                 name: self.interner.text("http"),
                 port: 80,
+                protocol: None,
             }],
             families: vec![Family::V4],
             external_name: false,
@@ -101,6 +102,7 @@ impl Fleet {
             ports: vec![ServicePort {
                 name: self.interner.text("http"),
                 port: 8_080,
+                protocol: None,
             }],
             endpoints,
             writer: SliceWriter::Cluster,

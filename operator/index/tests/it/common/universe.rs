@@ -262,7 +262,11 @@ fn policy() -> impl Strategy<Value = Policy> {
 }
 
 fn ports() -> impl Strategy<Value = Vec<ServicePort>> {
-    let port = |name: Text, port| ServicePort { name, port };
+    let port = |name: Text, port| ServicePort {
+        name,
+        port,
+        protocol: None,
+    };
     let some = prop::collection::vec((named("p", 3), 80u16..83), 0..4);
     let some = some.prop_map(move |all| {
         all.into_iter()
@@ -551,6 +555,7 @@ pub fn changes(most: usize) -> impl Strategy<Value = Vec<Change>> {
         service.ports = vec![ServicePort {
             name: "p0".into(),
             port: 80,
+            protocol: None,
         }];
         service.external_name = false;
         slice.ports.clone_from(&service.ports);
