@@ -333,7 +333,10 @@ async fn the_protocol_is_the_ports_unless_said_otherwise() {
     let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");
     let spec = &manifests[1]["spec"];
     let said = [0, 1].map(|at| spec["listeners"][at]["protocol"].as_str());
-    assert_eq!((said, &spec["protocol"]), ([Some("HTTP1"), Some("RESP")], &Value::Null));
+    assert_eq!(
+        (said, &spec["protocol"]),
+        ([Some("HTTP1"), Some("RESP")], &Value::Null)
+    );
     let sticky = with(|s| s["spec"]["sessionAffinity"] = json!("ClientIP"));
     let seen = typed_in(&sticky, "attach front --dry-run -o json").await;
     let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");

@@ -119,7 +119,7 @@ impl Holdings {
             };
             listeners.push(listener);
             classes.extend(held.classes.iter().cloned());
-            template = template.or_else(|| Some(listeners.last()?.own.clone()?));
+            template = template.or_else(|| listeners.last()?.own.clone());
         }
         let rebuilt = Policy {
             uid: policy.uid.clone(),

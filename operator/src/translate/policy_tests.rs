@@ -129,7 +129,9 @@ fn a_listener_has_its_own_in_place_of_the_policys() {
         {"name": "b", "port": 81, "algorithm": "Random", "migration": {"perFlow": 3}},
         {"name": "c", "port": 82, "migration": {"mode": "Always"}, "protocol": "None"},
     ]);
-    let refused = translate(&spec).template.expect_err("Always without a protocol");
+    let refused = translate(&spec)
+        .template
+        .expect_err("Always without a protocol");
     assert_eq!(&*refused.field, "spec.listeners[2].migration.mode");
     spec["listeners"][2] = json!({"name": "c", "port": 82});
     let policy = translate(&spec);

@@ -65,8 +65,5 @@ fn a_listener_has_its_own_in_place_of_the_policys() {
         (one.algorithm, one.protocol)
     };
     assert_eq!(said("ns/p/http"), (Algorithm::Random, Protocol::Memcached));
-    assert_eq!(
-        said("ns/p/second"),
-        (template.algorithm, template.protocol)
-    );
+    assert_eq!(said("ns/p/second"), (template.algorithm, template.protocol));
 }

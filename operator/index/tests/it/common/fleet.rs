@@ -50,6 +50,8 @@ impl Fleet {
                 allocated: None,
                 service_port: PortRef::Number(80),
                 addresses: Vec::new(),
+                own: None,
+                protocol_by_port: false,
             }],
             template: Ok(Arc::new(
                 serde_json::from_value(template).expect("a template"),

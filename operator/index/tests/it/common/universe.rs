@@ -138,6 +138,8 @@ fn listener(at: u16) -> impl Strategy<Value = Listener> {
             allocated: None,
             service_port,
             addresses,
+            own: None,
+            protocol_by_port: false,
         }
     })
 }
