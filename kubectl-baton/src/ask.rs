@@ -72,11 +72,34 @@ pub async fn optional<T: DeserializeOwned>(
     namespace: Option<&str>,
     unseen: &mut Vec<String>,
 ) -> Result<Vec<T>, Failure> {
-    match cluster.list(kind, namespace, None).await {
-        Ok(listed) => Ok(typed(&listed.items, unseen)),
+    let seen = permitted(cluster, kind, namespace, None, unseen).await?;
+    Ok(seen.unwrap_or_default())
+}
+
+/// The same, with these labels; none if they may not be listed.
+///
+/// # Errors
+/// The cluster cannot be asked.
+pub async fn permitted<T: DeserializeOwned>(
+    cluster: &impl Cluster,
+    kind: Kind,
+    namespace: Option<&str>,
+    labels: Option<&str>,
+    unseen: &mut Vec<String>,
+) -> Result<Option<Vec<T>>, Failure> {
+    match cluster.list(kind, namespace, labels).await {
+        Ok(listed) => {
+            if listed.truncated {
+                let (read, resource) = (listed.items.len(), kind.resource());
+                unseen.push(format!(
+                    "there are more {resource} than the {read} that this program reads"
+                ));
+            }
+            Ok(Some(typed(&listed.items, unseen)))
+        }
         Err(failure @ Failure::Forbidden(_)) => {
             unseen.push(failure.to_string());
-            Ok(Vec::new())
+            Ok(None)
         }
         Err(failure) => Err(failure),
     }

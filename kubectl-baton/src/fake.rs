@@ -92,8 +92,8 @@ impl Fake {
             Kind::Nodes,
         ];
         let mut objects: BTreeMap<Kind, Vec<Value>> = kinds.into_iter().map(file).collect();
-        for kind in [Kind::Deployments, Kind::DaemonSets, Kind::Events] {
-            objects.insert(kind, Vec::new());
+        for kind in Kind::ALL {
+            objects.entry(kind).or_default();
         }
         Self {
             objects: RefCell::new(objects),
@@ -244,6 +244,19 @@ impl Cluster for Fake {
             items: items.iter().filter(wanted).cloned().collect(),
             truncated: false,
         })
+    }
+
+    async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Value>, Failure> {
+        let deed = Deed::new("get", kind.resource(), Some(namespace));
+        if self.forbidden.contains(&kind) {
+            return Err(Failure::Forbidden(deed));
+        }
+        let objects = self.objects.borrow();
+        let is = |item: &&Value| {
+            item["metadata"]["namespace"] == namespace && item["metadata"]["name"] == name
+        };
+        let found = objects.get(&kind).and_then(|items| items.iter().find(is));
+        Ok(found.cloned())
     }
 
     async fn write(
