@@ -20,6 +20,10 @@ const PROGRAM: &str = "lb-dataplane";
 /// The label of all that the chart makes.
 pub const CHART: &str = "app.kubernetes.io/name=baton";
 
+/// What to do where Baton is not.
+pub const INSTALL: &str =
+    "`helm install baton charts/baton --namespace baton-system` (docs/install.md)";
+
 /// The label of one part of the chart.
 pub fn part(component: &str) -> String {
     format!("{CHART},app.kubernetes.io/component={component}")

@@ -37,6 +37,8 @@ pub struct Fake {
     pub reacts: Box<dyn Fn(&mut Objects)>,
     /// What each log says.
     pub log: String,
+    /// Kubernetes' version.
+    pub version: String,
 }
 
 /// Compares with what is committed.
@@ -103,6 +105,7 @@ impl Fake {
             written: RefCell::default(),
             reacts: Box::new(|_| ()),
             log: "started\n".to_owned(),
+            version: "v1.36.0".to_owned(),
         }
     }
 
@@ -338,7 +341,7 @@ impl Cluster for Fake {
     }
 
     async fn version(&self) -> Result<String, Failure> {
-        Ok("v1.36.0".to_owned())
+        Ok(self.version.clone())
     }
 }
 
