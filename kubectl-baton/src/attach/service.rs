@@ -6,6 +6,7 @@
 
 use baton_api::POLICY_LABEL;
 use k8s_openapi::api::core::v1::{Service, ServicePort};
+use std::collections::BTreeMap;
 
 /// Label of a Service that `attach` made: whose pods it has.
 pub const PODS_OF_LABEL: &str = "baton.dev/pods-of";
@@ -117,7 +118,7 @@ pub fn refusal(service: &Service) -> Option<Refusal> {
         return Some(Refusal::PodsOf(of.to_owned()));
     }
     let selector = spec.and_then(|spec| spec.selector.as_ref());
-    if selector.is_none_or(|selector| selector.is_empty()) {
+    if selector.is_none_or(BTreeMap::is_empty) {
         return Some(Refusal::NoSelector);
     }
     if spec.and_then(|spec| spec.cluster_ip.as_deref()) == Some("None") {

@@ -19,6 +19,7 @@ pub use render::render;
 use crate::{
     ask::permitted,
     cluster::{Cluster, Kind},
+    facts::typed,
     failure::Failure,
 };
 use k8s_openapi::api::{
@@ -48,7 +49,7 @@ pub struct Scene {
     pub daemon_sets: Option<Vec<DaemonSet>>,
     /// Those of [`CONFIG_MAPS`] that are there.
     pub config_maps: Option<Vec<ConfigMap>>,
-    /// Pods of kube-proxy that no DaemonSet makes.
+    /// Pods of kube-proxy that no DaemonSet makes, where no ConfigMap is its.
     pub proxies: Option<Vec<Pod>>,
     pub services: Option<Vec<Service>>,
     pub pods: Option<Vec<Pod>>,
@@ -71,7 +72,14 @@ pub async fn look(cluster: &impl Cluster, namespace: Option<&str>) -> Result<Sce
         Err(failure) => return Err(failure),
     };
     let config_maps = config_maps(cluster, &mut unseen).await?;
-    let (system, proxy) = (Some(SYSTEM), Some(STATIC_PROXY));
+    let says_nothing = |maps: &Vec<ConfigMap>| maps.iter().all(is_cilium);
+    let proxies = match config_maps.as_ref().is_none_or(says_nothing) {
+        true => {
+            let (system, proxy) = (Some(SYSTEM), Some(STATIC_PROXY));
+            permitted(cluster, Kind::Pods, system, proxy, &mut unseen).await?
+        }
+        false => None,
+    };
     Ok(Scene {
         namespace: namespace.map(str::to_owned),
         version,
@@ -79,27 +87,36 @@ pub async fn look(cluster: &impl Cluster, namespace: Option<&str>) -> Result<Sce
         namespaces: permitted(cluster, Kind::Namespaces, None, None, &mut unseen).await?,
         daemon_sets: permitted(cluster, Kind::DaemonSets, None, None, &mut unseen).await?,
         config_maps,
-        proxies: permitted(cluster, Kind::Pods, system, proxy, &mut unseen).await?,
+        proxies,
         services: permitted(cluster, Kind::Services, namespace, None, &mut unseen).await?,
         pods: permitted(cluster, Kind::Pods, namespace, None, &mut unseen).await?,
         unseen,
     })
 }
 
+/// Those that are there; none if none of them may be read. A right may be for some names only.
 async fn config_maps(
     cluster: &impl Cluster,
     unseen: &mut Vec<String>,
 ) -> Result<Option<Vec<ConfigMap>>, Failure> {
     let mut found = Vec::new();
+    let mut refused = Vec::new();
     for name in CONFIG_MAPS {
         match cluster.get(Kind::ConfigMaps, SYSTEM, name).await {
             Ok(object) => found.extend(object),
-            Err(failure @ Failure::Forbidden(_)) => {
-                unseen.push(failure.to_string());
-                return Ok(None);
-            }
+            Err(failure @ Failure::Forbidden(_)) => refused.push(failure.to_string()),
             Err(failure) => return Err(failure),
         }
     }
-    Ok(Some(crate::facts::typed(&found, unseen)))
+    let all_refused = refused.len() == CONFIG_MAPS.len();
+    // They differ by the name only, which no right needs.
+    unseen.extend(refused.into_iter().next());
+    if all_refused {
+        return Ok(None);
+    }
+    Ok(Some(typed(&found, unseen)))
+}
+
+fn is_cilium(map: &ConfigMap) -> bool {
+    map.metadata.name.as_deref() == Some(CILIUM)
 }

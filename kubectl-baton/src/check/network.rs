@@ -4,10 +4,10 @@
 //! Owns by what they are recognised. Says nothing of how well they go with Baton but whether that
 //! was tried (docs/install.md).
 
-use super::{CILIUM, SYSTEM, Scene, report::Finding};
+use super::{CILIUM, Scene, is_cilium, report::Finding};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
-    core::v1::{ConfigMap, Namespace, Node, Pod, PodSpec},
+    core::v1::{Namespace, Node, Pod, PodSpec},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,8 +125,7 @@ fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
 /// How nodes lead connections to Services.
 pub fn kube_proxy(scene: &Scene) -> Finding {
     let maps = || scene.config_maps.iter().flatten();
-    let is_cilium = |map: &&ConfigMap| map.metadata.name.as_deref() == Some(CILIUM);
-    if let Some(map) = maps().find(is_cilium)
+    if let Some(map) = maps().find(|map| is_cilium(map))
         && let Some(data) = &map.data
         && let Some("true" | "strict") = data.get("kube-proxy-replacement").map(String::as_str)
     {

@@ -92,22 +92,22 @@ fn mixed() -> Fake {
     service(&mut fake, "mixed", &spec);
     pod(&mut fake, "mixed-1", |_| ());
     pod(&mut fake, "mixed-2", |p| {
-        p["spec"]["hostNetwork"] = true.into()
+        p["spec"]["hostNetwork"] = true.into();
     });
     pod(&mut fake, "mixed-3", |p| {
         p["spec"]["runtimeClassName"] = "gvisor".into();
     });
     pod(&mut fake, "mixed-4", |p| {
-        p["spec"]["nodeName"] = "node-old".into()
+        p["spec"]["nodeName"] = "node-old".into();
     });
     pod(&mut fake, "mixed-5", |p| {
         p["spec"]["initContainers"] = json!([{"name": "linkerd-proxy", "restartPolicy": "Always"}]);
     });
     pod(&mut fake, "mixed-6", |p| {
-        p["spec"]["nodeName"] = Value::Null
+        p["spec"]["nodeName"] = Value::Null;
     });
     pod(&mut fake, "mixed-ended", |p| {
-        p["status"]["phase"] = "Succeeded".into()
+        p["status"]["phase"] = "Succeeded".into();
     });
     let on = |port: Value| json!({"selector": {"app": "web"}, "ports": [port]});
     service(
