@@ -143,8 +143,8 @@ fn of_network(scene: &Scene, report: &mut Report) {
 }
 
 fn of_services(scene: &Scene, report: &mut Report) {
-    let is_unknown = |one: &OneService| one.why.as_deref() == Some(UNKNOWN_PROTOCOL);
-    if report.services.iter().any(is_unknown) {
+    let mut ports = report.services.iter().flat_map(|one| &one.ports);
+    if ports.any(|port| port.stays == Some(UNKNOWN_PROTOCOL)) {
         report.notes.push(format!(
             "{UNKNOWN_PROTOCOL}: connections move if `kubectl baton attach --protocol` names what the Pods speak, and it is one of \
              those in docs/concepts.md"
@@ -165,7 +165,7 @@ fn of_services(scene: &Scene, report: &mut Report) {
 /// What to do next, with a Service whose connections move if there is one.
 fn next(services: &[OneService]) -> String {
     let has_pods = |one: &OneService| one.pods.as_ref().is_none_or(|pods| pods.total() > 0);
-    let moves = |one: &&OneService| one.connections == "move" && one.kept_by.is_none();
+    let moves = |one: &&OneService| one.moves() && one.kept_by.is_none();
     let chosen = services.iter().filter(moves).find(|one| has_pods(one));
     let attach = match chosen {
         Some(one) => format!("svc/{} -n {}", one.name, one.namespace),

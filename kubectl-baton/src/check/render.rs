@@ -3,7 +3,7 @@
 use super::{
     judge::remarks,
     network::NOT_KNOWN,
-    report::{Finding, Group, OneService, Pods, Report},
+    report::{Finding, Group, OnePort, OneService, Pods, Report},
 };
 use baton_cli::{Cell, Shown, Style, Table, Tone, judged, line, wrapped};
 
@@ -27,12 +27,13 @@ pub fn render(report: &Report, style: Style) -> String {
     let bad = "Baton can NOT be installed:";
     let mut text = judged(good, bad, &report.problems, rest, style);
     let most = if style.wide { usize::MAX } else { ROWS_MAX };
-    let shown = &report.services[..report.services.len().min(most)];
+    let rows: Vec<Row<'_>> = report.services.iter().flat_map(rows).collect();
+    let shown = &rows[..rows.len().min(most)];
     let groups = &report.nodes[..report.nodes.len().min(most)];
     for (table, left) in [
         (cluster(report), 0),
         (nodes(groups, style), report.nodes.len() - groups.len()),
-        (services(shown, style), report.services.len() - shown.len()),
+        (services(shown, style), rows.len() - shown.len()),
     ] {
         if !table.is_empty() {
             line(&mut text, "");
@@ -42,7 +43,9 @@ pub fn render(report: &Report, style: Style) -> String {
             line(&mut text, &format!("{left} more: -o wide shows all"));
         }
     }
-    for remark in shown.iter().flat_map(remarks) {
+    // Once for each Service.
+    let firsts = shown.iter().filter(|row| row.is_first);
+    for remark in firsts.flat_map(|row| remarks(row.of)) {
         wrapped(&mut text, "  ", &remark);
     }
     line(&mut text, "");
@@ -124,44 +127,67 @@ fn begin<'a>(text: &'a str, end: &str) -> &'a str {
     text.split(end).next().unwrap_or(text)
 }
 
-fn connections(one: &OneService) -> Cell {
-    let text = match &one.why {
-        Some(why) => format!("{}: {why}", one.connections),
-        None => one.connections.to_owned(),
-    };
-    let tone = match one.connections {
-        "move" => Tone::Good,
-        "stay" => Tone::Warn,
-        _ => Tone::Plain,
-    };
-    Cell::toned(text, tone)
+/// One port of a Service, or all of them where `attach` refuses.
+struct Row<'a> {
+    of: &'a OneService,
+    ports: &'a [OnePort],
+    is_first: bool,
 }
 
-/// A figure of its Pods, if they are known.
-fn figure(one: &OneService, of: fn(&Pods) -> u64) -> Cell {
-    one.pods
-        .as_ref()
-        .map_or_else(|| "-".into(), |pods| of(pods).into())
+fn rows(one: &OneService) -> Vec<Row<'_>> {
+    let row = |(at, ports)| Row {
+        of: one,
+        ports,
+        is_first: at == 0,
+    };
+    match one.refused {
+        Some(_) => vec![row((0, &*one.ports))],
+        None => one.ports.chunks(1).enumerate().map(row).collect(),
+    }
 }
 
-fn services(services: &[OneService], style: Style) -> Table {
-    let mut columns: Vec<Shown<&OneService>> = vec![
-        ("SERVICE", |one| {
-            format!("{}/{}", one.namespace, one.name).into()
+impl Row<'_> {
+    fn numbers(&self) -> String {
+        let ports: Vec<String> = self.ports.iter().map(|p| p.port.to_string()).collect();
+        ports.join(",")
+    }
+
+    fn protocol(&self) -> &'static str {
+        let mut protocols = self.ports.iter().filter_map(|port| port.protocol);
+        protocols.next().unwrap_or("-")
+    }
+
+    fn connections(&self) -> Cell {
+        let stays = self.ports.iter().find_map(|port| port.stays);
+        match (&self.of.refused, stays) {
+            (Some(why), _) => format!("refused: {why}").into(),
+            (None, Some(why)) => Cell::toned(format!("stay: {why}"), Tone::Warn),
+            (None, None) => Cell::toned("move", Tone::Good),
+        }
+    }
+
+    /// A figure of its Pods, if they are known.
+    fn figure(&self, of: fn(&Pods) -> u64) -> Cell {
+        let pods = self.of.pods.as_ref();
+        pods.map_or_else(|| "-".into(), |pods| of(pods).into())
+    }
+}
+
+fn services(rows: &[Row<'_>], style: Style) -> Table {
+    let mut columns: Vec<Shown<&Row<'_>>> = vec![
+        ("SERVICE", |row| {
+            format!("{}/{}", row.of.namespace, row.of.name).into()
         }),
-        ("PORTS", |one| {
-            let ports: Vec<String> = one.ports.iter().map(i32::to_string).collect();
-            ports.join(",").into()
-        }),
-        ("PROTOCOL", |one| one.protocol.unwrap_or("-").into()),
-        ("#PODS", |one| figure(one, Pods::total)),
-        ("#ADOPT", |one| figure(one, |pods| pods.adoption)),
-        ("#TRANSL.", |one| figure(one, |pods| pods.translation)),
-        ("!CONNECTIONS", |one| connections(one)),
+        ("PORT", |row| row.numbers().into()),
+        ("PROTOCOL", |row| row.protocol().into()),
+        ("#PODS", |row| row.figure(Pods::total)),
+        ("#ADOPT", |row| row.figure(|pods| pods.adoption)),
+        ("#TRANSL.", |row| row.figure(|pods| pods.translation)),
+        ("!CONNECTIONS", |row| row.connections()),
     ];
     if style.wide {
-        columns.push(("#NOT KNOWN", |one| figure(one, |pods| pods.unknown)));
-        columns.push(("KEPT BY", |one| one.kept_by.unwrap_or("-").into()));
+        columns.push(("#NOT KNOWN", |row| row.figure(|pods| pods.unknown)));
+        columns.push(("KEPT BY", |row| row.of.kept_by.unwrap_or("-").into()));
     }
-    Table::of(services, &columns)
+    Table::of(rows, &columns)
 }

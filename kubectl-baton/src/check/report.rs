@@ -108,22 +108,37 @@ pub struct OneService {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// Why `attach` refuses it, in a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// Its ports.
-    pub ports: Vec<i32>,
-    /// What they speak, as `attach` would have it in the policy.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<&'static str>,
-    /// Whether its connections `move` or `stay`, or that `attach` has `refused` it.
-    pub connections: &'static str,
-    /// Why they do not move.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    pub ports: Vec<OnePort>,
     /// What keeps it as a repository has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<&'static str>,
     /// Its Pods, if they may be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pods: Option<Pods>,
+}
+
+/// One port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OnePort {
+    /// Its number.
+    pub port: i32,
+    /// What it speaks, as `attach` would have it in the policy; none where `attach` refuses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<&'static str>,
+    /// Why its connections stay where they begin, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stays: Option<&'static str>,
+}
+
+impl OneService {
+    /// Whether connections to one of its ports move.
+    pub fn moves(&self) -> bool {
+        self.refused.is_none() && self.ports.iter().any(|port| port.stays.is_none())
+    }
 }
 
 /// Pods by how connections move to them.

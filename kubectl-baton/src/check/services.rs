@@ -5,10 +5,10 @@ use super::{
     Scene,
     network::mesh_of,
     nodes,
-    report::{Method, OneService, Pods},
+    report::{Method, OnePort, OneService, Pods},
 };
-use crate::attach::service::{self, Refusal};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use crate::attach::service;
+use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use std::collections::BTreeMap;
 
 /// What a policy has whose connections stay.
@@ -81,33 +81,30 @@ fn method(pod: &Pod, nodes: Option<&BTreeMap<&str, Method>>) -> Method {
 fn row(service: &Service, pods: Option<&PodsOf<'_>>) -> OneService {
     let metadata = &service.metadata;
     let namespace = metadata.namespace.clone().unwrap_or_default();
-    let ports = service::ports(service);
-    let seen = match service::refusal(service) {
-        None => service::protocol(ports),
-        Some(refusal) => Err(refusal),
-    };
-    let (protocol, connections, why) = match &seen {
-        Ok(Some(protocol)) => (Some(*protocol), "move", None),
-        Ok(None) => {
-            let why = service::unmovable(ports).unwrap_or(UNKNOWN_PROTOCOL);
-            (Some(NO_PROTOCOL), "stay", Some(why.to_owned()))
-        }
-        Err(refusal) => (None, "refused", Some(refusal.word().to_owned())),
-    };
-    let has_pods = !matches!(
-        seen,
-        Err(Refusal::ExternalName | Refusal::NoSelector | Refusal::Attached(_))
-    );
-    let of = pods.filter(|_| has_pods).map(|of| of.get(&*namespace));
+    let refusal = service::refusal(service);
+    let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+    let selects = selector.is_some_and(|selector| !selector.is_empty());
+    let of = pods.filter(|_| selects).map(|of| of.get(&*namespace));
     OneService {
-        ports: ports.iter().map(|port| port.port).collect(),
-        protocol,
-        connections,
-        why,
-        kept_by: service::kept_by(service).filter(|_| connections != "refused"),
+        ports: service::ports(service)
+            .iter()
+            .map(|port| one_port(port, refusal.is_some()))
+            .collect(),
+        kept_by: service::kept_by(service).filter(|_| refusal.is_none()),
+        refused: refusal.map(|refusal| refusal.word().to_owned()),
         pods: of.map(|of| counted(service, of.map_or(&[], Vec::as_slice))),
         name: metadata.name.clone().unwrap_or_default(),
         namespace,
+    }
+}
+
+fn one_port(port: &ServicePort, refused: bool) -> OnePort {
+    let protocol = service::protocol(port);
+    let stays = service::unmovable(port).unwrap_or(UNKNOWN_PROTOCOL);
+    OnePort {
+        port: port.port,
+        protocol: (!refused).then(|| protocol.unwrap_or(NO_PROTOCOL)),
+        stays: (!refused && protocol.is_none()).then_some(stays),
     }
 }
 

@@ -116,6 +116,13 @@ fn mixed() -> Fake {
         &on(json!({"name": "https", "port": 443})),
     );
     service(&mut fake, "strange", &on(json!({"port": 9000})));
+    let ports = json!([{"name": "http", "port": 80}, {"name": "grpc", "port": 9090}]);
+    let selector = json!({"app": "web"});
+    service(
+        &mut fake,
+        "two",
+        &json!({"selector": selector, "ports": ports}),
+    );
     service(
         &mut fake,
         "dns",
