@@ -465,6 +465,7 @@ async fn a_drain_that_cannot_be_says_why() {
 fn the_page_shows_what_is_committed() {
     let page = include_str!("../../docs/kubectl.md");
     for name in [
+        "check.txt",
         "status.txt",
         "status-bad.txt",
         "backends.txt",
