@@ -78,8 +78,8 @@ pub struct Explain {
     disable_version_flag = true
 )]
 #[command(after_help = "\
-Exit codes: 0 done (status: it works; drain --wait: the Pod is empty)
-            1 not done (status: it does not work; explain: no such flow; drain: refused, or not empty in time;
+Exit codes: 0 done (check: nothing forbids Baton; status: it works; drain --wait: the Pod is empty)
+            1 not done (check: something forbids it; status: it does not work; explain: no such flow; drain: refused, or not empty in time;
               migrate: refused, or no such flow; attach, detach: refused, or not done in time)
             2 could not be asked (wrong usage, no cluster, no permission, no dataplane answers)")]
 pub struct CommandLine {
@@ -163,6 +163,8 @@ pub struct NoOptions {}
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
+    /// Before Baton is installed: will it do here, and what will move: nodes, network, Services
+    Check,
     /// Is Baton working, and if not, why: per policy, dataplane and node
     Status,
     #[command(flatten)]

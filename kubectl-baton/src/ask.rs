@@ -20,6 +20,10 @@ const PROGRAM: &str = "lb-dataplane";
 /// The label of all that the chart makes.
 pub const CHART: &str = "app.kubernetes.io/name=baton";
 
+/// What to do where Baton is not.
+pub const INSTALL: &str =
+    "`helm install baton charts/baton --namespace baton-system` (docs/install.md)";
+
 /// The label of one part of the chart.
 pub fn part(component: &str) -> String {
     format!("{CHART},app.kubernetes.io/component={component}")
@@ -72,11 +76,34 @@ pub async fn optional<T: DeserializeOwned>(
     namespace: Option<&str>,
     unseen: &mut Vec<String>,
 ) -> Result<Vec<T>, Failure> {
-    match cluster.list(kind, namespace, None).await {
-        Ok(listed) => Ok(typed(&listed.items, unseen)),
+    let seen = permitted(cluster, kind, namespace, None, unseen).await?;
+    Ok(seen.unwrap_or_default())
+}
+
+/// The same, with these labels; none if they may not be listed.
+///
+/// # Errors
+/// The cluster cannot be asked.
+pub async fn permitted<T: DeserializeOwned>(
+    cluster: &impl Cluster,
+    kind: Kind,
+    namespace: Option<&str>,
+    labels: Option<&str>,
+    unseen: &mut Vec<String>,
+) -> Result<Option<Vec<T>>, Failure> {
+    match cluster.list(kind, namespace, labels).await {
+        Ok(listed) => {
+            if listed.truncated {
+                let (read, resource) = (listed.items.len(), kind.resource());
+                unseen.push(format!(
+                    "there are more {resource} than the {read} that this program reads"
+                ));
+            }
+            Ok(Some(typed(&listed.items, unseen)))
+        }
         Err(failure @ Failure::Forbidden(_)) => {
             unseen.push(failure.to_string());
-            Ok(Vec::new())
+            Ok(None)
         }
         Err(failure) => Err(failure),
     }

@@ -25,15 +25,19 @@ pub enum Kind {
     Nodes,
     /// `Deployment`, of Baton.
     Deployments,
-    /// `DaemonSet`, of Baton.
+    /// `DaemonSet`, of Baton and of the network.
     DaemonSets,
     /// `Event`, about what is Baton's.
     Events,
+    /// `Namespace`.
+    Namespaces,
+    /// `ConfigMap`, of the network's parts; read by name only.
+    ConfigMaps,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Policies,
         Self::Classes,
         Self::Services,
@@ -43,6 +47,8 @@ impl Kind {
         Self::Deployments,
         Self::DaemonSets,
         Self::Events,
+        Self::Namespaces,
+        Self::ConfigMaps,
     ];
 
     /// Group, version, kind and plural.
@@ -67,6 +73,8 @@ impl Kind {
             Self::Deployments => ("apps", "v1", "Deployment", "deployments"),
             Self::DaemonSets => ("apps", "v1", "DaemonSet", "daemonsets"),
             Self::Events => ("events.k8s.io", "v1", "Event", "events"),
+            Self::Namespaces => ("", "v1", "Namespace", "namespaces"),
+            Self::ConfigMaps => ("", "v1", "ConfigMap", "configmaps"),
         }
     }
 
@@ -141,6 +149,9 @@ pub trait Cluster {
         namespace: Option<&str>,
         labels: Option<&str>,
     ) -> Result<Listed, Failure>;
+
+    /// The object of this name; none if it is not there.
+    async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Value>, Failure>;
 
     /// Changes an object.
     async fn write(

@@ -4,6 +4,7 @@ use crate::{
     args::{self, Command, Explain, Options, Top},
     ask::{self, Dataplanes},
     attach::Attaching,
+    check,
     cluster::{Cluster, Kind},
     explain,
     live::Live,
@@ -66,6 +67,7 @@ impl<C: Cluster> Asking<'_, C> {
     /// The cluster could not be asked.
     pub async fn run(&self, command: &Command) -> anyhow::Result<ExitCode> {
         match command {
+            Command::Check => self.check().await,
             Command::Status => self.status().await,
             Command::Ask(command) => self.dataplanes().run(command).await,
             Command::Top(wanted) => self.top(wanted).await,
@@ -106,6 +108,13 @@ impl<C: Cluster> Asking<'_, C> {
             show: &self.show,
             namespace: self.namespace(),
         }
+    }
+
+    async fn check(&self) -> anyhow::Result<ExitCode> {
+        let scene = check::look(self.cluster, self.namespace()).await?;
+        let report = check::judge(&scene);
+        self.show.print(&report, check::render)?;
+        Ok(code(report.installable))
     }
 
     async fn status(&self) -> anyhow::Result<ExitCode> {

@@ -251,6 +251,12 @@ async fn what_cannot_be_attached_is_refused_with_what_to_do() {
     )
     .await;
     refused(
+        &spec("clusterIP", json!("None")),
+        "attach front",
+        "is headless",
+    )
+    .await;
+    refused(
         &spec("ports", udp),
         "attach front",
         "port 53 of Service front is UDP",

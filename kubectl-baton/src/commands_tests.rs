@@ -87,6 +87,16 @@ async fn tables_are_as_committed() {
 }
 
 #[tokio::test]
+async fn check_ends_with_what_it_found() {
+    let mut fake = Fake::new();
+    assert!(typed_in(&fake, "check").await.is(0));
+    fake.version = "v1.29.0".to_owned();
+    let seen = typed_in(&fake, "check -o json").await;
+    let report: Value = serde_json::from_str(&seen.out).expect("JSON");
+    assert!(seen.is(1) && report["installable"] == false, "{report}");
+}
+
+#[tokio::test]
 async fn status_ends_as_lb_dataplane_does() {
     assert!(typed_in(&Fake::new(), "status").await.is(0));
     let seen = typed_in(&Fake::empty(), "status -o json").await;
@@ -455,6 +465,7 @@ async fn a_drain_that_cannot_be_says_why() {
 fn the_page_shows_what_is_committed() {
     let page = include_str!("../../docs/kubectl.md");
     for name in [
+        "check.txt",
         "status.txt",
         "status-bad.txt",
         "backends.txt",

@@ -149,19 +149,23 @@ impl From<CoreNode> for Node {
 }
 
 /// Linux takes over connections from here on (`bpf_sk_assign_tcp_reqsk`).
-const KERNEL_MIN: (u32, u32) = (6, 9);
+pub const KERNEL_MIN: (u32, u32) = (6, 9);
 
 impl Node {
     /// Whether its kernel is known to be too old to take over connections.
     pub fn is_too_old(&self) -> bool {
-        let mut numbers = self
-            .kernel
-            .split(|c: char| !c.is_ascii_digit())
-            .map(str::parse::<u32>);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < KERNEL_MIN,
-            _ => false,
-        }
+        numbers(&self.kernel).is_some_and(|numbers| numbers < KERNEL_MIN)
+    }
+}
+
+/// The first two numbers of a version: 6 and 12 of `6.12.9-cos`.
+pub fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+        _ => None,
     }
 }
 

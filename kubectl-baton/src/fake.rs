@@ -37,6 +37,8 @@ pub struct Fake {
     pub reacts: Box<dyn Fn(&mut Objects)>,
     /// What each log says.
     pub log: String,
+    /// Kubernetes' version.
+    pub version: String,
 }
 
 /// Compares with what is committed.
@@ -92,8 +94,8 @@ impl Fake {
             Kind::Nodes,
         ];
         let mut objects: BTreeMap<Kind, Vec<Value>> = kinds.into_iter().map(file).collect();
-        for kind in [Kind::Deployments, Kind::DaemonSets, Kind::Events] {
-            objects.insert(kind, Vec::new());
+        for kind in Kind::ALL {
+            objects.entry(kind).or_default();
         }
         Self {
             objects: RefCell::new(objects),
@@ -103,6 +105,7 @@ impl Fake {
             written: RefCell::default(),
             reacts: Box::new(|_| ()),
             log: "started\n".to_owned(),
+            version: "v1.36.0".to_owned(),
         }
     }
 
@@ -246,6 +249,19 @@ impl Cluster for Fake {
         })
     }
 
+    async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Value>, Failure> {
+        let deed = Deed::new("get", kind.resource(), Some(namespace));
+        if self.forbidden.contains(&kind) {
+            return Err(Failure::Forbidden(deed));
+        }
+        let objects = self.objects.borrow();
+        let is = |item: &&Value| {
+            item["metadata"]["namespace"] == namespace && item["metadata"]["name"] == name
+        };
+        let found = objects.get(&kind).and_then(|items| items.iter().find(is));
+        Ok(found.cloned())
+    }
+
     async fn write(
         &self,
         kind: Kind,
@@ -325,7 +341,7 @@ impl Cluster for Fake {
     }
 
     async fn version(&self) -> Result<String, Failure> {
-        Ok("v1.36.0".to_owned())
+        Ok(self.version.clone())
     }
 }
 

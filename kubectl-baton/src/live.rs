@@ -19,6 +19,7 @@ use kube::{
     },
     config::{KubeConfigOptions, Kubeconfig},
 };
+use serde_json::Value;
 use std::{future::Future, io::Write, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -160,10 +161,8 @@ impl Cluster for Live {
         loop {
             let page = self.ask(&deed, ASK_LIMIT, api.list(&params)).await?;
             for object in page.items {
-                let mut value = serde_json::to_value(object).map_err(|error| Failure::Other {
-                    what: format!("an answer to {deed} cannot be read"),
-                    why: error.to_string(),
-                })?;
+                let value = serde_json::to_value(object);
+                let mut value = value.map_err(|error| unreadable(&deed, &error))?;
                 // Items of a list do not say what they are.
                 value["apiVersion"] = resource.api_version.as_str().into();
                 value["kind"] = resource.kind.as_str().into();
@@ -177,6 +176,20 @@ impl Cluster for Live {
                 Some(token) => params = params.continue_token(&token),
                 None => return Ok(listed),
             }
+        }
+    }
+
+    async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Value>, Failure> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &resource(kind));
+        let deed = Deed::new("get", kind.resource(), Some(namespace));
+        match self.ask(&deed, ASK_LIMIT, api.get(name)).await {
+            Ok(object) => {
+                let value = serde_json::to_value(object);
+                value.map(Some).map_err(|error| unreadable(&deed, &error))
+            }
+            Err(Failure::Missing(_)) => Ok(None),
+            Err(failure) => Err(failure),
         }
     }
 
@@ -286,6 +299,13 @@ impl Cluster for Live {
             .ask(&deed, ASK_LIMIT, self.client.apiserver_version())
             .await?;
         Ok(info.git_version)
+    }
+}
+
+fn unreadable(deed: &Deed, error: &serde_json::Error) -> Failure {
+    Failure::Other {
+        what: format!("an answer to {deed} cannot be read"),
+        why: error.to_string(),
     }
 }
 

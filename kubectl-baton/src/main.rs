@@ -8,6 +8,7 @@
 mod args;
 mod ask;
 mod attach;
+mod check;
 mod cluster;
 mod commands;
 mod complete;

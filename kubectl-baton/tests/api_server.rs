@@ -103,6 +103,16 @@ async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
         "{}",
         said.out
     );
+    // The API server of the tests has no nodes.
+    let said = run(&admin, &["check", "-A"]);
+    assert_eq!(said.code, Some(1), "{} {}", said.out, said.err);
+    for part in [
+        "Baton can NOT be installed: - the cluster has no node",
+        "kubernetes v1.",
+        "1.30 or newer is needed",
+    ] {
+        assert!(said.out.contains(part), "{part}: {}", said.out);
+    }
     let said = run(&admin, &["backends"]);
     assert_eq!(said.code, Some(2), "{}", said.err);
     assert!(
@@ -156,6 +166,19 @@ async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
         &policy,
     )
     .await;
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"},
+        "spec": {"selector": {"app": "front"}, "ports": [{"name": "http", "port": 80}]},
+    });
+    post(
+        server,
+        &format!("/api/v1/namespaces/{namespace}/services"),
+        &service,
+    )
+    .await;
+    let said = run(&admin, &["check", "-n", namespace]);
+    let row = format!("{namespace}/front 80 HTTP1 0 0 0 move");
+    assert!(said.out.contains(&row), "{}", said.out);
     let said = run(&admin, &["status", "-n", namespace]);
     let words = format!("policy {namespace}/web: the operator has said nothing about it");
     assert!(
@@ -217,6 +240,15 @@ async fn nobody(server: &ApiServer, namespace: &str) {
         "{}",
         said.err
     );
+    // What one may not see does not forbid Baton.
+    let said = run(&config, &["check", "-n", namespace]);
+    assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
+    for part in [
+        "Nothing that could be looked at forbids Baton. Not looked at: - no permission for `get` on `configmaps`",
+        "no permission for `list` on `nodes`",
+    ] {
+        assert!(said.out.contains(part), "{part}: {}", said.out);
+    }
 }
 
 #[test]

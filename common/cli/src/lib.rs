@@ -29,6 +29,6 @@ pub use fleet::{
 };
 pub use flows::Flow;
 pub use names::{FlowId, PolicyName, flow};
-pub use sentences::{full_tables, reasons, verdict};
+pub use sentences::{full_tables, judged, reasons, verdict};
 pub use show::{Out, Show};
 pub use text::{Cell, Shown, Style, Table, Tone, WIDTH_MAX, count, line, micros, span, wrapped};

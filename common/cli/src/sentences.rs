@@ -54,6 +54,20 @@ pub fn verdict(
     rest: &[(&str, &[String])],
     style: Style,
 ) -> String {
+    let good = format!("{what} works.");
+    let bad = format!("{what} does NOT work as it should:");
+    judged(&good, &bad, problems, rest, style)
+}
+
+/// `good`, or `bad` with the problems; then what else is to be said, with headings.
+#[must_use]
+pub fn judged(
+    good: &str,
+    bad: &str,
+    problems: &[String],
+    rest: &[(&str, &[String])],
+    style: Style,
+) -> String {
     let mut text = String::new();
     let mut list = |tone, heading: &str, sentences: &[String]| {
         line(&mut text, &style.paint(tone, heading));
@@ -62,11 +76,8 @@ pub fn verdict(
         }
     };
     match problems.is_empty() {
-        true => list(Tone::Good, &format!("{what} works."), problems),
-        false => {
-            let heading = format!("{what} does NOT work as it should:");
-            list(Tone::Bad, &heading, problems);
-        }
+        true => list(Tone::Good, good, problems),
+        false => list(Tone::Bad, bad, problems),
     }
     for (heading, sentences) in rest.iter().filter(|(_, sentences)| !sentences.is_empty()) {
         list(Tone::Warn, heading, sentences);

@@ -262,6 +262,18 @@ fn apart(site: &Site, component: &str) -> Result<()> {
     Ok(())
 }
 
+/// What an admin asks before anything is installed.
+fn check(site: &Site) -> Result<()> {
+    println!("{}", site.baton(&["check", "-A"])?);
+    let report: Value = serde_json::from_str(&site.baton(&["check", "-A", "-o", "json"])?)?;
+    let some = |list: &str| report[list].as_array().is_some_and(|l| !l.is_empty());
+    ensure!(
+        report["installable"] == true && some("nodes") && some("services") && !some("unseen"),
+        "kubectl baton check: {report}"
+    );
+    Ok(())
+}
+
 /// What an admin asks while clients are at work.
 fn questions(site: &Site) -> Result<()> {
     let json = |arguments: &[&str]| -> Result<Value> {
@@ -390,6 +402,7 @@ fn outlive(site: &Site) -> Result<()> {
     let dataplanes = Dataplanes::wanted(site)?;
     let workload = dataplanes.workload;
     println!("dataplanes: {workload}");
+    check(site)?;
     site.helm(
         "install",
         &["--create-namespace", "--set", &dataplanes.values],

@@ -5,6 +5,7 @@
 //! clients; whoever stops in between goes on by the same command.
 
 mod plan;
+pub mod service;
 
 pub use plan::Scene;
 

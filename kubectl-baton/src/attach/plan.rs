@@ -1,34 +1,16 @@
 //! What `attach` and `detach` change, from what is there. Pure.
 //!
-//! Owns the refusals and the objects. The order is: what clients do not see first (the Service of
-//! the pods, the policy), then, once dataplanes serve it, the one change of the clients' Service.
+//! Owns the objects, and the refusals that need more than the Service. The order is: what clients
+//! do not see first (the Service of the pods, the policy), then, once dataplanes serve it, the one
+//! change of the clients' Service.
 
+use super::service::{self, PODS_OF_LABEL, kept_by, label};
 use crate::args::Attach;
 use baton_api::{POLICY_LABEL, SELECTOR_ANNOTATION};
 use baton_crds::LoadBalancerPolicy;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-
-/// Label of a Service that `attach` made: whose pods it has.
-pub const PODS_OF_LABEL: &str = "baton.dev/pods-of";
-/// Listeners of one policy.
-const PORTS_MAX: usize = 16;
-/// Who writes objects on behalf of a repository, by the name of its field manager.
-const CONTROLLERS: &[(&str, &str)] = &[
-    ("argocd", "Argo CD"),
-    ("kustomize-controller", "Flux"),
-    ("helm-controller", "Flux"),
-    ("fleetagent", "Fleet"),
-    ("configsync", "Config Sync"),
-];
-/// The same, by labels and annotations.
-const MARKS: &[(&str, &str)] = &[
-    ("argocd.argoproj.io/tracking-id", "Argo CD"),
-    ("argocd.argoproj.io/instance", "Argo CD"),
-    ("kustomize.toolkit.fluxcd.io/name", "Flux"),
-    ("helm.toolkit.fluxcd.io/name", "Flux"),
-];
 
 /// What is there.
 #[derive(Debug, Default)]
@@ -77,11 +59,6 @@ impl Scene {
     }
 }
 
-fn label<'a>(service: &'a Service, name: &str) -> Option<&'a str> {
-    let labels = service.metadata.labels.as_ref()?;
-    labels.get(name).map(String::as_str)
-}
-
 fn annotation<'a>(service: &'a Service, name: &str) -> Option<&'a str> {
     let annotations = service.metadata.annotations.as_ref()?;
     annotations.get(name).map(String::as_str)
@@ -106,32 +83,15 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
             scene.namespace, scene.namespace
         ));
     };
+    if let Some(refusal) = service::refusal(service) {
+        return Err(refusal.sentence(name));
+    }
     let spec = service.spec.clone().unwrap_or_default();
-    if spec.type_.as_deref() == Some("ExternalName") {
-        return Err(format!(
-            "Service {name} is of type ExternalName: it has no pods, only a name outside of the cluster"
-        ));
-    }
-    if let Some(policy) = label(service, POLICY_LABEL) {
-        return Err(format!(
-            "Service {name} leads to policy {policy} already: `kubectl baton detach svc/{name}` undoes that"
-        ));
-    }
-    if let Some(of) = label(service, PODS_OF_LABEL) {
-        return Err(format!(
-            "Service {name} has the pods behind Service {of}, which is attached: clients use {of}"
-        ));
-    }
     let selector = spec.selector.clone().unwrap_or_default();
-    if selector.is_empty() {
-        return Err(format!(
-            "Service {name} has no selector: somebody else says where it leads, and Baton would not know its pods"
-        ));
-    }
-    let ports = spec.ports.clone().unwrap_or_default();
-    let listeners = listeners(name, &ports)?;
+    let ports = service::ports(service);
+    let listeners = listeners(ports);
     let mut notes = Vec::new();
-    if let Some(who) = controller(service)
+    if let Some(who) = kept_by(service)
         && !wanted.dry_run
     {
         return Err(format!(
@@ -146,7 +106,7 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
              are led past Baton; put the change into the chart"
         ));
     }
-    let protocols = protocols(wanted, &ports, &mut notes);
+    let protocols = protocols(wanted, ports, &mut notes);
     let policy = wanted.policy.clone().unwrap_or_else(|| name.to_owned());
     let pods = format!("{name}-pods");
     let there = pods_there(scene, name, &pods, &selector)?;
@@ -196,49 +156,13 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
 }
 
 /// The listeners for these ports.
-fn listeners(name: &str, ports: &[ServicePort]) -> Result<Vec<Value>, String> {
-    let other = ports
-        .iter()
-        .find(|p| p.protocol.as_deref().unwrap_or("TCP") != "TCP");
-    if let Some(port) = other {
-        return Err(format!(
-            "port {} of Service {name} is {}: Baton balances TCP only, and a Service leads all its ports to the same place; \
-             give the port a Service of its own",
-            port.port,
-            port.protocol.as_deref().unwrap_or_default()
-        ));
-    }
-    if ports.is_empty() || ports.len() > PORTS_MAX {
-        return Err(format!(
-            "Service {name} has {} ports: expected 1 to {PORTS_MAX}",
-            ports.len()
-        ));
-    }
+fn listeners(ports: &[ServicePort]) -> Vec<Value> {
     let listener = |port: &ServicePort| {
         let named = port.name.clone().filter(|name| !name.is_empty());
         let name = named.unwrap_or_else(|| format!("port-{}", port.port));
         json!({"name": name, "port": port.port, "servicePort": port.port})
     };
-    Ok(ports.iter().map(listener).collect())
-}
-
-/// Who keeps the Service as a repository has it.
-fn controller(service: &Service) -> Option<&'static str> {
-    let metadata = &service.metadata;
-    let managers = metadata.managed_fields.iter().flatten();
-    let mut managers = managers.filter_map(|entry| entry.manager.as_deref());
-    let marks = [&metadata.labels, &metadata.annotations];
-    let marked = |key: &str| {
-        marks
-            .iter()
-            .any(|m| m.as_ref().is_some_and(|m| m.contains_key(key)))
-    };
-    let by_mark = MARKS.iter().find(|(key, _)| marked(key));
-    let by_manager = managers.find_map(|manager| {
-        let named = |(begin, _): &&(&str, &str)| manager.to_ascii_lowercase().starts_with(begin);
-        CONTROLLERS.iter().find(named)
-    });
-    by_mark.or(by_manager).map(|(_, who)| *who)
+    ports.iter().map(listener).collect()
 }
 
 /// The protocol of each port: what was said, or what the port says.
@@ -246,23 +170,9 @@ fn protocols(wanted: &Attach, ports: &[ServicePort], notes: &mut Vec<String>) ->
     if let Some(protocol) = wanted.protocol {
         return vec![protocol.word(); ports.len()];
     }
-    let guess = |port: &ServicePort| {
-        let said = port.app_protocol.as_deref().or(port.name.as_deref());
-        let said = said.unwrap_or_default().to_ascii_lowercase();
-        let first = said.split(['-', '/', '.']).next().unwrap_or_default();
-        match (first, port.port) {
-            ("http" | "web", _) => Some("HTTP1"),
-            ("redis" | "resp", _) => Some("RESP"),
-            ("memcached" | "memcache", _) => Some("Memcached"),
-            ("", 80 | 8080) => Some("HTTP1"),
-            ("", 6379) => Some("RESP"),
-            ("", 11_211) => Some("Memcached"),
-            _ => None,
-        }
-    };
     let guesses = ports.iter().map(|port| {
         let number = port.port;
-        match guess(port) {
+        match service::protocol(port) {
             Some(one) => {
                 notes.push(format!(
                     "protocol {one} at port {number}, as the Service's port says; `--protocol` says another one"

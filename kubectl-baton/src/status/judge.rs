@@ -7,7 +7,10 @@ use super::{
     Scene,
     report::{Dataplane, OneNode, Policy, Report, SelfReport},
 };
-use crate::{ask::Response, facts::Pod};
+use crate::{
+    ask::{INSTALL, Response},
+    facts::Pod,
+};
 use baton_api::{PolicyState, StateReply};
 use baton_cli::{PolicyName, count, full_tables};
 use baton_crds::{
@@ -19,9 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Dataplanes, Pods or nodes that one sentence names.
 const NAMED_MAX: usize = 3;
-/// What to do where there is nothing.
-const INSTALL: &str =
-    "`helm install baton charts/baton --namespace baton-system` (docs/install.md)";
 
 /// What the scene means.
 pub fn judge(scene: &Scene) -> Report {

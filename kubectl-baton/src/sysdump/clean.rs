@@ -178,6 +178,8 @@ pub fn object(kind: Kind, item: &Value) -> Value {
             );
             clean.insert("status".to_owned(), status.into());
         }
+        // Of these nothing is dumped.
+        Kind::Namespaces | Kind::ConfigMaps => {}
         Kind::Policies | Kind::Classes | Kind::Services => {
             clean.extend(kept(item, &["spec", "status"]));
         }

@@ -99,6 +99,8 @@ pub async fn collect(cluster: &impl Cluster) -> Result<(Vec<File>, Vec<String>),
             Kind::Policies | Kind::Classes | Kind::Nodes => {
                 list(cluster, kind, None, None, &mut dump).await?
             }
+            // Not Baton's; what is in a ConfigMap is anybody's.
+            Kind::Namespaces | Kind::ConfigMaps => continue,
         };
         dump.objects(kind, &items);
     }

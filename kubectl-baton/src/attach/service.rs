@@ -1,0 +1,244 @@
+//! What a Service says of itself: whether Baton can come behind it, who keeps it, and what its
+//! ports speak. Pure.
+//!
+//! Owns the refusals that need nothing but the Service, for `attach` and for `check`, which says
+//! them before Baton is there. Changes nothing and asks nobody.
+
+use baton_api::POLICY_LABEL;
+use k8s_openapi::api::core::v1::{Service, ServicePort};
+use std::collections::BTreeMap;
+
+/// Label of a Service that `attach` made: whose pods it has.
+pub const PODS_OF_LABEL: &str = "baton.dev/pods-of";
+/// Listeners of one policy.
+const PORTS_MAX: usize = 16;
+/// Who writes objects on behalf of a repository, by the name of its field manager.
+const CONTROLLERS: &[(&str, &str)] = &[
+    ("argocd", "Argo CD"),
+    ("kustomize-controller", "Flux"),
+    ("helm-controller", "Flux"),
+    ("fleetagent", "Fleet"),
+    ("configsync", "Config Sync"),
+];
+/// The same, by labels and annotations.
+const MARKS: &[(&str, &str)] = &[
+    ("argocd.argoproj.io/tracking-id", "Argo CD"),
+    ("argocd.argoproj.io/instance", "Argo CD"),
+    ("kustomize.toolkit.fluxcd.io/name", "Flux"),
+    ("helm.toolkit.fluxcd.io/name", "Flux"),
+];
+
+/// Why Baton does not come behind a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A name outside of the cluster.
+    ExternalName,
+    /// It leads to this policy already.
+    Attached(String),
+    /// It was made by `attach`, for the Pods of this Service.
+    PodsOf(String),
+    /// Somebody else says where it leads.
+    NoSelector,
+    /// Clients connect to the Pods' own addresses.
+    Headless,
+    /// A port that is not TCP: its number and protocol.
+    NotTcp(i32, String),
+    /// None, or more than a policy has listeners.
+    Ports(usize),
+}
+
+impl Refusal {
+    /// In a word.
+    pub fn word(&self) -> &str {
+        match self {
+            Self::ExternalName => "ExternalName",
+            Self::Attached(_) => "attached already",
+            Self::PodsOf(_) => "Baton's own",
+            Self::NoSelector => "no selector",
+            Self::Headless => "headless",
+            Self::NotTcp(_, protocol) => protocol,
+            Self::Ports(0) => "no ports",
+            Self::Ports(_) => "too many ports",
+        }
+    }
+
+    /// In a sentence, for the Service of this name.
+    pub fn sentence(&self, name: &str) -> String {
+        match self {
+            Self::ExternalName => format!(
+                "Service {name} is of type ExternalName: it has no pods, only a name outside of the cluster"
+            ),
+            Self::Attached(policy) => format!(
+                "Service {name} leads to policy {policy} already: `kubectl baton detach svc/{name}` undoes that"
+            ),
+            Self::PodsOf(of) => format!(
+                "Service {name} has the pods behind Service {of}, which is attached: clients use {of}"
+            ),
+            Self::NoSelector => format!(
+                "Service {name} has no selector: somebody else says where it leads, and Baton would not know its pods"
+            ),
+            Self::Headless => format!(
+                "Service {name} is headless: its clients connect to the addresses of pods, at the pods' ports, and dataplanes \
+                 serve it at other ones; give the pods a second Service, with an address"
+            ),
+            Self::NotTcp(port, protocol) => format!(
+                "port {port} of Service {name} is {protocol}: Baton balances TCP only, and a Service leads all its ports to the \
+                 same place; give the port a Service of its own"
+            ),
+            Self::Ports(count) => {
+                format!("Service {name} has {count} ports: expected 1 to {PORTS_MAX}")
+            }
+        }
+    }
+}
+
+/// A label of it.
+pub fn label<'a>(service: &'a Service, name: &str) -> Option<&'a str> {
+    let labels = service.metadata.labels.as_ref()?;
+    labels.get(name).map(String::as_str)
+}
+
+/// Its ports.
+pub fn ports(service: &Service) -> &[ServicePort] {
+    let spec = service.spec.as_ref();
+    spec.and_then(|spec| spec.ports.as_deref())
+        .unwrap_or_default()
+}
+
+/// Why Baton does not come behind it, whatever its ports speak.
+pub fn refusal(service: &Service) -> Option<Refusal> {
+    let spec = service.spec.as_ref();
+    if spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName") {
+        return Some(Refusal::ExternalName);
+    }
+    if let Some(policy) = label(service, POLICY_LABEL) {
+        return Some(Refusal::Attached(policy.to_owned()));
+    }
+    if let Some(of) = label(service, PODS_OF_LABEL) {
+        return Some(Refusal::PodsOf(of.to_owned()));
+    }
+    let selector = spec.and_then(|spec| spec.selector.as_ref());
+    if selector.is_none_or(BTreeMap::is_empty) {
+        return Some(Refusal::NoSelector);
+    }
+    if spec.and_then(|spec| spec.cluster_ip.as_deref()) == Some("None") {
+        return Some(Refusal::Headless);
+    }
+    let ports = ports(service);
+    let protocol = |port: &ServicePort| port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+    if let Some(port) = ports.iter().find(|port| protocol(port) != "TCP") {
+        return Some(Refusal::NotTcp(port.port, protocol(port)));
+    }
+    let count = ports.len();
+    (count == 0 || count > PORTS_MAX).then_some(Refusal::Ports(count))
+}
+
+/// Who keeps the Service as a repository has it.
+pub fn kept_by(service: &Service) -> Option<&'static str> {
+    let metadata = &service.metadata;
+    let managers = metadata.managed_fields.iter().flatten();
+    let mut managers = managers.filter_map(|entry| entry.manager.as_deref());
+    let marks = [&metadata.labels, &metadata.annotations];
+    let marked = |key: &str| {
+        marks
+            .iter()
+            .any(|m| m.as_ref().is_some_and(|m| m.contains_key(key)))
+    };
+    let by_mark = MARKS.iter().find(|(key, _)| marked(key));
+    let by_manager = managers.find_map(|manager| {
+        let named = |(begin, _): &&(&str, &str)| manager.to_ascii_lowercase().starts_with(begin);
+        CONTROLLERS.iter().find(named)
+    });
+    by_mark.or(by_manager).map(|(_, who)| *who)
+}
+
+/// What a port says that it speaks, in small letters: its `appProtocol`, else its name.
+fn said(port: &ServicePort) -> String {
+    let said = port.app_protocol.as_deref().or(port.name.as_deref());
+    said.unwrap_or_default().to_ascii_lowercase()
+}
+
+fn words(said: &str) -> impl Iterator<Item = &str> {
+    said.split(['-', '/', '.'])
+}
+
+/// The protocol that a port speaks, as a policy has it; none if it does not say.
+pub fn protocol(port: &ServicePort) -> Option<&'static str> {
+    let said = said(port);
+    match (words(&said).next().unwrap_or_default(), port.port) {
+        ("http" | "web", _) => Some("HTTP1"),
+        ("redis" | "resp", _) => Some("RESP"),
+        ("memcached" | "memcache", _) => Some("Memcached"),
+        ("", 80 | 8080) => Some("HTTP1"),
+        ("", 6379) => Some("RESP"),
+        ("", 11_211) => Some("Memcached"),
+        _ => None,
+    }
+}
+
+/// What keeps connections to a port from moving whatever a policy says, as far as the port tells
+/// it.
+pub fn unmovable(port: &ServicePort) -> Option<&'static str> {
+    let said = said(port);
+    let is = |known: &[&str]| words(&said).any(|word| known.contains(&word));
+    let unnamed = said.is_empty();
+    if is(&["https", "tls", "ssl", "wss"]) || (unnamed && port.port == 443) {
+        Some("TLS")
+    } else if is(&["grpc", "http2", "h2c"]) {
+        Some("HTTP/2")
+    } else if is(&["mysql", "smtp", "ssh"]) || (unnamed && [22, 25, 3306].contains(&port.port)) {
+        Some("server speaks first")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn port(of: &Value) -> ServicePort {
+        serde_json::from_value(of.clone()).expect("a port")
+    }
+
+    #[test]
+    fn what_cannot_move_is_known_by_what_its_port_says() {
+        for (said, expected) in [
+            (json!({"port": 443}), Some("TLS")),
+            (json!({"name": "https", "port": 9443}), Some("TLS")),
+            (
+                json!({"appProtocol": "kubernetes.io/h2c", "port": 80}),
+                Some("HTTP/2"),
+            ),
+            (json!({"name": "grpc-web", "port": 80}), Some("HTTP/2")),
+            (json!({"port": 3306}), Some("server speaks first")),
+            (json!({"name": "http", "port": 443}), None),
+            (json!({"name": "metrics", "port": 22}), None),
+            (json!({"port": 9000}), None),
+        ] {
+            let port = port(&said);
+            assert_eq!(unmovable(&port), expected, "{said}");
+            if expected.is_some() {
+                assert_eq!(protocol(&port), None, "{said}: nothing that moves");
+            }
+        }
+    }
+
+    #[test]
+    fn each_refusal_has_a_word_and_a_sentence_with_the_name() {
+        for refusal in [
+            Refusal::ExternalName,
+            Refusal::Attached("p".into()),
+            Refusal::PodsOf("front".into()),
+            Refusal::NoSelector,
+            Refusal::Headless,
+            Refusal::NotTcp(53, "UDP".into()),
+            Refusal::Ports(0),
+            Refusal::Ports(17),
+        ] {
+            assert!(refusal.word().len() <= 16, "{refusal:?}: as wide as a cell");
+            assert!(refusal.sentence("web").contains("web"), "{refusal:?}");
+        }
+    }
+}
