@@ -87,7 +87,8 @@ fn metrics_that_are_named_are_exported() {
         for word in code(&text).filter(|w| !w.ends_with('_')) {
             let (name, labels) = word.split_once('{').unwrap_or((word, ""));
             let short = format!("baton_dataplane_{name}");
-            let name = if name.starts_with("baton_") {
+            let of_processes = name.starts_with("process_");
+            let name = if name.starts_with("baton_") || of_processes {
                 name
             } else if name.ends_with("_total") {
                 short.as_str()
