@@ -108,7 +108,7 @@ async fn every_field_reaches_the_snapshot() -> Result<()> {
     for policy in objects.iter().filter(|o| o["kind"] == "LoadBalancerPolicy") {
         admin.condition(policy, "Programmed", "True").await?;
     }
-    let chosen = class.served(admin, |s| s.policies.len() == 6).await?;
+    let chosen = class.served(admin, |s| s.policies.len() == 10).await?;
     let others = default.served(admin, |s| s.policies.len() == 1).await?;
     let snapshots = json!({
         "fields": chosen[0].snapshot.policies,
