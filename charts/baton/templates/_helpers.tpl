@@ -16,16 +16,18 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 
 {{- define "baton.image" -}}
-image: {{ printf "%s/%s:%s" .root.Values.image.registry .name (.root.Values.image.tag | default .root.Chart.AppVersion) }}
+{{- $image := printf "%s/%s" .root.Values.image.registry .name }}
+{{- with get .root.Values.image.digests .name }}
+image: {{ printf "%s@%s" $image . }}
+{{- else }}
+image: {{ printf "%s:%s" $image (.root.Values.image.tag | default .root.Chart.AppVersion) }}
+{{- end }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 {{- end }}
 
 {{- define "baton.pullSecrets" -}}
 {{- with .Values.image.pullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ . }}
-  {{- end }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -66,6 +68,24 @@ topologySpreadConstraints:
 {{- $apart := dict "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list $zones)) }}
 {{- $affinity := merge (deepCopy (.values.affinity | default dict)) $apart }}
 {{- include "baton.placement" (merge (dict "affinity" $affinity) (deepCopy .values)) }}
+{{- end }}
+
+{{/* A selector's labels stand above the user's. */}}
+{{- define "baton.podLabels" -}}
+{{- $own := include "baton.selector" .component | fromYaml -}}
+labels: {{- toYaml (merge $own (deepCopy (.values.podLabels | default dict))) | nindent 2 }}
+{{- end }}
+
+{{- define "baton.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "baton.labels" (dict "root" .root "component" .component) | nindent 4 }}
+  {{- with .values.serviceAccount.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}
 
 {{/* A new Pod for a changed configuration would end connections: dataplanes and shims read theirs again instead. */}}
