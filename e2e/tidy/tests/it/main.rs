@@ -8,3 +8,4 @@ mod houses;
 mod pages;
 mod queries;
 mod tidy;
+mod values;
