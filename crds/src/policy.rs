@@ -241,6 +241,12 @@ pub enum TargetKind {
 /// A port that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = json!([forbidden(
+    "!has(self.protocol) || self.protocol != 'None' || !has(self.migration) || self.migration.mode != 'Always'",
+    ".migration.mode",
+    "is not possible with the listener's protocol None, which knows no request to move at: expected another mode, or the protocol \
+     that the pods speak",
+)])))]
 pub struct Listener {
     /// Its name, unique in the policy. It is part of the name that dataplanes and metrics use:
     /// `NAMESPACE/POLICY/LISTENER`.

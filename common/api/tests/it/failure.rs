@@ -95,14 +95,20 @@ fn the_ends_of_each_range_are_good() {
         ("/responseTimeout", vec![json!("1ms"), json!("1h")]),
         ("/drain/quiet", vec![json!("0s"), json!("1h")]),
         ("/drain/deadline", vec![json!("0s"), json!("24h")]),
-        ("/health/failures", vec![json!(0), json!(1_000)]),
-        ("/health/ejection", vec![json!("100ms"), json!("1h")]),
+        ("/health/failureThreshold", vec![json!(0), json!(1_000)]),
+        (
+            "/health/baseEjectionTime",
+            vec![json!("100ms"), json!("1h")],
+        ),
         ("/health/maxEjectedPercent", vec![json!(0), json!(100)]),
         ("/health/panicPercent", vec![json!(0), json!(100)]),
         ("/health/active/interval", vec![json!("500ms"), json!("1h")]),
         ("/health/active/timeout", vec![json!("1ms"), json!("2s")]),
         ("/health/active/jitterPercent", vec![json!(100)]),
-        ("/health/active/healthy", vec![json!(1), json!(100)]),
+        (
+            "/health/active/successThreshold",
+            vec![json!(1), json!(100)],
+        ),
         (
             "/health/active/expect",
             vec![json!(["100-599"]), json!([204])],
@@ -154,16 +160,20 @@ fn each_refusal_names_its_path_the_value_and_what_was_expected() {
             "25h is out of range: expected 0us to 24h",
         ),
         (
-            "/health/failures",
+            "/health/failureThreshold",
             json!(1_001),
             "1001 is out of range: expected 0 to 1000",
         ),
         (
-            "/health/ejection",
+            "/health/baseEjectionTime",
             json!("99ms"),
             "99ms is out of range: expected 100ms to 1h",
         ),
-        ("/health/ejection", json!("2h"), "expected 100ms to 1h"),
+        (
+            "/health/baseEjectionTime",
+            json!("2h"),
+            "expected 100ms to 1h",
+        ),
         (
             "/health/maxEjectedPercent",
             json!(101),
@@ -200,12 +210,12 @@ fn each_refusal_names_its_path_the_value_and_what_was_expected() {
             "2001ms is longer than the interval: expected at most 2s",
         ),
         (
-            "/health/active/healthy",
+            "/health/active/successThreshold",
             json!(0),
             "0 is out of range: expected 1 to 100",
         ),
         (
-            "/health/active/unhealthy",
+            "/health/active/failureThreshold",
             json!(101),
             "101 is out of range: expected 1 to 100",
         ),

@@ -36,10 +36,6 @@ fn the_services_port_says_the_protocol_where_nobody_else_does() {
     }
     let adoptable = ConditionKind::Adoptable;
     expect(&index, "p", adoptable, Reason::ProtocolNone, "appProtocol");
-    // A Service that is gone for a moment takes it from no connection.
-    index.apply(Change::Service(key("s"), None));
-    let _ = index.fold(3);
-    assert_eq!(in_force(&index).protocol, Protocol::None);
 }
 
 #[test]
