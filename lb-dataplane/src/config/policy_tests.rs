@@ -92,7 +92,7 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "responseTimeout: 2s",
             "responseTimeout: 2",
             "22: policies[0].responseTimeout: ",
-            "a unit, as 250us",
+            "with units, as 250us",
         ),
         (
             "responseTimeout: 2s",

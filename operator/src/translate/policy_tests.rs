@@ -127,10 +127,10 @@ fn a_listener_has_its_own_in_place_of_the_policys() {
     spec["listeners"] = json!([
         {"name": "a", "port": 80, "protocol": "RESP"},
         {"name": "b", "port": 81, "algorithm": "Random", "migration": {"perFlow": 3}},
-        {"name": "c", "port": 82, "migration": {"gain": "2h"}},
+        {"name": "c", "port": 82, "migration": {"perFlow": 70_000}},
     ]);
-    let refused = translate(&spec).template.expect_err("a gain of hours");
-    assert_eq!(&*refused.field, "spec.listeners[2].migration.gain");
+    let refused = translate(&spec).template.expect_err("too many moves");
+    assert_eq!(&*refused.field, "spec.listeners[2].migration.perFlow");
     spec["listeners"][2] = json!({"name": "c", "port": 82});
     let policy = translate(&spec);
     let common = policy.template.as_ref().expect("good");
