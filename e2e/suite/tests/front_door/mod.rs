@@ -181,7 +181,7 @@ fn restored(site: &Site, table: &mut Table, address: &str) -> Result<()> {
     let mut nodes = [0_usize; 2];
     for namespace in SPACES {
         let address = site.field(namespace, "service/web", ".spec.clusterIP")?;
-        let wrk = format!("wrk -t1 -c8 -d3s http://{address}/peer");
+        let wrk = format!("wrk -t1 -c8 -d1s http://{address}/peer");
         println!(
             "{}",
             site.kubectl(&["-n", SHOP, "exec", "client", "--", "sh", "-c", &wrk])?
