@@ -53,6 +53,8 @@ pub enum Origin {
         runs_since: Option<Instant>,
         /// The API server has it no more.
         gone: bool,
+        /// No policy is for it any more.
+        unwanted: bool,
     },
 }
 
@@ -108,6 +110,7 @@ impl PodState {
             wanted,
             eager_until: now + EAGER_FOR,
             gone: false,
+            unwanted: false,
         })
     }
 
@@ -155,6 +158,11 @@ impl PodState {
     /// Whether the API server has it no more.
     pub fn is_gone(&self) -> bool {
         matches!(self.origin, Origin::Discovered { gone: true, .. })
+    }
+
+    /// Whether no policy is for it any more.
+    pub fn is_unwanted(&self) -> bool {
+        matches!(self.origin, Origin::Discovered { unwanted: true, .. })
     }
 
     /// Whether the cluster has forgotten it, and its adopter stays as long as there is something to

@@ -3,19 +3,14 @@
 //! adopter's to say (`baton_adopter::Adopter::forget_unused`).
 
 use crate::pods::PodState;
-use baton_adopter::{Adopter, Error, LEG_PATIENCE};
-use std::collections::BTreeSet;
+use baton_adopter::{Adopter, Error, LEG_PATIENCE, Leg};
+use std::collections::{BTreeMap, BTreeSet};
 use tracing::{debug, warn};
 
 /// One pass over all legs of the node, at most 65,536.
 pub fn attend(adopter: &Adopter, pods: &[PodState]) {
-    let legs = match adopter.legs() {
-        Ok(legs) if legs.is_empty() => return,
-        Ok(legs) => legs,
-        Err(problem) => {
-            warn!(%problem, "the legs that clients stand for cannot be listed");
-            return;
-        }
+    let Some(legs) = legs(adopter).filter(|legs| !legs.is_empty()) else {
+        return;
     };
     let mut forgotten = adopter.forget_ended(&legs).unwrap_or_default();
     // A pod has one adopter on each of its interfaces.
@@ -37,4 +32,16 @@ pub fn attend(adopter: &Adopter, pods: &[PodState]) {
         }
     }
     debug!(forgotten, "legs that nobody uses");
+}
+
+/// The cookies of namespaces with such legs; `None` if they cannot be listed.
+pub fn in_use(adopter: &Adopter) -> Option<BTreeSet<u64>> {
+    Some(legs(adopter)?.into_keys().collect())
+}
+
+fn legs(adopter: &Adopter) -> Option<BTreeMap<u64, Vec<Leg>>> {
+    adopter
+        .legs()
+        .inspect_err(|problem| warn!(%problem, "the legs that clients stand for cannot be listed"))
+        .ok()
 }

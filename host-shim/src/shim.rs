@@ -15,7 +15,7 @@ use crate::{
 use baton_adopter::{Adopter, AttachmentId, EPOCHS, Error, Hook};
 use baton_api::{EpochKeys, transfer_key};
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     time::{Duration, Instant},
 };
 use tracing::{error, info, warn};
@@ -231,16 +231,17 @@ impl Shim {
         let wanted = told.wanted.iter().cloned();
         let mut news: BTreeMap<_, _> = wanted.map(|w| (identity(&w), w)).collect();
         for state in &mut self.pods {
-            if let Origin::Discovered { wanted, gone, .. } = &mut state.origin {
+            if let Origin::Discovered {
+                wanted,
+                gone,
+                unwanted,
+                ..
+            } = &mut state.origin
+            {
                 *gone = told.is_gone(&wanted.pod);
+                *unwanted = !news.contains_key(&identity(wanted));
             }
         }
-        let gone = self.take(|state| match &state.origin {
-            Origin::Configured(_) => false,
-            Origin::Discovered { wanted, .. } => {
-                !state.stays_to_the_end() && !news.contains_key(&identity(wanted))
-            }
-        });
         for state in &mut self.pods {
             if let Origin::Discovered { wanted, .. } = &state.origin
                 && let Some(update) = news.remove(&identity(wanted))
@@ -250,8 +251,29 @@ impl Shim {
         }
         let more = news.into_values().map(|w| PodState::discovered(w, now));
         self.pods.extend(more);
-        self.release(gone);
+        self.let_go();
         self.attend(now);
+    }
+
+    /// Takes the adopter off pods that nobody wants any more. Where it writes clients' addresses it
+    /// stays until no leg is remembered there: those connections go on without a policy too.
+    fn let_go(&mut self) {
+        let is_left = |state: &PodState| state.is_unwanted() && !state.stays_to_the_end();
+        if !self.pods.iter().any(is_left) {
+            return;
+        }
+        let in_use = match &self.adopter {
+            Ok(adopter) => restored::in_use(adopter),
+            Err(_) => Some(BTreeSet::new()),
+        };
+        // The next turn finds out.
+        let Some(in_use) = in_use else { return };
+        let serves = |state: &PodState| {
+            let attachment = state.attachment();
+            attachment.is_some_and(|attachment| in_use.contains(&attachment.id().netns))
+        };
+        let gone = self.take(|state| is_left(state) && !serves(state));
+        self.release(gone);
     }
 
     /// Whether some pod is worth a look right away.
@@ -417,6 +439,7 @@ impl Shim {
             if let Ok(adopter) = &self.adopter {
                 restored::attend(adopter, &self.pods);
             }
+            self.let_go();
         }
     }
 
@@ -451,8 +474,9 @@ impl Shim {
         }
     }
 
-    /// Removes what a predecessor left and nobody wants. Waits while a pod's adopter may be among
-    /// it, or while nothing is known of the pods yet.
+    /// Removes what a predecessor left and nobody wants, and where no client's address is written:
+    /// that goes with its namespace. Waits while a pod's adopter may be among it, or while nothing
+    /// is known of the pods yet.
     fn sweep(&self) -> bool {
         let Ok(adopter) = &self.adopter else {
             return true;
@@ -466,9 +490,13 @@ impl Shim {
             .iter()
             .filter_map(|state| Some(state.attachment()?.id()))
             .collect();
+        let Some(in_use) = restored::in_use(adopter) else {
+            return false;
+        };
+        let stays = |id: &AttachmentId| wanted.contains(id) || in_use.contains(&id.netns);
         match adopter.pinned() {
             Ok(pinned) => {
-                for id in pinned.into_iter().filter(|id| !wanted.contains(id)) {
+                for id in pinned.into_iter().filter(|id| !stays(id)) {
                     info!(attachment = %id, "removing what a predecessor left");
                     if let Err(error) = adopter.detach_id(id) {
                         warn!(attachment = %id, %error, "not removed");
