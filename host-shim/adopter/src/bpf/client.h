@@ -350,6 +350,11 @@ static __noinline int arrive(struct __sk_buff *skb)
 		key.by = BY_CLIENT;
 		if (!bpf_map_lookup_elem(&restored, &key))
 			return PASS_ON;
+		/* The client itself, past the dataplane, on a pair whose leg has ended. */
+		if (!of.fragment && !bpf_skb_load_bytes(skb, of.at + TCP_FLAGS_AT, &flags, 1) &&
+		    (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
+		    is_free(&key, (const struct ends *)&key, on_pair(skb, &key), 1))
+			return PASS_ON;
 		count(key.netns, CLIENT_SPOOFED);
 		return TC_ACT_SHOT;
 	}

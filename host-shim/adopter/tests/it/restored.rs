@@ -323,6 +323,28 @@ fn a_pair_whose_leg_has_ended_is_the_next_ones() {
 }
 
 #[test]
+fn a_client_connects_itself_where_its_leg_has_ended() {
+    for v6 in [false, true] {
+        let scene = Scene::new(v6);
+        // A neighbour, first by a dataplane that has another address, then without it.
+        let (client, leg) = (
+            scene.leg(CLIENT_PORT),
+            SocketAddr::new(client(v6).ip(), LEG),
+        );
+        let (stream, peer, ours) = scene.shake(&with_block(scene.syn(leg), client));
+        assert_eq!(peer, client);
+        let own = scene.syn(client);
+        scene.refuse("while its leg lives", &own, Outcome::ClientSpoofed);
+        scene.lab.send(&scene.plain(leg, SEQ, ours, RST, b""));
+        wait_for("the socket's end", || scene.lab.sockets(8080) == 0);
+        drop(stream);
+        let (_stream, peer, _) = scene.shake(&own);
+        assert_eq!(peer, client);
+        assert!(scene.adopter.legs().expect("legs").is_empty());
+    }
+}
+
+#[test]
 fn a_pair_that_is_taken_by_a_connection_of_the_clients_own() {
     for v6 in [false, true] {
         let scene = Scene::new(v6);
