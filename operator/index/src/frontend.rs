@@ -410,15 +410,12 @@ fn pods(key: &Key, named: &[(Text, &Listener, &Listening)]) -> Vec<Group> {
     let groups = groups.into_iter();
     groups
         .map(|((name, port), endpoints)| {
-            let protocol = None;
-            (
-                vec![ServicePort {
-                    name,
-                    port,
-                    protocol,
-                }],
-                endpoints,
-            )
+            let port = ServicePort {
+                name,
+                port,
+                protocol: None,
+            };
+            (vec![port], endpoints)
         })
         .collect()
 }
