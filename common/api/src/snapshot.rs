@@ -167,6 +167,10 @@ pub enum ClientAddress {
     /// pod has another connection with it. Connections with pods that have no adopter have the
     /// dataplane's address; so have those to a pod's own address. Legs are never shared.
     Restore,
+    /// The dataplane's, but each leg begins with a header of the PROXY protocol, version 2, which
+    /// has the client's address and port, those of the frontend, and the listener's name (TLV
+    /// 0xEB): again at each hand-over. The servers must expect it. Legs are never shared.
+    ProxyV2,
 }
 
 /// What keeps flows together, in place of the algorithm.

@@ -201,10 +201,10 @@ fn policy(at: &str, policy: &Policy) -> Checked {
              no affinity",
         );
     }
-    if policy.client_address == ClientAddress::Restore && policy.migration.legs == Legs::Shared {
+    if policy.client_address != ClientAddress::Hidden && policy.migration.legs == Legs::Shared {
         return refuse(
             format!("{at_migration}.legs"),
-            "Shared is not possible with clientAddress Restore, by which each connection to a pod is one client's: \
+            "Shared is not possible with clientAddress Restore or ProxyV2, by which each connection to a pod is one client's: \
              expected Private, or clientAddress Hidden",
         );
     }

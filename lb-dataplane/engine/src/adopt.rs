@@ -185,6 +185,7 @@ impl Engine {
         self.legs.assign(old, Use::Standby(id));
         self.leaves(id, old.backend);
         self.own_leg(id, leg);
+        self.flows[id].progress.told.stands_by();
         self.flows[id].standby = old;
         self.begins_on_leg(now, id);
     }
@@ -261,6 +262,7 @@ impl Engine {
             let flow = &mut self.flows[id];
             flow.progress.asked = flow.progress.asked.saturating_add(1);
         }
+        self.introduce_heir(id, self.adoption_start(id), out);
         if restores {
             self.send_prelude(id, out);
         }
@@ -290,7 +292,7 @@ impl Engine {
         let Some(mut spec) = self.to_leg(flow.owner) else {
             return;
         };
-        spec.seq = flow.boundary.add(u32::MAX);
+        spec.seq = self.adoption_start(id).0.add(u32::MAX);
         spec.ack = flow.server_next;
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
@@ -306,7 +308,7 @@ impl Engine {
         let Some(mut spec) = self.to_leg(flow.owner) else {
             return;
         };
-        spec.seq = flow.client_acked.add(u32::MAX);
+        spec.seq = self.certain_at_owner(id).add(u32::MAX);
         spec.ack = challenge(flow.server_next);
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
@@ -371,6 +373,7 @@ impl Engine {
         self.flows[id].moved = Moved::NO;
         self.drop_owner(now, id, Rest::Quiet);
         let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
+        self.flows[id].progress.told.resumes();
         self.own_leg(id, leg);
         self.flows[id].bits.set(Bits::PRELUDE, false);
         self.flows[id].progress.set(Mark::Rescue, false);

@@ -44,6 +44,7 @@ impl Engine {
             Message::None => {
                 let input = Input::Reply(Reply::of(segment));
                 let then = self.decide(now, id, input, Some((frame, segment)), out);
+                self.heir_introduced(id, segment);
                 if then == Then::GoOn {
                     return Judged::GoOn;
                 }

@@ -103,7 +103,7 @@ impl Engine {
                     // The owner expects a number in front of the client's.
                     self.reset_leg(id, owner, out);
                 }
-                self.forward_to_leg(frame, segment, owner)
+                self.forward_to_owner(frame, segment, id, out)
             }
         };
         if exact {
@@ -255,10 +255,7 @@ impl Engine {
             _ => {}
         }
         let verdict = match treat {
-            Frame::Forward => {
-                let owner = self.flows[id].owner;
-                self.forward_to_leg(frame, segment, owner)
-            }
+            Frame::Forward => self.forward_to_owner(frame, segment, id, out),
             Frame::Absorb => Verdict::Absorbed,
         };
         if self.flows[id].state == State::Orphan && (acks_more || segment.payload_len() > 0) {

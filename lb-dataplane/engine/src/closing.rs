@@ -63,7 +63,7 @@ impl Engine {
         let entry = ClosingLeg {
             leg,
             fin: reached,
-            from: flow.boundary,
+            from: (self.expected_in_front(id, leg)).unwrap_or(flow.boundary),
             reached,
             ack: flow.server_next,
             window: flow.client_window,

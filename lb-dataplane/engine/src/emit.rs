@@ -193,7 +193,8 @@ impl Engine {
     /// The client's SYN to the owner leg: nothing else of it counts than what was noted.
     pub(crate) fn send_syn(&mut self, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
-        let numbers = (flow.client_next.sub(1), flow.client_ts);
+        let first = flow.client_next.sub(self.in_front(id));
+        let numbers = (first.sub(1), flow.client_ts);
         self.emit_syn(id, numbers, out);
     }
 
@@ -224,7 +225,8 @@ impl Engine {
         let next = self.sent_until(id).unwrap_or(flow.client_next);
         let numbers = [flow.boundary, next];
         let one = !unconfirmed || numbers[0] == numbers[1];
-        for seq in &numbers[usize::from(one)..] {
+        let in_front = self.expected_in_front(id, leg);
+        for seq in in_front.iter().chain(&numbers[usize::from(one)..]) {
             spec.seq = *seq;
             self.emit_to(leg, spec, out);
         }

@@ -33,6 +33,7 @@ fn is_translated_alone(flow: &Flow) -> bool {
     flow.progress.is(Mark::Translated)
         && !flow.progress.is(Mark::ReleaseAsked)
         && !flow.backlog.is_some()
+        && !flow.progress.told.is_due()
         && flow.early_client.is_empty()
         && flow.early_server.is_empty()
 }

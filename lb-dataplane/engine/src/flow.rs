@@ -27,8 +27,9 @@ impl Bits {
     pub(crate) const TIMESTAMPS: u16 = 1 << 2;
     pub(crate) const ECN: u16 = 1 << 3;
     /// Segments of it are set aside (`early`) or wait (`backlog`), its client's next bytes must
-    /// wait (`release`), or its leg is translated (`opening`): each comes with all that this
-    /// takes. Here, since these are not in the first cache line.
+    /// wait (`release`), its pod may lack the header (`introduce`), or its leg is translated
+    /// (`opening`): each comes with all that this takes. Here, since these are not in the first
+    /// cache line.
     pub(crate) const ASIDE: u16 = 1 << 4;
     /// An adoption carries a session's restoring bytes, and their replies are still to come.
     pub(crate) const PRELUDE: u16 = 1 << 5;
@@ -216,12 +217,14 @@ impl Flow {
         self.bits.set(Bits::ASIDE, self.has_aside());
     }
 
-    /// Whether anything is, or may be needed again (`release`), or its leg is translated.
+    /// Whether anything is, or may be needed again (`release`), or its pod may lack the header
+    /// (`introduce`), or its leg is translated.
     pub(crate) fn has_aside(&self) -> bool {
         let marked = |mark| self.progress.is(mark);
         marked(Mark::ReleaseAsked)
             || marked(Mark::Translated)
             || self.backlog.is_some()
+            || self.progress.told.is_due()
             || !self.early_client.is_empty()
             || !self.early_server.is_empty()
     }

@@ -80,7 +80,7 @@ impl Engine {
                 if flow.progress.tries >= SYN_PORTS_MAX {
                     flow.progress.tries = 1;
                 }
-                if self.is_restored(id) {
+                if self.begins_anew(id) {
                     self.send_syn(id, out);
                     return Verdict::Absorbed;
                 }
@@ -206,11 +206,16 @@ impl Engine {
         policy.flows_total += 1;
         self.counters.add(Counter::FlowsOpened);
         self.arm(now, id, crate::states::Action::ArmHandshake);
-        if self.is_restored(id) {
+        if self.begins_anew(id) {
             self.send_syn(id, out);
             return Verdict::Absorbed;
         }
         self.forward_to_leg(frame, segment, leg)
+    }
+
+    /// Whether the SYN on its owner leg is not the client's own with other addresses.
+    fn begins_anew(&self, id: FlowId) -> bool {
+        self.is_restored(id) || self.flows[id].progress.told.is_due()
     }
 
     /// Makes room for one more handshake with a backend: the oldest that is not complete gives way,

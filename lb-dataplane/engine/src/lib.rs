@@ -48,6 +48,7 @@ mod icmp;
 mod ids;
 mod in_force;
 mod index;
+mod introduce;
 mod kept;
 mod keyed;
 mod keys;

@@ -163,7 +163,10 @@ impl Engine {
             (spec.seq, spec.ack) = (first, next);
             spec.window = flow.client_window;
             spec.timestamps = Self::client_stamps(flow).map(|(_, echo)| (client_ts, echo));
-            self.emit_to(flow.owner, spec, out);
+            let owner = flow.owner;
+            if !self.introduce_heir(id, (first, next), out) {
+                self.emit_to(owner, spec, out);
+            }
             if self.flows[id].bits.has(Bits::PRELUDE) {
                 self.send_prelude(id, out);
             }
@@ -297,6 +300,8 @@ impl Engine {
         let leg = flow.owner;
         if flow.state.is_moving() {
             self.send_opening(id, out);
+        } else if self.introduce_again(id, out) {
+            // It acknowledges, too.
         } else if let Some(mut spec) = self.to_leg(leg) {
             // It has nothing of the client's yet.
             let flow = &self.flows[id];

@@ -77,6 +77,7 @@ impl Engine {
             });
         }
         self.flows[id].progress.set(Mark::Restored, restored);
+        self.note_introduced(id);
     }
 
     /// Whether segments that begin the owner leg have a block.

@@ -50,8 +50,11 @@ impl Engine {
         };
         match self.legs.used_by(leg) {
             Some(Use::Owner(id)) if self.flows[id].bits.has(Bits::ASIDE) => {
-                let segment = &self.as_client_sees(leg, frame, segment);
-                self.on_owner(now, frame, segment, id, out)
+                let mut segment = self.as_client_sees(leg, frame, segment);
+                if self.flows[id].progress.told.is_due() {
+                    segment = self.behind_header(frame, &segment, id);
+                }
+                self.on_owner(now, frame, &segment, id, out)
             }
             Some(Use::Owner(id)) => self.on_owner(now, frame, segment, id, out),
             Some(Use::Standby(id)) => {

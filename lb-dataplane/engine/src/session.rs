@@ -33,6 +33,12 @@ impl Engine {
 
     /// Where an adoption of the flow begins in both directions.
     pub(crate) fn adoption_start(&self, id: FlowId) -> (SeqNumber, SeqNumber) {
+        let (client, server) = self.session_start(id);
+        (client.sub(self.in_front(id)), server)
+    }
+
+    /// Where what restores a session begins, or the request, if nothing does.
+    fn session_start(&self, id: FlowId) -> (SeqNumber, SeqNumber) {
         let flow = &self.flows[id];
         let (client, server) = (flow.boundary, flow.server_next);
         if !flow.bits.has(Bits::PRELUDE) {
@@ -47,10 +53,10 @@ impl Engine {
         }
     }
 
-    /// The restoring bytes, right behind the adoption.
+    /// The restoring bytes, right behind the adoption and the header.
     pub(crate) fn send_prelude(&mut self, id: FlowId, out: &mut impl Output) {
         let mut bytes = [0; PRELUDE_MAX];
-        let (client, server) = self.adoption_start(id);
+        let (client, server) = self.session_start(id);
         let (Some(prelude), Some(mut spec)) = (
             self.prelude(id, &mut bytes),
             self.to_leg(self.flows[id].owner),

@@ -73,6 +73,7 @@ impl Engine {
             && flow.pin.is_none()
             // Begun before the policy changed, and this client's for the pod.
             && !flow.progress.is(Mark::Restored)
+            && !flow.progress.told.begins()
             && self
                 .tracker(id)
                 .is_none_or(|t| t.prelude(&mut [0; PRELUDE_MAX]).is_none())

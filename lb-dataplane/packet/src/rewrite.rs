@@ -164,6 +164,16 @@ pub fn clear_fin(frame: &mut [u8], seg: &Segment) {
     patch(tcp, TCP_CHECK, delta);
 }
 
+/// Gives a segment the acknowledgement number of `seg`, whose header it is. The (full) checksum is
+/// updated incrementally.
+pub fn replace_ack(frame: &mut [u8], seg: &Segment) {
+    const ACK: usize = 8;
+    if let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) {
+        let delta = replace(tcp, ACK, &seg.ack.0.to_be_bytes());
+        patch(tcp, TCP_CHECK, delta);
+    }
+}
+
 /// Writes `new` at `at` of a header and says what that adds to a checksum's sum.
 #[inline]
 pub(crate) fn replace<const H: usize, const N: usize>(

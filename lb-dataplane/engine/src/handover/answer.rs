@@ -57,7 +57,7 @@ impl Deciding<'_> {
             return;
         };
         let ended = (reply.rst || reply.fin) && !data;
-        let nothing = ack == boundary || !self.safe.taken_data_is_no_withdrawal;
+        let nothing = ack.at_or_before(numbers.boundary) || !self.safe.taken_data_is_no_withdrawal;
         if reply.rst && ack == boundary && seq != next && self.refuses_syns() {
             // Drawn by a SYN of ours that is late.
         } else if ended && (self.idle() || self.view.restoring || nothing) {
@@ -84,7 +84,7 @@ impl Deciding<'_> {
             // The client was told by an earlier owner that more has arrived, so it will not repeat
             // that: the kept copies go again with the next try.
         } else {
-            let without = ack == boundary && numbers.client_next != boundary;
+            let without = ack.at_or_before(numbers.boundary) && numbers.client_next != boundary;
             self.confirmed(without && !ended && !self.idle());
             // The answer to our keepalive is nothing to the client.
             if !self.idle() || data {

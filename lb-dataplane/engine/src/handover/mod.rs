@@ -28,6 +28,7 @@ mod ending;
 mod opening;
 mod orphan;
 mod release;
+mod told;
 mod transfer;
 mod types;
 

@@ -7,6 +7,7 @@
 //! - **An adoption without a request is confirmed by a keepalive**: one byte that the new socket
 //!   has already, which Linux acknowledges at once whatever the application does.
 
+use super::told::Told;
 use crate::{
     counters::Counter,
     pins::{Gone, Lost},
@@ -28,6 +29,8 @@ pub struct Progress {
     pub replays: u8,
     /// Legs one after the other that ended without a mark and had been sent nothing.
     pub idle_ends: u8,
+    /// Whether the pods of its legs were told of the client.
+    pub(crate) told: Told,
     /// A bit for each [`Mark`].
     marks: u16,
 }

@@ -23,6 +23,7 @@ mod guards;
 mod handshake;
 mod health;
 mod holders;
+mod introduce;
 mod large;
 mod legless;
 mod limits;

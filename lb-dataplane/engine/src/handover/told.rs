@@ -1,0 +1,53 @@
+//! What pods were told of the client, by a header in front of what the client sends (`introduce`):
+//! plain data, on which no decision depends.
+
+/// What the pods of a flow's owner leg and of its standby leg were told of the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Told(u8);
+
+impl Told {
+    /// The owner leg begins with a header.
+    const BEGINS: u8 = 1;
+    /// And the pod has not acknowledged it.
+    const DUE: u8 = 2;
+    /// The same of the standby leg.
+    const STANDBY: u8 = 2;
+
+    /// The owner's pod may lack the header, or some of it.
+    #[inline]
+    pub(crate) const fn is_due(self) -> bool {
+        self.0 & Self::DUE != 0
+    }
+
+    /// The standby's pod may.
+    pub(crate) const fn is_due_at_standby(self) -> bool {
+        self.0 >> Self::STANDBY & Self::DUE != 0
+    }
+
+    /// The owner's pod has a header of this client's, or will.
+    pub(crate) const fn begins(self) -> bool {
+        self.0 & Self::BEGINS != 0
+    }
+
+    /// There is a new owner leg.
+    pub(crate) const fn leg_begins(&mut self, with: bool) {
+        self.0 &= !(Self::BEGINS | Self::DUE);
+        if with {
+            self.0 |= Self::BEGINS | Self::DUE;
+        }
+    }
+
+    pub(crate) const fn has_arrived(&mut self) {
+        self.0 &= !Self::DUE;
+    }
+
+    /// The owner leg becomes the standby leg.
+    pub(crate) const fn stands_by(&mut self) {
+        self.0 = (self.0 << Self::STANDBY) & 0xf;
+    }
+
+    /// The standby leg becomes the owner leg.
+    pub(crate) const fn resumes(&mut self) {
+        self.0 >>= Self::STANDBY;
+    }
+}
