@@ -227,7 +227,8 @@ impl Engine {
         if raised {
             segment.ack = end;
             replace_ack(frame, &segment);
-        } else {
+        } else if !segment.flags.has(Flags::RST) {
+            // A RST may be an adopter's answer, which has the numbers of what it answers.
             self.may_have_arrived(id, segment.ack);
         }
         segment

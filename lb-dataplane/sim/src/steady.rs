@@ -143,6 +143,7 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
         idle: None,
         announced_closes: 0,
         aborts: 0,
+        expects_header: false,
     };
     Scenario {
         v6,

@@ -61,7 +61,11 @@ impl Scenario {
         let v6 = d.percent(33);
         let pods = d.rng.usize(2..=PODS_MAX);
         let clients = d.one(&[1, 1, 2, 3, 4, 6, 8, 12]);
-        let policy = policy(&mut d, v6, pods);
+        let mut policy = policy(&mut d, v6, pods);
+        let expects_header = expects_header(seed);
+        if expects_header {
+            introduces(&mut policy);
+        }
         let frontend = SocketAddr::new(policy.frontends[0].address(), FRONTEND_PORT);
         let calm_at = START + d.one(&[300 * MS, 800 * MS, 1_500 * MS, 3 * SECOND]);
         let mut client_specs: Vec<_> = (0..clients)
@@ -82,7 +86,7 @@ impl Scenario {
             cooperates: cooperates(seed, pods),
             nodes: nodes(seed, pods),
             between_nodes: between_nodes(seed, pods),
-            pods: (0..pods).map(|_| server(&mut d)).collect(),
+            pods: (0..pods).map(|_| server(&mut d, expects_header)).collect(),
             clients: client_specs,
             client_links: (0..clients)
                 .map(|_| link_pair(&mut d, false, window))
@@ -303,12 +307,27 @@ fn vary_later(policy: &mut Policy, rng: &fastrand::Rng) {
         1 => MoveMethod::Translation,
         _ => MoveMethod::Auto,
     };
+    let introduced = policy.client_address == ClientAddress::ProxyV2;
     policy.client_address = ClientAddress::Hidden;
     if rng.u32(..3) == 0 {
         policy.migration.legs = Legs::Shared;
     } else if rng.u32(..3) == 0 {
         policy.client_address = ClientAddress::Restore;
     }
+    if introduced {
+        // Its servers expect it for as long as they run.
+        introduces(policy);
+    }
+}
+
+fn introduces(policy: &mut Policy) {
+    policy.client_address = ClientAddress::ProxyV2;
+    policy.migration.legs = Legs::Private;
+}
+
+/// Whether the servers expect a header of the PROXY protocol. A draw of its own.
+fn expects_header(seed: u64) -> bool {
+    fastrand::Rng::with_seed(seed ^ 0x9207_0002).u32(..6) == 0
 }
 
 fn limits(d: &mut Draw) -> Limits {
@@ -380,7 +399,7 @@ fn client(d: &mut Draw, policy: &Policy, clients: usize) -> (ClientSpec, Config)
     (spec, config)
 }
 
-fn server(d: &mut Draw) -> ProcessSpec {
+fn server(d: &mut Draw, expects_header: bool) -> ProcessSpec {
     let (short, late, closes) = (
         d.has(Fault::AcceptQueue),
         d.has(Fault::Lateness),
@@ -411,6 +430,7 @@ fn server(d: &mut Draw) -> ProcessSpec {
         } else {
             0
         },
+        expects_header,
     }
 }
 

@@ -41,6 +41,8 @@ pub struct ProcessSpec {
     pub announced_closes: u32,
     /// Requests instead of whose response the application resets the connection.
     pub aborts: u32,
+    /// Each connection begins with a header of the PROXY protocol, or is a mistake.
+    pub expects_header: bool,
 }
 
 /// A response on its way out.
@@ -55,6 +57,8 @@ struct Reply {
 /// What it knows of one connection.
 pub struct Conn {
     reader: RequestReader,
+    /// Whom the header names.
+    client: Option<SocketAddr>,
     replies: VecDeque<Reply>,
     read_at: Time,
     idle_since: Time,
@@ -199,6 +203,7 @@ impl Process {
         while let Some(peer) = kernel.accept() {
             let conn = Conn {
                 reader: RequestReader::new(self.language),
+                client: None,
                 replies: VecDeque::new(),
                 read_at: now + self.rng.u64(..=self.spec.read_delay),
                 idle_since: now,
@@ -265,15 +270,17 @@ impl Process {
     /// Executes every whole request that was read.
     fn execute(&mut self, now: Time, peer: &SocketAddr, conn: &mut Conn, kernel: &mut Kernel) {
         while !conn.last {
+            if self.spec.expects_header && conn.client.is_none() {
+                match conn.reader.take_header() {
+                    Ok(None) => return,
+                    Ok(client) => conn.client = client,
+                    Err(what) => return self.is_wrong(what, conn, kernel),
+                }
+            }
             let request = match conn.reader.take() {
                 Ok(Some(request)) => request,
                 Ok(None) => return,
-                Err(what) => {
-                    let what = format!("pod {}: {what}", self.index);
-                    kernel.notes.push(PodNote::Wrong(what));
-                    conn.last = true;
-                    return;
-                }
+                Err(what) => return self.is_wrong(what, conn, kernel),
             };
             if request.method == Method::Select {
                 conn.db = request.db;
@@ -291,7 +298,7 @@ impl Process {
                     request,
                     execution,
                     peer: *peer,
-                    sees: kernel.restored.client_of(peer),
+                    sees: conn.client.or_else(|| kernel.restored.client_of(peer)),
                 });
             }
             let chance = |rng: &mut fastrand::Rng, share| rng.u32(..100) < share;
@@ -314,6 +321,12 @@ impl Process {
             });
             conn.last = closes;
         }
+    }
+
+    fn is_wrong(&self, what: String, conn: &mut Conn, kernel: &mut Kernel) {
+        let what = format!("pod {}: {what}", self.index);
+        kernel.notes.push(PodNote::Wrong(what));
+        conn.last = true;
     }
 
     /// Writes what is due. `false` if the process has the connection no more.

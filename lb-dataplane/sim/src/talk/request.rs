@@ -1,8 +1,14 @@
-//! Reads requests, as a server does.
+//! Reads requests, as a server does, and what goes in front of them.
 //!
 //! Owns what has come of a request so far. Checks every byte of it; never answers.
 
 use super::{HEAD_MAX, Language, Method, Request, Tag};
+use std::net::{IpAddr, SocketAddr};
+
+/// What a header of the PROXY protocol begins with, version 2, command PROXY.
+const PROXY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21";
+/// Up to its length.
+const PROXY_FIXED: usize = 16;
 
 /// Reads requests, as a server does.
 pub struct RequestReader {
@@ -29,6 +35,36 @@ impl RequestReader {
     #[must_use]
     pub fn is_within(&self) -> bool {
         !self.bytes.is_empty()
+    }
+
+    /// The client that the header of the PROXY protocol names, once it is there.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn take_header(&mut self) -> Result<Option<SocketAddr>, String> {
+        let bytes = &self.bytes;
+        let there = bytes.len().min(PROXY.len());
+        if bytes[..there] != PROXY[..there] {
+            return Err("no header in front of the first request".to_owned());
+        }
+        let Some(&[a, b]) = bytes.get(PROXY_FIXED - 2..PROXY_FIXED) else {
+            return Ok(None);
+        };
+        let end = PROXY_FIXED + usize::from(u16::from_be_bytes([a, b]));
+        let Some(behind) = bytes.get(PROXY_FIXED..end) else {
+            return Ok(None);
+        };
+        let (address, port_at) = match bytes[PROXY_FIXED - 3] {
+            0x11 => (behind.first_chunk().copied().map(<[u8; 4]>::into), 8),
+            _ => (behind.first_chunk().copied().map(<[u8; 16]>::into), 32),
+        };
+        let port = behind.get(port_at..port_at + 2);
+        let client = address.zip(port).map(|(ip, port): (IpAddr, _)| {
+            SocketAddr::new(ip, u16::from_be_bytes([port[0], port[1]]))
+        });
+        let client = client.ok_or("a header without addresses")?;
+        self.bytes.drain(..end);
+        Ok(Some(client))
     }
 
     /// The next whole request, if it is there.

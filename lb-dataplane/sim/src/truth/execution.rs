@@ -38,7 +38,7 @@ impl Truth {
         let Some(conn) = self.conns.get(&id).filter(|_| exact) else {
             return Ok(());
         };
-        if !conn.is_boundary(seq) {
+        if !conn.is_boundary(seq.add(self.header_bytes)) {
             return Err(format!(
                 "adoption: connection {id} moves in the middle of a request"
             ));
@@ -76,8 +76,9 @@ impl Truth {
         };
         // What restores a session goes in front of the request, and its reply in front of the
         // response.
-        let restores = first.add(PRELUDE_BYTES);
-        let reply = if conn.is_boundary(first) {
+        let behind_header = first.add(self.header_bytes);
+        let restores = behind_header.add(PRELUDE_BYTES);
+        let reply = if conn.is_boundary(behind_header) {
             0
         } else if conn.is_boundary(restores) {
             PRELUDE_REPLY_BYTES

@@ -190,6 +190,8 @@ struct Execution {
 /// Everything that is known.
 pub struct Truth {
     language: Language,
+    /// Bytes of the header in front of each leg.
+    header_bytes: u32,
     /// Every connection by its number.
     pub conns: BTreeMap<u32, Conn>,
     /// Connections of a client's port, the latest first: a port may be used again.
@@ -223,9 +225,10 @@ type Checked = Result<(), String>;
 impl Truth {
     /// Nothing has happened.
     #[must_use]
-    pub fn new(language: Language) -> Self {
+    pub fn new(language: Language, header_bytes: u32) -> Self {
         Self {
             language,
+            header_bytes,
             conns: BTreeMap::new(),
             by_port: BTreeMap::new(),
             legs: BTreeMap::new(),
@@ -333,6 +336,14 @@ impl Truth {
     #[must_use]
     pub fn of_client(&self, client: usize, port: u16) -> Option<u32> {
         self.by_port.get(&(client, port))?.first().copied()
+    }
+
+    /// Whether a connection is, or was, that of a client's port: who executes late may mean one
+    /// before.
+    #[must_use]
+    pub fn had_port(&self, client: usize, port: u16, conn: u32) -> bool {
+        let all = self.by_port.get(&(client, port));
+        all.is_some_and(|all| all.contains(&conn))
     }
 
     /// The one of a client's port that these numbers are of: one of the client's direction, one of

@@ -102,7 +102,7 @@ impl World {
         let Some(seen) = sees else { return };
         self.stats.restored += 1;
         let client = address::client_at(seen.ip(), self.clients.len());
-        if client.and_then(|c| self.truth.of_client(c, seen.port())) != Some(conn) {
+        if !client.is_some_and(|c| self.truth.had_port(c, seen.port(), conn)) {
             self.violated(format!(
                 "a pod took the client of connection {conn} for {seen}"
             ));

@@ -28,8 +28,9 @@ use crate::{
     trace::{Party, Trace},
     truth::Truth,
 };
-use baton_api::Snapshot;
+use baton_api::{ClientAddress, Snapshot};
 use baton_engine::{Engine, Instant, Route, Settings, Via};
+use baton_packet::proxy_header_len;
 use std::{
     net::{IpAddr, SocketAddr},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -200,6 +201,10 @@ impl World {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0070_71d5);
         let v6 = scenario.v6;
         let language = Language::of(scenario.policy.protocol);
+        let header_bytes = match scenario.policy.client_address {
+            ClientAddress::ProxyV2 => proxy_header_len(scenario.v6, &scenario.policy.name) as u32,
+            _ => 0,
+        };
         let settings = Settings {
             limits: scenario.limits,
             addresses: vec![address::ours(v6)],
@@ -299,7 +304,7 @@ impl World {
             epochs: [1; 2],
             retired: Vec::new(),
             ambush: None,
-            truth: Truth::new(language),
+            truth: Truth::new(language, header_bytes),
             legs: Legs::default(),
             watch: scenario.steady.map(Watch::new),
             counts: Counts::default(),

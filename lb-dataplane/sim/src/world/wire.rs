@@ -18,6 +18,8 @@ use baton_packet::{Flags, SeqNumber, ether_dst, ether_src};
 
 /// Adoptions that an attacker remembers.
 const CAPTURED_MAX: usize = 32;
+/// What a header of the PROXY protocol begins with.
+const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Ports from which only attackers send.
 pub(super) const ATTACKER_PORTS_TO: u16 = 1_024;
 
@@ -424,7 +426,9 @@ impl World {
         // byte.
         let keepalive = seg.data == [0];
         let restores = own && call.restores;
-        if seg.data.is_empty() || keepalive || restores {
+        // Whether it is right its application says.
+        let header = own && seg.data.starts_with(PROXY_SIGNATURE);
+        if seg.data.is_empty() || keepalive || restores || header {
             return;
         }
         if let Some(conn) = self.truth.of_leg(pod, port) {
