@@ -42,11 +42,12 @@ impl Policy {
 }
 
 impl Flow {
-    /// The first byte behind the header, on an owner leg that is not being handed over to: nothing
-    /// of the client's is acknowledged while the header is not.
+    /// The first byte behind the header, and behind a session: nothing of the client's is
+    /// acknowledged while the header is not.
     fn header_end(&self) -> SeqNumber {
         match self.state {
             State::SynSent => self.client_next,
+            State::Adopting | State::AdoptingIdle => self.boundary,
             _ => self.client_acked,
         }
     }
@@ -165,15 +166,13 @@ impl Engine {
     ) -> Verdict {
         let flow = &self.flows[id];
         let owner = flow.owner;
-        // In a hand-over it went behind the adoption, and goes again with the next try.
-        let due = flow.progress.told.is_due() && !flow.state.is_moving();
-        if due && self.introduce(frame, segment, id, out) {
+        if flow.progress.told.is_due() && self.introduce(frame, segment, id, out) {
             return Verdict::Absorbed;
         }
         self.forward_to_leg(frame, segment, owner)
     }
 
-    /// Whether the header takes the segment's place.
+    /// Whether the header takes the segment's place, or nothing does.
     #[cold]
     fn introduce(
         &mut self,
@@ -184,6 +183,14 @@ impl Engine {
     ) -> bool {
         let flow = &self.flows[id];
         let end = flow.header_end();
+        if segment.payload_len() > 0 && segment.seq.before(end) {
+            // A late copy of what a former owner has: its bytes would be at the header's place.
+            return true;
+        }
+        if flow.state.is_moving() {
+            // It went behind the adoption, and goes again with the next try.
+            return false;
+        }
         let Some(mut spec) = self.to_leg(flow.owner) else {
             return false;
         };

@@ -84,7 +84,7 @@ impl Deciding<'_> {
             // The client was told by an earlier owner that more has arrived, so it will not repeat
             // that: the kept copies go again with the next try.
         } else {
-            let without = ack.at_or_before(numbers.boundary) && numbers.client_next != boundary;
+            let without = ack == boundary && numbers.client_next != boundary;
             self.confirmed(without && !ended && !self.idle());
             // The answer to our keepalive is nothing to the client.
             if !self.idle() || data {

@@ -218,6 +218,35 @@ fn the_tries_of_an_adoption_repeat_it() {
     w.ack(&mut c);
 }
 
+/// The request is on its way behind the header: that the pod has only that one means nothing.
+#[test]
+fn who_has_the_header_is_not_sent_the_request_again() {
+    let mut w = world(2, |_| ());
+    let mut c = idle(&mut w, 7);
+    moves(&mut w, &mut c);
+    let mut pod = c.clone();
+    pod.seq = pod.seq.wrapping_sub(GET.len() as u32);
+    let sent = w.inject(&w.pod_wire(&pod, Flags::ACK, b"").build());
+    assert!(sent.iter().all(|s| s.data() != GET), "{sent:?}");
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+}
+
+#[test]
+fn a_late_copy_never_reaches_the_headers_place() {
+    let mut w = world(2, |_| ());
+    let mut c = idle(&mut w, 7);
+    let mut late = c.clone();
+    late.seq = late.seq.wrapping_sub(GET.len() as u32);
+    let late = w.client_wire(&late, PSH_ACK, GET).build();
+    // To the pod that has it, it goes.
+    assert_eq!(one(w.inject(&late)).to, Dest::Pod(c.pod));
+    moves(&mut w, &mut c);
+    assert!(w.inject(&late).is_empty());
+    w.responds(&mut c, OK);
+    assert_eq!(one(w.inject(&late)).to, Dest::Pod(c.pod));
+}
+
 #[test]
 fn the_header_alone_is_nothing_of_the_request() {
     let mut w = world(2, |_| ());
