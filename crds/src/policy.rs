@@ -64,9 +64,9 @@ use std::collections::BTreeMap;
         "is not possible with affinity, which keeps a client's flows together: expected another mode, or no affinity",
     ),
     forbidden(
-        "self.clientAddress != 'Restore' || self.migration.legs != 'Shared'",
+        "self.clientAddress == 'Hidden' || self.migration.legs != 'Shared'",
         ".migration.legs",
-        "is not possible with clientAddress Restore, by which each connection to a pod is one client's: expected Private, or clientAddress Hidden",
+        "is not possible with clientAddress Restore or ProxyV2, by which each connection to a pod is one client's: expected Private, or clientAddress Hidden",
     ),
     forbidden(
         "!has(self.frontend) || self.frontend.service.name != self.targetRef.name",
@@ -147,8 +147,12 @@ pub struct LoadBalancerPolicySpec {
     /// rules. `Hidden`: the dataplane's. `Restore`: the client's, written by the adopter in the
     /// pod, whoever serves next; the port too, unless the pod has another connection from it. Pods
     /// without an adopter see the dataplane's all the same (metric
-    /// `baton_dataplane_legs_hidden_total`), and so do NetworkPolicies. Not with `migration.legs:
-    /// Shared`.
+    /// `baton_dataplane_legs_hidden_total`), and so do NetworkPolicies. `ProxyV2`: the dataplane's,
+    /// but each connection to a pod begins with a header of the PROXY protocol, version 2, which
+    /// has the client's address and port and, as TLV 0xEB, the listener's name: again at each move.
+    /// For pods without an adopter. The servers must expect it, and nothing but Baton may reach
+    /// their port: who can, can say that it is anybody. A Service of `spec.frontend` does not lead
+    /// past the dataplanes then. Not with `migration.legs: Shared`.
     #[serde(default)]
     pub client_address: ClientAddress,
     /// How the begin of a request, where a flow can move, is recognised. `HTTP1`: HTTP/1.0 and
@@ -339,6 +343,8 @@ pub enum ClientAddress {
     Hidden,
     /// The client's.
     Restore,
+    /// The dataplane's; a header of the PROXY protocol has the client's.
+    ProxyV2,
 }
 
 /// How the begin of a request is recognised.

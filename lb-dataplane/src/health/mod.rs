@@ -15,7 +15,7 @@ mod tests;
 pub use failures::Failures;
 
 use crate::{commands::Notice, workers::Workers};
-use baton_api::{ActiveCheck, Endpoint, Policy, Snapshot};
+use baton_api::{ActiveCheck, ClientAddress, Endpoint, Policy, Snapshot};
 use judge::{Judge, Thresholds};
 use probe::{Outcome, Probe};
 use source::Source;
@@ -296,6 +296,9 @@ fn probes(policy: &Policy) -> impl Iterator<Item = (Arc<Key>, (String, Probe))> 
             let probe = Probe {
                 target: target(backend.endpoint, check),
                 check: check.clone(),
+                // Another port is another server.
+                header: policy.client_address == ClientAddress::ProxyV2
+                    && check.port.is_none_or(|port| port == backend.endpoint.port()),
             };
             (key, (backend.name.clone(), probe))
         })

@@ -6,6 +6,7 @@
 
 use super::source::Source;
 use baton_api::ActiveCheck;
+use baton_packet::PROXY_LOCAL;
 use http_body_util::{BodyExt, Empty};
 use hyper::{
     Request,
@@ -15,7 +16,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use std::{fmt, net::SocketAddr, time::Duration};
-use tokio::{net::TcpStream, task::JoinSet, time};
+use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time};
 
 /// Bytes of an answer's body that are read: what a health page says is for people, its status is
 /// the answer.
@@ -41,6 +42,9 @@ pub struct Probe {
     pub target: SocketAddr,
     /// How.
     pub check: ActiveCheck,
+    /// Whether the server there expects a header of the PROXY protocol: a check's says that the
+    /// dataplane speaks for itself.
+    pub header: bool,
 }
 
 impl fmt::Display for Probe {
@@ -53,17 +57,36 @@ impl fmt::Display for Probe {
 }
 
 impl Probe {
-    /// Asks once. Takes no longer than the check's timeout.
+    /// Asks once. Takes no longer than the check's timeout; or twice as long where a server that is
+    /// sent a header may not expect it, which is found out by asking without.
     pub async fn ask(&self, source: &Source) -> Outcome {
+        let outcome = self.ask_as(source, self.header).await;
+        match outcome {
+            Outcome::Bad(why) if self.header && self.check.path.is_some() => {
+                match self.ask_as(source, false).await {
+                    Outcome::Good => Outcome::Bad(format!(
+                        "{why}; without the PROXY header it answers as expected: have the server \
+                         expect the header (nginx: listen ... proxy_protocol), or set \
+                         clientAddress: Hidden"
+                    )),
+                    _ => Outcome::Bad(why),
+                }
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn ask_as(&self, source: &Source, header: bool) -> Outcome {
         let socket = match source.socket(self.target.is_ipv6()) {
             Ok(socket) => socket,
             Err(error) => return Outcome::NotAsked(error.to_string()),
         };
         let answer = async {
-            let stream = socket
-                .connect(self.target)
-                .await
-                .map_err(|error| format!("{}: {error}", self.target))?;
+            let broke = |error| format!("{}: {error}", self.target);
+            let mut stream = socket.connect(self.target).await.map_err(broke)?;
+            if header {
+                stream.write_all(&PROXY_LOCAL).await.map_err(broke)?;
+            }
             match &self.check.path {
                 Some(path) => self.get(stream, path).await,
                 None => Ok(()),

@@ -6,6 +6,7 @@ use crate::{
     workers::Workers,
 };
 use baton_api::{Micros, StatusRange};
+use baton_packet::PROXY_LOCAL;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -285,11 +286,63 @@ async fn more_backends_than_checks_at_one_time_wait_for_their_turn() {
     .await;
 }
 
+fn probe(target: SocketAddr, check: ActiveCheck) -> Probe {
+    Probe {
+        target,
+        check,
+        header: false,
+    }
+}
+
+/// A server that takes connections with a header only, and one that takes none with it.
+#[tokio::test]
+async fn servers_are_greeted_as_they_expect_and_a_wrong_guess_is_named() {
+    const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    let source = Source::new(20_000..=32_767);
+    for expects in [true, false] {
+        let server = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let target = server.local_addr().expect("its address");
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = server.accept().await.expect("a connection");
+                let mut read = [0; 16];
+                let _ = stream.read_exact(&mut read).await;
+                let right = (read == PROXY_LOCAL) == expects;
+                let answer = if right { GOOD } else { b"" };
+                let _ = stream.write_all(answer).await;
+                let _ = stream.shutdown().await;
+                // What is unread would be a reset.
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            }
+        });
+        for header in [true, false] {
+            let probe = Probe {
+                header,
+                ..probe(target, check(Some("/healthz")))
+            };
+            let outcome = probe.ask(&source).await;
+            match &outcome {
+                Outcome::Good => assert_eq!(header, expects),
+                Outcome::Bad(why) => {
+                    let named = why.contains("without the PROXY header it answers");
+                    assert!(header != expects && named == header, "{why}");
+                }
+                Outcome::NotAsked(why) => panic!("{why}"),
+            }
+        }
+        let connect = Probe {
+            header: true,
+            ..probe(target, check(None))
+        };
+        assert_eq!(connect.ask(&source).await, Outcome::Good);
+    }
+}
+
 #[tokio::test]
 async fn each_failure_is_told_in_words() {
     let source = Source::new(20_000..=32_767);
     let ask =
-        async |target: SocketAddr, check: ActiveCheck| Probe { target, check }.ask(&source).await;
+        async |target: SocketAddr, check: ActiveCheck| probe(target, check).ask(&source).await;
     // Bound and never listening: nobody else gets this port meanwhile.
     let unheard = TcpSocket::new_v4().expect("a socket");
     unheard
@@ -351,7 +404,7 @@ async fn each_failure_is_told_in_words() {
     // This machine's own trouble is not the backend's.
     let source = Source::new(1_024..=u16::MAX);
     let check = check(None);
-    let outcome = Probe { target, check }.ask(&source).await;
+    let outcome = probe(target, check).ask(&source).await;
     assert!(matches!(outcome, Outcome::NotAsked(_)), "{outcome:?}");
 }
 

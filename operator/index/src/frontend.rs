@@ -8,6 +8,7 @@
 //! |---|---|
 //! | some dataplane is ready and has the policy's ports | all dataplanes that have them |
 //! | none is, or the policy is not in force | the pods: Baton is left out, not in the way |
+//! | the same, but the pods expect a header (`clientAddress: ProxyV2`) | the dataplanes that had them |
 //! | it is not the policy's, or selects pods | nothing of ours |
 //!
 //! A dataplane that has a port once keeps it: a newer snapshot that it has not acknowledged yet
@@ -29,6 +30,7 @@ use crate::{
     translate::{Listening, Translation},
     world::ServiceRecord,
 };
+use baton_api::ClientAddress;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -112,8 +114,14 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
     let observed: Vec<&Arc<Slice>> = world.slices.values().filter(|s| is_ours(s)).collect();
     plan.serving = serving(index, key, record, &ports, &observed);
     let endpoints = dataplanes(index, record, translation, &plan.serving);
-    let groups = if endpoints.iter().any(|e| e.conditions.ready) {
-        plan.verdict.leads_to = LeadsTo::Dataplanes;
+    let ready = endpoints.iter().any(|e| e.conditions.ready);
+    let groups = if ready || expects_header(translation) {
+        if ready {
+            plan.verdict.leads_to = LeadsTo::Dataplanes;
+        } else {
+            plan.problem
+                .get_or_insert_with(|| leads_nowhere(&frontend.service));
+        }
         vec![(ports, endpoints)]
     } else {
         plan.verdict.leads_to = LeadsTo::Pods;
@@ -211,6 +219,21 @@ fn leads_to_pods(service: &str) -> (Reason, String) {
          opened now do not move"
     );
     (Reason::FrontendLeadsToPods, message)
+}
+
+/// Whether the pods take connections with a header of the PROXY protocol only: without one a server
+/// is broken, or believes whatever header a client makes up.
+fn expects_header(translation: &Translation) -> bool {
+    let mut listeners = translation.listeners.iter();
+    listeners.any(|l| l.policy.client_address == ClientAddress::ProxyV2)
+}
+
+fn leads_nowhere(service: &str) -> (Reason, String) {
+    let message = format!(
+        "no dataplane is ready that has its ports, and Service {service} does not lead to the pods, since these expect a header \
+         (clientAddress: ProxyV2): look at the dataplanes"
+    );
+    (Reason::FrontendLeadsNowhere, message)
 }
 
 /// The Service as the policy wants it, with those ports that the policy's own Service has.

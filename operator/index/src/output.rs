@@ -388,6 +388,8 @@ pub enum Reason {
     FrontendPortNotFound,
     /// Degraded: no dataplane is ready, so clients are led to the pods.
     FrontendLeadsToPods,
+    /// Degraded: no dataplane is ready, and the pods take only what dataplanes send.
+    FrontendLeadsNowhere,
     /// Degraded: endpoints are no Pods of the namespace, and a class does not allow them.
     EndpointsNotAllowed,
     /// Degraded, Adoptable: there is no endpoint.
@@ -450,6 +452,7 @@ impl Reason {
             Self::FrontendNotOwned => "FrontendNotOwned",
             Self::FrontendPortNotFound => "FrontendPortNotFound",
             Self::FrontendLeadsToPods => "FrontendLeadsToPods",
+            Self::FrontendLeadsNowhere => "FrontendLeadsNowhere",
             Self::EndpointsNotAllowed => "EndpointsNotAllowed",
             Self::NoEndpoints => "NoEndpoints",
             Self::NoReadyEndpoints => "NoReadyEndpoints",

@@ -221,6 +221,7 @@ fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> 
         client_address: match spec.client_address {
             crd::ClientAddress::Hidden => api::ClientAddress::Hidden,
             crd::ClientAddress::Restore => api::ClientAddress::Restore,
+            crd::ClientAddress::ProxyV2 => api::ClientAddress::ProxyV2,
         },
         affinity: match &spec.affinity {
             None => None,

@@ -188,6 +188,7 @@ fn words_are_converted() {
     for (word, address) in [
         ("Hidden", api::ClientAddress::Hidden),
         ("Restore", api::ClientAddress::Restore),
+        ("ProxyV2", api::ClientAddress::ProxyV2),
     ] {
         let got = template("clientAddress", json!(word));
         assert_eq!(got.client_address, address);

@@ -142,6 +142,12 @@ fn each_refusal_names_its_path_and_what_was_expected() {
         ),
         (
             "\"timeouts\": {\"idle\": \"1h\"}",
+            "\"clientAddress\": \"ProxyV2\", \"migration\": {\"legs\": \"Shared\"}",
+            "policies[1].migration.legs",
+            "not possible with clientAddress Restore or ProxyV2",
+        ),
+        (
+            "\"timeouts\": {\"idle\": \"1h\"}",
             "\"affinity\": {\"clientIP\": {}}, \"migration\": {\"mode\": \"Always\"}",
             "policies[1].migration.mode",
             "not possible with affinity",

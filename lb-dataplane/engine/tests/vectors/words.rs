@@ -143,6 +143,7 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
             }
         }
         ["client-address", "Restore"] => p.client_address = ClientAddress::Restore,
+        ["client-address", "ProxyV2"] => p.client_address = ClientAddress::ProxyV2,
         ["moves-per-second", n] => {
             p.migration.per_second = n.parse().map_err(|_| wrong(words))?;
         }

@@ -29,7 +29,7 @@ impl Truth {
         exact: bool,
     ) -> Checked {
         self.adoptions.insert((pod, port, seq.0, ack.0));
-        self.starts.insert((pod, port), seq);
+        self.starts.insert((pod, port), seq.add(self.header_bytes));
         let Some(id) = self.of_leg(pod, port) else {
             return Err(format!(
                 "adoption: for no connection, to pod {pod} from port {port}"
@@ -87,7 +87,7 @@ impl Truth {
                 "opening: connection {id} moves in the middle of a request"
             ));
         };
-        self.starts.insert(leg, first);
+        self.starts.insert(leg, behind_header);
         self.opening.insert(leg, (first, next.sub(reply)));
         Ok(())
     }

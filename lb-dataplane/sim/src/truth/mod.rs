@@ -199,7 +199,7 @@ pub struct Truth {
     legs: BTreeMap<(usize, u16), u32>,
     /// Pods and the connections that they had a leg of at any time.
     had: BTreeSet<(usize, u32)>,
-    /// The first byte that a leg's socket takes.
+    /// The first byte of the client's that a leg's socket takes.
     starts: BTreeMap<(usize, u16), SeqNumber>,
     /// Legs that a connection began on, before any pod had answered, and its first number.
     begun: BTreeMap<(usize, u16), (u32, SeqNumber)>,

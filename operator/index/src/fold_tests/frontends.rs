@@ -310,6 +310,29 @@ fn it_fails_open_while_no_dataplane_is_ready_and_never_leads_nowhere() {
     );
 }
 
+/// What expects a header believes whatever a client says in one.
+#[test]
+fn it_never_leads_past_the_dataplanes_where_pods_expect_a_header() {
+    let mut scene = bare();
+    let mut policy = fronted(1, "s", "web");
+    let template = Arc::make_mut(policy.template.as_mut().expect("right"));
+    template.client_address = baton_api::ClientAddress::ProxyV2;
+    add(&mut scene.index, "p", policy);
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), set([]));
+    let degraded = |scene: &Scene, reason| {
+        expect(&scene.index, "p", ConditionKind::Degraded, reason, "");
+    };
+    degraded(&scene, Reason::FrontendLeadsNowhere);
+    scene.acknowledge();
+    let through = format!("10.0.0.200:{}", scene.port("p"));
+    assert_eq!(scene.leads_to("web"), set([&*through]));
+    degraded(&scene, Reason::AsExpected);
+    scene.dataplane(|pod| pod.ready = false);
+    assert_eq!(scene.leads_to("web"), set([]));
+    degraded(&scene, Reason::FrontendLeadsNowhere);
+}
+
 #[test]
 fn it_leads_to_the_pods_while_its_policy_is_not_in_force() {
     let mut scene = scene();
