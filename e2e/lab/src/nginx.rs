@@ -44,6 +44,8 @@ pub struct NginxOptions {
     pub keepalive_timeout: Option<Duration>,
     /// Log whom each request came from ([`Server::peers`]).
     pub peers: bool,
+    /// Expect a header of the PROXY protocol on each connection; whom it names is logged.
+    pub header: bool,
     /// Further lines of the `http` block, as more servers.
     pub more: String,
 }
@@ -60,6 +62,7 @@ impl Default for NginxOptions {
             keepalive_requests: None,
             keepalive_timeout: None,
             peers: false,
+            header: false,
             more: String::new(),
         }
     }
@@ -119,6 +122,10 @@ impl Pod {
             true => format!("{dir}/peers.log peer"),
             false => "off".to_owned(),
         };
+        let (header, peer) = match options.header {
+            true => (" proxy_protocol", "proxy_protocol"),
+            false => ("", "remote"),
+        };
         let requests = options.keepalive_requests.unwrap_or(KEEPALIVE_REQUESTS);
         let timeout = options.keepalive_timeout.unwrap_or(KEEPALIVE_TIMEOUT);
         let timeout_ms = timeout.as_millis();
@@ -134,7 +141,7 @@ pid {dir}/nginx.pid;
 error_log {dir}/error.log warn;
 events {{ worker_connections {connections}; }}
 http {{
-  log_format peer '$remote_addr $remote_port';
+  log_format peer '${peer}_addr ${peer}_port';
   access_log {access};
   default_type text/plain;
   keepalive_requests {requests};
@@ -147,8 +154,8 @@ http {{
   uwsgi_temp_path {dir}/tmp/uwsgi;
   scgi_temp_path {dir}/tmp/scgi;
   server {{
-    listen 0.0.0.0:{port} backlog={backlog}{reuseport};
-    listen [::]:{port} ipv6only=on backlog={backlog}{reuseport};
+    listen 0.0.0.0:{port} backlog={backlog}{reuseport}{header};
+    listen [::]:{port} ipv6only=on backlog={backlog}{reuseport}{header};
     add_header X-Pod {pod} always;
     location = / {{ return 200 "ok"; }}
     location /echo/ {{ return 200 "pod-independent body: $request_uri $http_x_nonce\n"; }}
@@ -175,7 +182,8 @@ impl Server {
         fs::read(&path).with_context(|| path.display().to_string())
     }
 
-    /// The address and port that each request came from, as `getpeername` says, in order.
+    /// The address and port that each request came from, as `getpeername` or the header says, in
+    /// order.
     ///
     /// # Errors
     /// If the log cannot be read ([`NginxOptions::peers`]).

@@ -18,6 +18,7 @@ mod forged;
 mod forged_answers;
 mod guards;
 mod host_network;
+mod introduced;
 mod ipv6;
 mod memcached;
 mod migrate_by_hand;

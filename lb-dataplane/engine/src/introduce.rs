@@ -89,7 +89,10 @@ impl Engine {
             let due = flow.progress.told.is_due_at_standby();
             return due.then(|| flow.boundary.sub(self.header_len(flow)));
         }
-        flow.progress.told.is_due().then(|| self.certain_at_owner(id))
+        flow.progress
+            .told
+            .is_due()
+            .then(|| self.certain_at_owner(id))
     }
 
     /// The byte that the owner's pod has everything in front of, for certain.
@@ -256,8 +259,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         // Where it was told that more has arrived than it has, the header's place is known no more;
         // it has answered, though.
-        let arrived =
-            segment.ack.at_or_after(flow.boundary) || flow.client_acked != flow.boundary;
+        let arrived = segment.ack.at_or_after(flow.boundary) || flow.client_acked != flow.boundary;
         if flow.progress.told.is_due() && flow.state.serves() && arrived {
             flow.progress.told.has_arrived();
             flow.note_aside();

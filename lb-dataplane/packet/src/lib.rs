@@ -75,9 +75,10 @@ pub use options::{
 pub use piece::part_of_segment;
 pub use plain::{Ends, Plain, is_stamped, plain, plain_ends, readdress};
 pub use proxy::{
-    PROXY_HEADER_MAX, PROXY_LISTENER_MAX, PROXY_LISTENER_TLV, PROXY_LOCAL, proxy_header, proxy_header_len,
+    PROXY_HEADER_MAX, PROXY_LISTENER_MAX, PROXY_LISTENER_TLV, PROXY_LOCAL, proxy_header,
+    proxy_header_len,
 };
-pub use rewrite::{replace_ack, Rewrite, RewriteError, clear_fin, rewrite_tcp};
+pub use rewrite::{Rewrite, RewriteError, clear_fin, replace_ack, rewrite_tcp};
 pub use seq::SeqNumber;
 pub use shift::Shift;
 pub use types::{Flags, Mac, ether_dst, ether_src};

@@ -10,11 +10,9 @@ pub const PROXY_LISTENER_TLV: u8 = 0xeb;
 /// A longer name is left out. Snapshots have none (`baton_api::LIMIT_NAME_BYTES`).
 pub const PROXY_LISTENER_MAX: usize = 143;
 /// The longest header.
-pub const PROXY_HEADER_MAX: usize =
-    FIXED_BYTES + V6_ADDRESSES + TLV_BYTES + PROXY_LISTENER_MAX;
+pub const PROXY_HEADER_MAX: usize = FIXED_BYTES + V6_ADDRESSES + TLV_BYTES + PROXY_LISTENER_MAX;
 /// A header that says that the sender speaks for itself (`LOCAL`), as health checks do.
-pub const PROXY_LOCAL: [u8; FIXED_BYTES] =
-    *b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
+pub const PROXY_LOCAL: [u8; FIXED_BYTES] = *b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 const FIXED_BYTES: usize = 16;

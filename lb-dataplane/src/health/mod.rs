@@ -298,7 +298,9 @@ fn probes(policy: &Policy) -> impl Iterator<Item = (Arc<Key>, (String, Probe))> 
                 check: check.clone(),
                 // Another port is another server.
                 header: policy.client_address == ClientAddress::ProxyV2
-                    && check.port.is_none_or(|port| port == backend.endpoint.port()),
+                    && check
+                        .port
+                        .is_none_or(|port| port == backend.endpoint.port()),
             };
             (key, (backend.name.clone(), probe))
         })
