@@ -34,7 +34,7 @@ changed. The others are `dataplaneClasses` over it; that one's labels are not th
 {{- range $key, $own := .Values.dataplaneClasses }}
 {{- $path := printf "dataplaneClasses.%s" $key }}
 {{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$" $key) }}
-{{- fail (printf "dataplaneClasses: %q is no name of a class: expected at most 40 of a-z, 0-9 and -, the last two not at an end" $key) }}
+{{- fail (printf "dataplaneClasses: %q is no name of a class: expected at most 40 of a-z, 0-9 and -, with no - at an end" $key) }}
 {{- end }}
 {{- if has $key (list "default" $first.class.name) }}
 {{- fail (printf "%s: the class that `dataplane` describes has this name or label: choose another" $path) }}
@@ -64,7 +64,9 @@ changed. The others are `dataplaneClasses` over it; that one's labels are not th
 {{- if and (eq $one.values.kind "DaemonSet") (eq $two.values.kind "DaemonSet") }}
 {{- $apart := false }}
 {{- range $label, $value := $one.values.nodeSelector }}
-{{- if ne $value (get $two.values.nodeSelector $label | default $value) }}{{ $apart = true }}{{ end }}
+{{- if and (hasKey $two.values.nodeSelector $label) (ne $value (get $two.values.nodeSelector $label)) }}
+{{- $apart = true }}
+{{- end }}
 {{- end }}
 {{- if not $apart }}
 {{- $why := "two dataplanes on the network of one node collide (ports 9900 and 9910, the interface)" }}
