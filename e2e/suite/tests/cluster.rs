@@ -2,6 +2,7 @@
 //! while everything is replaced around them. One test, because each step needs the one before it;
 //! it prints a table of what clients saw.
 
+mod classes;
 mod front_door;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -96,11 +97,10 @@ struct Table(Vec<(String, Outcome, Losses)>);
 /// Connections that ended because of a backend's death, by reason.
 type Losses = BTreeMap<String, u64>;
 
-/// What the dataplanes that there are have counted since they started.
-fn losses(site: &Site) -> Result<Losses> {
-    let label = "app.kubernetes.io/component=lb-dataplane";
+/// What the dataplanes with this label say of themselves.
+fn states(site: &Site, label: &str) -> Result<Vec<Value>> {
     let pods = site.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", label, "-o", "name"])?;
-    let mut losses = Losses::new();
+    let mut states = Vec::new();
     for pod in pods.lines() {
         let status = [
             "lb-dataplane",
@@ -115,7 +115,15 @@ fn losses(site: &Site) -> Result<Losses> {
         let Ok(text) = site.kubectl(&ask) else {
             continue;
         };
-        let state: Value = serde_json::from_str(&text)?;
+        states.push(serde_json::from_str(&text)?);
+    }
+    Ok(states)
+}
+
+/// What the dataplanes that there are have counted since they started.
+fn losses(site: &Site) -> Result<Losses> {
+    let mut losses = Losses::new();
+    for state in states(site, "app.kubernetes.io/component=lb-dataplane")? {
         for policy in state["policies"].as_array().into_iter().flatten() {
             for (reason, count) in policy["lostTotal"].as_object().into_iter().flatten() {
                 *losses.entry(reason.clone()).or_default() += count.as_u64().unwrap_or(0);
@@ -448,6 +456,7 @@ fn outlive(site: &Site) -> Result<()> {
         replaced(site, workload, [&baton, &plain], began, &mut table)?;
     }
     front_door::through(site, workload, &mut table)?;
+    classes::second(site, &baton, &mut table)?;
     table.print();
     site.helm("uninstall", &["--wait"])?;
     site.until("nothing is left on the nodes", || {

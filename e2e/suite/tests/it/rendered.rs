@@ -45,6 +45,15 @@ fn sets() -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
+/// The workloads of the dataplanes that this set of values has.
+fn dataplanes(set: &str) -> BTreeSet<&'static str> {
+    let mut names = BTreeSet::from(["baton-lb-dataplane"]);
+    if set == "classes" {
+        names.extend(["baton-lb-dataplane-edge", "baton-lb-dataplane-internal"]);
+    }
+    names
+}
+
 /// What Helm makes of the chart with these values.
 fn rendered(helm: &Path, set: &str) -> Result<String> {
     let values = chart().join(format!("tests/values/{set}.yaml"));
@@ -135,7 +144,7 @@ fn no_pod_but_a_dataplanes_can_have_the_master_keys() -> Result<()> {
                 assert!(config["controlTls"].is_object(), "{set}");
             }
         }
-        assert_eq!(mounting, BTreeSet::from(["baton-lb-dataplane"]), "{set}");
+        assert_eq!(mounting, dataplanes(&set), "{set}");
         assert_eq!(reading, BTreeSet::from(["baton-operator"]), "{set}");
     }
     Ok(())
@@ -159,14 +168,23 @@ fn no_pod_has_a_priority_class_of_the_systems() -> Result<()> {
             let name = &object["metadata"]["name"];
             assert!(!class.starts_with("system-"), "{set}: {name}: {class}");
             if made.contains(&Some(class)) {
-                assert_eq!(*name, class, "{set}: its own");
+                // All classes of dataplanes have one.
+                let own = name.as_str().filter(|n| dataplanes(&set).contains(n));
+                assert_eq!(
+                    own.map_or(name.as_str(), |_| Some("baton-lb-dataplane")),
+                    Some(class),
+                    "{set}: its own"
+                );
             } else {
                 of_users += 1;
                 assert_eq!(class, "platform-critical", "{set}: {name}");
             }
         }
     }
-    assert_eq!(of_users, 1, "the operator's in `production`");
+    assert_eq!(
+        of_users, 2,
+        "the operator's in `production`, the edge's in `classes`"
+    );
     Ok(())
 }
 
@@ -180,6 +198,14 @@ fn wrong_values_are_refused_with_their_names() -> Result<()> {
             "dataplane.limits.backends=5000",
             "/dataplane/limits/backends",
         ),
+        (
+            "dataplaneClasses.internal.replica=2",
+            "/dataplaneClasses/internal",
+        ),
+        (
+            "dataplaneClasses.internal.limits.backends=5000",
+            "/dataplaneClasses/internal/limits/backends",
+        ),
         ("crds.apply=maybe", "/crds/apply"),
         (
             "monitoring.prometheusRule.runbookUrl=docs/runbook.md",
@@ -190,15 +216,282 @@ fn wrong_values_are_refused_with_their_names() -> Result<()> {
             "there is no alert BatonPanics, expected some of BatonConnectionsLost, ",
         ),
     ] {
-        let output = Command::new(&helm)
-            .args(["template", "baton"])
-            .arg(chart())
-            .args(["--set", values])
-            .output()?;
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{values} is taken");
-        assert!(error.contains(said), "{values}: {error}");
+        refused(&helm, values, said)?;
     }
+    Ok(())
+}
+
+/// Helm refuses these values and says this.
+fn refused(helm: &Path, values: &str, said: &str) -> Result<()> {
+    let output = Command::new(helm)
+        .args(["template", "baton"])
+        .arg(chart())
+        .args(["--set", values])
+        .output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{values} is taken");
+    assert!(error.contains(said), "{values}: {error}");
+    Ok(())
+}
+
+#[test]
+fn classes_that_cannot_be_together_are_refused() -> Result<()> {
+    let helm = helm()?;
+    for (values, said) in [
+        (
+            "dataplaneClasses.Internal.replicas=1",
+            "dataplaneClasses: \"Internal\" is no name of a class: expected at most 40 of ",
+        ),
+        (
+            "dataplaneClasses.default.replicas=1,dataplane.class.name=edge",
+            "dataplaneClasses.default: the class that `dataplane` describes has this name or label",
+        ),
+        (
+            "dataplaneClasses.edge.replicas=1,dataplane.class.name=edge",
+            "dataplaneClasses.edge: the class that `dataplane` describes has this name or label",
+        ),
+        (
+            "dataplaneClasses.edge.class.name=other",
+            "dataplaneClasses.edge.class.name: the key is the class's name: leave it out",
+        ),
+        (
+            "dataplaneClasses.edge.class.default=true",
+            "dataplane and dataplaneClasses.edge: class.default is true of both: set it to false of one",
+        ),
+        (
+            "dataplane.class.default=false,dataplaneClasses.a.class.default=true,dataplaneClasses.b.class.default=true",
+            "dataplaneClasses.a and dataplaneClasses.b: class.default is true of both",
+        ),
+        (
+            // Further classes are as the first one unless they say otherwise.
+            "dataplane.kind=DaemonSet,dataplaneClasses.edge.replicas=1",
+            "dataplane and dataplaneClasses.edge: both are of kind DaemonSet, and two dataplanes on the network of one node",
+        ),
+        (
+            // A node may have both labels.
+            "dataplane.kind=DaemonSet,dataplane.nodeSelector.a=one,dataplaneClasses.edge.nodeSelector.b=two",
+            "give both a nodeSelector with the same label and different values, or one of them kind: Deployment",
+        ),
+        (
+            "dataplane.service.type=NodePort,dataplane.service.ports[0].name=a,dataplane.service.ports[0].port=80,\
+             dataplane.service.ports[0].nodePort=30080,dataplaneClasses.edge.replicas=1",
+            "dataplane and dataplaneClasses.edge: both have nodePort 30080: give dataplaneClasses.edge.service.ports",
+        ),
+    ] {
+        refused(&helm, values, said)?;
+    }
+    Ok(())
+}
+
+/// All that the chart makes with these arguments of Helm.
+fn with(arguments: &[&str]) -> Result<Vec<Value>> {
+    let output = Command::new(helm()?)
+        .args(["template", "baton"])
+        .arg(chart())
+        .args(["--namespace", NAMESPACE])
+        .args(arguments)
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{arguments:?}: {said}");
+    manifests::parse(&String::from_utf8(output.stdout)?)
+}
+
+/// The labels that each selector of an object asks for, wherever it stands.
+fn selectors<'a>(object: &'a Value, found: &mut Vec<&'a Value>) {
+    match object {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if name == "matchLabels" {
+                    found.push(field);
+                } else {
+                    selectors(field, found);
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| selectors(item, found)),
+        _ => {}
+    }
+}
+
+/// A Pod of one class behind the Service of another, or pushed the other's policies, would serve
+/// clients that it is not for.
+#[test]
+fn each_class_selects_its_own_pods_and_no_others() -> Result<()> {
+    /// What of a class selects Pods or names its workload.
+    const SELECTING: [&str; 6] = [
+        "BatonDataplane",
+        "DaemonSet",
+        "Deployment",
+        "HorizontalPodAutoscaler",
+        "PodDisruptionBudget",
+        "Service",
+    ];
+    let objects = manifests::parse(&rendered(&helm()?, "classes")?)?;
+    let name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
+    let names: BTreeSet<_> = objects
+        .iter()
+        .map(|o| (o["kind"].to_string(), name(o)))
+        .collect();
+    assert_eq!(names.len(), objects.len(), "two objects have one name");
+    // Of the operator's and host-shims' Pods, too.
+    let pods: Vec<(&Value, &Value)> = objects
+        .iter()
+        .filter_map(|o| Some((o, o.pointer("/spec/template/metadata/labels")?)))
+        .collect();
+    let chosen = |selector: &Value| -> BTreeSet<Option<String>> {
+        let asked = selector.as_object().into_iter().flatten();
+        let asked: Vec<_> = asked.collect();
+        assert!(!asked.is_empty(), "{selector} chooses all Pods");
+        let fit = |labels: &Value| asked.iter().all(|(key, value)| labels[key] == **value);
+        let chosen = pods.iter().filter(|(_, labels)| fit(labels));
+        chosen.map(|(object, _)| name(object)).collect()
+    };
+    let mut seen = BTreeSet::new();
+    for class in ["default", "internal", "edge"] {
+        let is_of =
+            |o: &&Value| o.pointer("/metadata/labels/baton.dev~1class") == Some(&json!(class));
+        let workload = match class {
+            "default" => "baton-lb-dataplane".to_owned(),
+            other => format!("baton-lb-dataplane-{other}"),
+        };
+        let own = BTreeSet::from([Some(workload.clone())]);
+        for object in objects.iter().filter(is_of) {
+            let kind = object["kind"].as_str().context("a kind")?;
+            let mut found = Vec::new();
+            selectors(object, &mut found);
+            if kind == "Service" {
+                found.push(&object["spec"]["selector"]);
+            }
+            for selector in &found {
+                assert_eq!(chosen(selector), own, "{kind} of {class}: {selector}");
+            }
+            if kind == "HorizontalPodAutoscaler" {
+                assert_eq!(object["spec"]["scaleTargetRef"]["name"], *workload);
+            } else {
+                assert_eq!(found.is_empty(), !SELECTING.contains(&kind), "{kind}");
+            }
+            if kind == "BatonDataplane" {
+                assert_eq!(object["metadata"]["name"], class);
+                assert_eq!(object["spec"]["default"], class == "default");
+                let tier = if class == "default" {
+                    "external"
+                } else {
+                    class
+                };
+                assert_eq!(object["metadata"]["labels"]["tier"], tier);
+            } else if kind == "Service" {
+                let service = workload.replace("-lb-dataplane", "");
+                assert_eq!(object["metadata"]["name"], *service);
+            } else {
+                assert_eq!(object["metadata"]["name"], *workload, "{kind}");
+            }
+            if let Some(pod) = object.pointer("/spec/template/spec") {
+                assert_eq!(pod["serviceAccountName"], *workload);
+                assert_eq!(pod["volumes"][0]["configMap"]["name"], *workload);
+            }
+            seen.insert(format!("{class} {kind}"));
+        }
+    }
+    let expected = [
+        ("default", "Deployment PodDisruptionBudget"),
+        (
+            "internal",
+            "Deployment PodDisruptionBudget HorizontalPodAutoscaler",
+        ),
+        ("edge", "DaemonSet"),
+    ];
+    let expected = expected.iter().flat_map(|(class, own)| {
+        let all = "BatonDataplane ConfigMap Service ServiceAccount".split(' ');
+        let of_class = move |kind| format!("{class} {kind}");
+        own.split(' ').chain(all).map(of_class)
+    });
+    assert_eq!(seen, expected.collect());
+    // The operator alone may reach the control ports of all.
+    let policy = |o: &&Value| {
+        o["kind"] == "NetworkPolicy" && name(o).as_deref() == Some("baton-lb-dataplane")
+    };
+    let policy = objects.iter().find(policy).context("a NetworkPolicy")?;
+    let all = dataplanes("classes").into_iter();
+    let all: BTreeSet<_> = all.map(|name| Some(name.to_owned())).collect();
+    assert_eq!(chosen(&policy["spec"]["podSelector"]["matchLabels"]), all);
+    // And `helm test` looks at all.
+    let test = objects.iter().find(|o| o["kind"] == "Pod");
+    let arguments = test.context("a test")?["spec"]["containers"][0]["args"].to_string();
+    for workload in [
+        "deployment/baton-lb-dataplane\"",
+        "deployment/baton-lb-dataplane-internal\"",
+        "daemonset/baton-lb-dataplane-edge\"",
+    ] {
+        assert!(arguments.contains(workload), "{arguments}");
+    }
+    Ok(())
+}
+
+/// The example that docs/operations.md gives is a whole one: its policy is served by its class.
+#[test]
+fn the_pages_example_of_classes_is_taken() -> Result<()> {
+    let page = chart().join("../../docs/operations.md");
+    let page = fs::read_to_string(page)?;
+    let blocks = || {
+        page.split("```yaml\n")
+            .filter_map(|b| b.split("```").next())
+    };
+    let values = blocks().find(|b| b.contains("dataplaneClasses:"));
+    let policy = blocks().find(|b| b.contains("dataplaneSelector:"));
+    let file = env::temp_dir().join(format!("bt-classes-{}.yaml", std::process::id()));
+    fs::write(&file, values.context("values")?)?;
+    let file_name = file.to_str().context("a name")?;
+    let objects = with(&["--values", file_name]);
+    let _ = fs::remove_file(&file);
+    let objects = objects?;
+    let policy = manifests::parse(policy.context("a policy")?)?.remove(0);
+    let asked = policy["spec"]["dataplaneSelector"]["matchLabels"].as_object();
+    let asked = asked.context("labels")?;
+    let fit = |o: &&Value| {
+        let labels = &o["metadata"]["labels"];
+        o["kind"] == "BatonDataplane" && asked.iter().all(|(key, value)| labels[key] == *value)
+    };
+    let chosen: Vec<_> = objects.iter().filter(fit).collect();
+    assert_eq!(chosen.len(), 1);
+    assert_eq!(chosen[0]["metadata"]["name"], "internal");
+    let port = &policy["spec"]["listeners"][0]["port"];
+    let leads = |o: &&Value| {
+        o["metadata"]["name"] == "baton-internal" && o["spec"]["ports"][0]["targetPort"] == *port
+    };
+    assert!(objects.iter().any(|o| leads(&o)), "nothing leads to {port}");
+    Ok(())
+}
+
+/// What a class says stands above what the first says, also where it is `false`, none or empty.
+#[test]
+fn a_class_is_as_the_first_one_but_for_what_it_says() -> Result<()> {
+    let objects = with(&[
+        "--set",
+        "dataplane.kind=DaemonSet,dataplane.nodeSelector.a=one,dataplane.graceSeconds=77,dataplane.log.level=debug,\
+         dataplane.class.labels.tier=first,dataplane.class.policies=7,dataplaneClasses.true.kind=DaemonSet,\
+         dataplaneClasses.true.nodeSelector.a=two,dataplaneClasses.true.log.format=text,\
+         dataplaneClasses.true.class.hostPorts={2379-2382},dataplaneClasses.true.service.enabled=false",
+    ])?;
+    let find = |kind: &str, name: &str| {
+        let found = |o: &&Value| o["kind"] == kind && o["metadata"]["name"] == name;
+        objects.iter().find(found)
+    };
+    let workload = find("DaemonSet", "baton-lb-dataplane-true").context("a workload")?;
+    let pod = &workload["spec"]["template"]["spec"];
+    assert_eq!(pod["terminationGracePeriodSeconds"], 92);
+    assert_eq!(pod["nodeSelector"], json!({ "a": "two" }));
+    let config = find("ConfigMap", "baton-lb-dataplane-true").context("a configuration")?;
+    let config = config["data"]["dataplane.yaml"].as_str().context("text")?;
+    assert!(
+        config.contains("level: \"debug\"\n  format: text"),
+        "{config}"
+    );
+    let class = find("BatonDataplane", "true").context("a class, whose name is a text")?;
+    assert!(class["metadata"]["labels"]["tier"].is_null(), "not its own");
+    assert_eq!(class["spec"]["limits"]["policies"], 7);
+    assert_eq!(class["spec"]["reservedPorts"], json!(["9910", "2379-2382"]));
+    assert!(find("Service", "baton-true").is_none());
+    assert!(find("Service", "baton").is_some());
     Ok(())
 }
 
@@ -278,10 +571,11 @@ async fn a_real_api_server_accepts_every_rendered_object() -> Result<()> {
             }
             applied.object().with_context(|| format!("{set}: {name}"))?;
         }
-        let mut expected = BTreeSet::from(["baton-lb-dataplane".to_owned()]);
+        let mut expected = dataplanes(&set);
         if set != "minimal" {
-            expected.insert("baton-host-shim".to_owned());
+            expected.insert("baton-host-shim");
         }
+        let privileged: BTreeSet<&str> = privileged.iter().map(String::as_str).collect();
         assert_eq!(privileged, expected, "{set}: all else passes `restricted`");
         println!("{set}: {} objects", objects.len());
     }

@@ -17,7 +17,8 @@ helm install baton PATH-OR-URL --namespace baton-system --create-namespace
 kubectl baton attach svc/web -n shop
 ```
 
-The namespace needs Pod Security `privileged` for dataplanes and host-shims. Names are fixed: there is one Baton in a cluster.
+The namespace needs Pod Security `privileged` for dataplanes and host-shims. Names are fixed: there is one Baton in a cluster,
+with as many classes of dataplanes as it needs (`dataplaneClasses`).
 
 ## Values
 
