@@ -132,7 +132,7 @@ fn who_takes_over_from_the_dead_is_told_of_the_client() -> Result<()> {
 fn servers_that_do_not_expect_the_header_are_named() -> Result<()> {
     for (name, header) in [("toldright", true), ("toldwrong", false)] {
         let mut scene = scene(name, header)?;
-        let check = r#"{"path": "/", "interval": "100ms"}"#;
+        let check = r#"{"path": "/", "interval": "100ms", "timeout": "100ms"}"#;
         scene.config.policies[0].health.active = Some(serde_json::from_str(check)?);
         scene.start()?;
         if header {
