@@ -34,8 +34,8 @@ pub use frontend::{Frontend, FrontendService, ServiceType, TrafficPolicy};
 pub use generate::{DefinitionFile, GenerateError, definitions, files};
 pub use policy::{
     Affinity, Algorithm, ClientAddress, ClientIp, DataplaneSelector, Listener, LoadBalancerPolicy,
-    LoadBalancerPolicySpec, LoadSignal, PodDeletionCost, PodMultipathTcp, Protocol, TargetKind,
-    TargetRef, Weights,
+    LoadBalancerPolicySpec, LoadSignal, PodDeletionCost, PodMultipathTcp, Protocol, TargetGroup,
+    TargetKind, TargetRef, Weights,
 };
 pub use status::{
     BackendFigures, Count, DrainFigures, Drained, Draining, FrontendPort, FrontendStatus, LeadsTo,

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
     status = "LoadBalancerPolicyStatus",
     derive = "PartialEq",
     doc = "How the connections of a Service are spread over its pods, and when they move from one pod to another.",
-    printcolumn = r#"{"name": "Service", "type": "string", "jsonPath": ".spec.targetRef.name", "description": "The Service whose pods serve"}"#,
+    printcolumn = r#"{"name": "Service", "type": "string", "jsonPath": ".spec.targetRefs[0].name", "description": "The Service whose pods serve"}"#,
     printcolumn = r#"{"name": "Backends", "type": "string", "jsonPath": ".status.backends.summary", "description": "Pods that are ready, of all"}"#,
     printcolumn = r#"{"name": "Address", "type": "string", "jsonPath": ".status.addresses[0]", "description": "Where clients connect"}"#,
     printcolumn = r#"{"name": "Flows", "type": "integer", "jsonPath": ".status.flows", "description": "Connections at this moment"}"#,
@@ -69,7 +69,7 @@ use std::collections::BTreeMap;
         "is not possible with clientAddress Restore or ProxyV2, by which each connection to a pod is one client's: expected Private, or clientAddress Hidden",
     ),
     forbidden(
-        "!has(self.frontend) || self.frontend.service.name != self.targetRef.name",
+        "!has(self.frontend) || self.targetRefs.all(one, one.name != self.frontend.service.name)",
         ".frontend.service.name",
         "is the Service whose pods serve: expected another name; `kubectl baton attach` moves the pods behind a second Service",
     ),
@@ -92,8 +92,13 @@ use std::collections::BTreeMap;
 ])))]
 pub struct LoadBalancerPolicySpec {
     /// The Service whose pods serve. It may be changed; flows then leave the old Service's pods as
-    /// from a drain.
-    pub target_ref: TargetRef,
+    /// from a drain. A list, as the convention of policy attachment has it (GEP-713), of one item:
+    /// health, weights and limits are those of one set of pods.
+    #[schemars(
+        length(min = 1, max = 1),
+        extend("x-kubernetes-list-type" = "atomic"),
+    )]
+    pub target_refs: Vec<TargetRef>,
     /// Where clients connect to.
     #[schemars(
         length(min = 1, max = 16),
@@ -226,12 +231,28 @@ fn at_once() -> Duration {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetRef {
+    /// The group of its kind: only `""`, the core of Kubernetes.
+    #[serde(default)]
+    pub group: TargetGroup,
     /// Its kind: only `Service`.
     #[serde(default)]
     pub kind: TargetKind,
     /// Its name.
     #[schemars(length(min = 1, max = 63), regex(pattern = crate::text::NAME))]
     pub name: String,
+    /// The Service's port, by name, to which listeners without a `servicePort` of their own lead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = crate::text::NAME))]
+    pub section_name: Option<String>,
+}
+
+/// The group of what a policy can be about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TargetGroup {
+    /// The core of Kubernetes, whose name is empty.
+    #[default]
+    #[serde(rename = "")]
+    Core,
 }
 
 /// What a policy can be about.
@@ -260,8 +281,8 @@ pub struct Listener {
     /// `spec.frontend.service`.
     #[schemars(range(min = 1, max = 65_535))]
     pub port: i32,
-    /// The Service's port, by number or by name, whose pods serve. The number of `port` if not
-    /// given.
+    /// The Service's port, by number or by name, whose pods serve. If not given, it is the port
+    /// that `sectionName` of `spec.targetRefs` names, and without that the number of `port`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_port: Option<ServicePort>,
     /// Addresses that clients connect to and that are routed to the dataplanes. Without any, the
@@ -285,6 +306,13 @@ pub struct Listener {
 }
 
 impl LoadBalancerPolicySpec {
+    /// The name of the Service whose pods serve. The API server lets no policy in without one, but
+    /// one of an older schema has none.
+    #[must_use]
+    pub fn service(&self) -> Option<&str> {
+        self.target_refs.first().map(|target| target.name.as_str())
+    }
+
     /// The spec as it is for one listener: what that has of its own is the policy's there.
     #[must_use]
     pub fn of(&self, listener: &Listener) -> Self {

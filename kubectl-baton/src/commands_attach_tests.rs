@@ -112,7 +112,7 @@ async fn a_service_is_attached_in_the_order_that_loses_nobody_and_detached_again
         assert_eq!(pods["spec"]["selector"], json!({"app": "front"}));
         assert_eq!(pods["spec"]["ports"][0]["targetPort"], 8080);
         let policy = find(&objects, Kind::Policies, "front").expect("a policy");
-        assert_eq!(policy["spec"]["targetRef"]["name"], "front-pods");
+        assert_eq!(policy["spec"]["targetRefs"][0]["name"], "front-pods");
         let listener = json!([{"name": "http", "port": 80, "servicePort": 80}]);
         assert_eq!(policy["spec"]["listeners"], listener);
         let problems = baton_crds::check(&policy.to_string(), std::path::Path::new("p.json"));

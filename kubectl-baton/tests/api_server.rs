@@ -158,7 +158,7 @@ async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
     let namespace = namespace.name.as_str();
     let policy = json!({
         "apiVersion": "baton.dev/v1alpha1", "kind": "LoadBalancerPolicy", "metadata": {"name": "web"},
-        "spec": {"targetRef": {"name": "web"}, "listeners": [{"name": "http", "port": 8080}]},
+        "spec": {"targetRefs": [{"name": "web"}], "listeners": [{"name": "http", "port": 8080}]},
     });
     post(
         server,

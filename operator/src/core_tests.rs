@@ -162,7 +162,7 @@ fn app(name: &str, port: u16, pods: &[&str]) -> String {
 kind: LoadBalancerPolicy
 metadata: {{name: {name}, namespace: shop}}
 spec:
-  targetRef: {{name: {name}}}
+  targetRefs: [{{name: {name}}}]
   listeners: [{{name: http, port: {port}, servicePort: 80}}]
 ---
 apiVersion: v1

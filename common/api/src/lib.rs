@@ -5,6 +5,7 @@
 //! (`250us`, `20ms`, `5s`, `2m`, `1h`); unknown fields are refused so that a typo cannot pass as a
 //! default.
 
+mod app_protocol;
 mod clients;
 mod condition;
 mod control;
@@ -22,6 +23,7 @@ mod status;
 mod text;
 mod validate;
 
+pub use app_protocol::AppProtocol;
 pub use clients::{Clients, ClientsError};
 pub use condition::{Adoptability, BackendHealth, DrainWait};
 pub use control::{ControlAddress, ControlAddressError, SocketPath};

@@ -21,6 +21,7 @@ pub fn expected(written: &str, possible: &[&str]) -> String {
     match (nearest(written, possible.iter().copied()), possible) {
         (Some(word), _) => format!("expected `{word}`"),
         (None, []) => "expected nothing".to_owned(),
+        (None, [""]) => "expected \"\"".to_owned(),
         (None, words) => format!("expected {}", words.join(", ")),
     }
 }
@@ -53,6 +54,7 @@ mod tests {
         assert_eq!(nearest("timeout", words), None);
         assert_eq!(nearest("xyzw", words), None);
         assert_eq!(expected("x", &["a", "b"]), "expected a, b");
+        assert_eq!(expected("x", &[""]), "expected \"\"");
     }
 
     #[test]

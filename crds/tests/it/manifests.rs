@@ -16,8 +16,8 @@ metadata:
   name: web
   namespace: shop
 spec:
-  targetRef:
-    name: web
+  targetRefs:
+    - name: web
   listeners:
     - name: http
       port: 80
@@ -201,7 +201,7 @@ metadata:
   labels: {app: web}
   managedFields: []
 spec:
-  targetRef: {kind: Service, name: web}
+  targetRefs: [{kind: Service, name: web}]
   listeners: [{name: http, port: 80, protocol: HTTP1}]
   responseTimeout: null
 status:
@@ -225,7 +225,7 @@ status:
 fn json_is_yaml() {
     let text = r#"{"apiVersion": "baton.dev/v1alpha1", "kind": "LoadBalancerPolicy",
  "metadata": {"name": "web"},
- "spec": {"targetRef": {"name": "web"},
+ "spec": {"targetRefs": [{"name": "web"}],
   "listeners": []}}"#;
     assert_eq!(
         told(text),

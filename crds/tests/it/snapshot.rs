@@ -12,7 +12,7 @@ use std::{path::Path, sync::LazyLock};
 const OTHERS: [&str; 8] = [
     "allowFrom",
     "frontend",
-    "targetRef",
+    "targetRefs",
     "listeners",
     "weights",
     "dataplaneSelector",
@@ -29,7 +29,7 @@ fn object(spec: &Value) -> Value {
         "apiVersion": "baton.dev/v1alpha1",
         "kind": "LoadBalancerPolicy",
         "metadata": {"name": "web", "namespace": "shop"},
-        "spec": {"targetRef": {"name": "web"}, "listeners": [{"name": "http", "port": 80}]},
+        "spec": {"targetRefs": [{"name": "web"}], "listeners": [{"name": "http", "port": 80}]},
     });
     merge(&mut object["spec"], spec);
     object

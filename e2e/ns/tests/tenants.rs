@@ -35,7 +35,7 @@ fn served(name: &str, listeners: &str, endpoints: &[String]) -> String {
     let mut text = format!(
         "apiVersion: baton.dev/v1alpha1\nkind: LoadBalancerPolicy\n\
          metadata: {{name: {name}, namespace: evil, creationTimestamp: \"2026-01-02T00:00:00Z\"}}\n\
-         spec: {{targetRef: {{name: {name}}}, listeners: [{listeners}], protocol: HTTP1}}\n---\n\
+         spec: {{targetRefs: [{{name: {name}}}], listeners: [{listeners}], protocol: HTTP1}}\n---\n\
          apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: evil}}\n\
          spec: {{ipFamilies: [IPv4], ports: [{{name: http, port: 80}}]}}\n"
     );

@@ -43,7 +43,7 @@ pub fn policy(namespace: &str, name: &str, service: &str, port: u16) -> Value {
         "kind": "LoadBalancerPolicy",
         "metadata": { "name": name, "namespace": namespace },
         "spec": {
-            "targetRef": { "name": service },
+            "targetRefs": [{ "name": service }],
             "listeners": [{ "name": "main", "port": port, "servicePort": 80 }],
         },
     })

@@ -16,7 +16,7 @@ fn policy(namespace: &str, name: &str) -> Value {
         "apiVersion": "baton.dev/v1alpha1",
         "kind": "LoadBalancerPolicy",
         "metadata": { "name": name, "namespace": namespace },
-        "spec": { "targetRef": { "name": "web" }, "listeners": [{ "name": "http", "port": 80 }] },
+        "spec": { "targetRefs": [{ "name": "web" }], "listeners": [{ "name": "http", "port": 80 }] },
     })
 }
 

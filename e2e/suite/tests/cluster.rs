@@ -76,7 +76,7 @@ apiVersion: baton.dev/v1alpha1
 kind: LoadBalancerPolicy
 metadata: {name: web, namespace: shop}
 spec:
-  targetRef: {kind: Service, name: web}
+  targetRefs: [{kind: Service, name: web}]
   listeners: [{name: http, port: 8080, servicePort: http}]
   protocol: HTTP1
   podMultipathTcp: Disabled

@@ -33,7 +33,7 @@ pub struct Policy {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PolicySpec {
-    target_ref: TargetRef,
+    target_refs: Vec<TargetRef>,
     /// A word of another version is no reason to see no policy at all.
     pod_multipath_tcp: String,
 }
@@ -158,7 +158,12 @@ impl Policy {
     /// What it says of the Pods of its Service.
     pub fn fold(&self) -> OfPolicy {
         OfPolicy {
-            service: self.spec.target_ref.name.clone(),
+            service: self
+                .spec
+                .target_refs
+                .first()
+                .map(|target| target.name.clone())
+                .unwrap_or_default(),
             multipath: match self.spec.pod_multipath_tcp.as_str() {
                 "Disabled" => PodMultipathTcp::Disabled,
                 _ => PodMultipathTcp::Unchanged,
@@ -260,7 +265,7 @@ mod tests {
         assert_eq!(key(&pod.metadata).name, "web-0");
         let policy: Policy = from_value(json!({
             "metadata": {"name": "p", "namespace": "shop"},
-            "spec": {"targetRef": {"kind": "Service", "name": "web"}, "from": "another version"},
+            "spec": {"targetRefs": [{"kind": "Service", "name": "web"}], "from": "another version"},
         }))
         .expect("a policy");
         assert_eq!(

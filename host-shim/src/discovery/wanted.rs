@@ -79,7 +79,7 @@ pub struct WantedPod {
 /// What a policy says of the Pods of its Service, as far as it matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfPolicy {
-    /// `spec.targetRef.name`.
+    /// `spec.targetRefs[0].name`.
     pub service: String,
     /// `spec.podMultipathTcp`.
     pub multipath: PodMultipathTcp,

@@ -111,7 +111,7 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
     let pods = format!("{name}-pods");
     let there = pods_there(scene, name, &pods, &selector)?;
     let mut spec_of_policy = json!({
-        "targetRef": {"name": pods}, "frontend": {"service": {"name": name}},
+        "targetRefs": [{"name": pods}], "frontend": {"service": {"name": name}},
         "listeners": listeners,
     });
     match protocols.iter().all(|one| *one == protocols[0]) {
@@ -215,8 +215,8 @@ fn pods_there(
 
 fn policy_there(scene: &Scene, policy: &str, name: &str, pods: &str) -> Result<bool, String> {
     let taken = scene.policies.iter().find(|other| {
-        other.spec.target_ref.name == name
-            || (other.spec.target_ref.name == pods
+        other.spec.service() == Some(name)
+            || (other.spec.service() == Some(pods)
                 && other.metadata.name.as_deref() != Some(policy))
     });
     if let Some(other) = taken {
@@ -230,12 +230,12 @@ fn policy_there(scene: &Scene, policy: &str, name: &str, pods: &str) -> Result<b
         return Ok(false);
     };
     let front = found.spec.frontend.as_ref();
-    if found.spec.target_ref.name == pods && front.is_some_and(|f| f.service.name == name) {
+    if found.spec.service() == Some(pods) && front.is_some_and(|f| f.service.name == name) {
         return Ok(true);
     }
     Err(format!(
         "there is a policy {policy} already, for Service {}: give this one another name with `--policy`",
-        found.spec.target_ref.name
+        found.spec.service().unwrap_or_default()
     ))
 }
 

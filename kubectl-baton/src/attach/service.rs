@@ -4,7 +4,7 @@
 //! Owns the refusals that need nothing but the Service, for `attach` and for `check`, which says
 //! them before Baton is there. Changes nothing and asks nobody.
 
-use baton_api::POLICY_LABEL;
+use baton_api::{AppProtocol, POLICY_LABEL, Protocol};
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use std::collections::BTreeMap;
 
@@ -152,44 +152,56 @@ pub fn kept_by(service: &Service) -> Option<&'static str> {
     by_mark.or(by_manager).map(|(_, who)| *who)
 }
 
-/// What a port says that it speaks, in small letters: its `appProtocol`, else its name.
-fn said(port: &ServicePort) -> String {
-    let said = port.app_protocol.as_deref().or(port.name.as_deref());
-    said.unwrap_or_default().to_ascii_lowercase()
-}
-
-fn words(said: &str) -> impl Iterator<Item = &str> {
-    said.split(['-', '/', '.'])
+/// What a port speaks: its `appProtocol` says it; without that it is guessed by the port's name, or
+/// by its number if it has no name.
+fn speaks(port: &ServicePort) -> AppProtocol {
+    if let Some(said) = &port.app_protocol {
+        return AppProtocol::of(said);
+    }
+    let name = port.name.as_deref().unwrap_or_default();
+    let known = |word: &str| match word {
+        "web" => AppProtocol::Moves(Protocol::Http1),
+        "resp" => AppProtocol::Moves(Protocol::Resp),
+        word => AppProtocol::of(word),
+    };
+    let mut words = name.split('-').map(known);
+    match (name, port.port) {
+        ("", 80 | 8080) => AppProtocol::Moves(Protocol::Http1),
+        ("", 6379) => AppProtocol::Moves(Protocol::Resp),
+        ("", 11_211) => AppProtocol::Moves(Protocol::Memcached),
+        ("", 443) => AppProtocol::Tls,
+        ("", 22 | 25 | 3306) => AppProtocol::ServerFirst,
+        _ => match words.next() {
+            Some(AppProtocol::Other) => {
+                let stays = |one: &AppProtocol| one.protocol() == Protocol::None;
+                let mut stays = words.filter(stays);
+                let said = stays.find(|one| *one != AppProtocol::Other);
+                said.unwrap_or(AppProtocol::Other)
+            }
+            first => first.unwrap_or(AppProtocol::Other),
+        },
+    }
 }
 
 /// The protocol that a port speaks, as a policy has it; none if it does not say.
 pub fn protocol(port: &ServicePort) -> Option<&'static str> {
-    let said = said(port);
-    match (words(&said).next().unwrap_or_default(), port.port) {
-        ("http" | "web", _) => Some("HTTP1"),
-        ("redis" | "resp", _) => Some("RESP"),
-        ("memcached" | "memcache", _) => Some("Memcached"),
-        ("", 80 | 8080) => Some("HTTP1"),
-        ("", 6379) => Some("RESP"),
-        ("", 11_211) => Some("Memcached"),
-        _ => None,
+    match speaks(port).protocol() {
+        Protocol::Http1 => Some("HTTP1"),
+        Protocol::Resp => Some("RESP"),
+        Protocol::Memcached => Some("Memcached"),
+        Protocol::RequestResponse => Some("RequestResponse"),
+        Protocol::None => None,
     }
 }
 
 /// What keeps connections to a port from moving whatever a policy says, as far as the port tells
 /// it.
 pub fn unmovable(port: &ServicePort) -> Option<&'static str> {
-    let said = said(port);
-    let is = |known: &[&str]| words(&said).any(|word| known.contains(&word));
-    let unnamed = said.is_empty();
-    if is(&["https", "tls", "ssl", "wss"]) || (unnamed && port.port == 443) {
-        Some("TLS")
-    } else if is(&["grpc", "http2", "h2c"]) {
-        Some("HTTP/2")
-    } else if is(&["mysql", "smtp", "ssh"]) || (unnamed && [22, 25, 3306].contains(&port.port)) {
-        Some("server speaks first")
-    } else {
-        None
+    match speaks(port) {
+        AppProtocol::Tls => Some("TLS"),
+        AppProtocol::Http2 => Some("HTTP/2"),
+        AppProtocol::ServerFirst => Some("server speaks first"),
+        AppProtocol::Moves(_) | AppProtocol::Other => None,
     }
 }
 
@@ -212,6 +224,11 @@ mod tests {
                 Some("HTTP/2"),
             ),
             (json!({"name": "grpc-web", "port": 80}), Some("HTTP/2")),
+            (json!({"name": "api-https", "port": 80}), Some("TLS")),
+            (
+                json!({"appProtocol": "example.com/https", "name": "https", "port": 443}),
+                None,
+            ),
             (json!({"port": 3306}), Some("server speaks first")),
             (json!({"name": "http", "port": 443}), None),
             (json!({"name": "metrics", "port": 22}), None),
@@ -222,6 +239,31 @@ mod tests {
             if expected.is_some() {
                 assert_eq!(protocol(&port), None, "{said}: nothing that moves");
             }
+        }
+    }
+
+    #[test]
+    fn what_moves_is_known_by_app_protocol_name_or_number_in_this_order() {
+        for (said, expected) in [
+            (
+                json!({"appProtocol": "redis", "name": "http", "port": 80}),
+                Some("RESP"),
+            ),
+            (
+                json!({"appProtocol": "example.com/x", "name": "http", "port": 80}),
+                None,
+            ),
+            (json!({"name": "web-1", "port": 6379}), Some("HTTP1")),
+            (json!({"name": "resp", "port": 80}), Some("RESP")),
+            (
+                json!({"name": "memcache-admin", "port": 80}),
+                Some("Memcached"),
+            ),
+            (json!({"name": "admin-http", "port": 80}), None),
+            (json!({"port": 11_211}), Some("Memcached")),
+            (json!({"port": 9000}), None),
+        ] {
+            assert_eq!(protocol(&port(&said)), expected, "{said}");
         }
     }
 

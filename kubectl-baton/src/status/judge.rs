@@ -5,7 +5,7 @@
 
 use super::{
     Scene,
-    report::{Dataplane, OneNode, Policy, Report, SelfReport},
+    report::{Dataplane, Front, OneNode, Policy, Report, SelfReport, own_ports},
 };
 use crate::{
     ask::{INSTALL, Response},
@@ -349,7 +349,10 @@ fn policies(scene: &Scene, report: &mut Report) {
             ));
         }
         report.policies.push(Policy {
-            service: policy.spec.target_ref.name.clone(),
+            service: policy.spec.service().unwrap_or_default().to_owned(),
+            own_ports: own_ports(&policy.spec),
+            frontend: Front::of(&policy.spec, status.frontend.as_ref()),
+            addresses: status.addresses,
             state,
             message,
             algorithm: written(&policy.spec.algorithm),
@@ -411,7 +414,10 @@ fn nodes(scene: &Scene, report: &mut Report) {
     let mut backends: BTreeMap<&str, BTreeSet<std::net::IpAddr>> = BTreeMap::new();
     for policy in &scene.policies {
         let namespace = policy.metadata.namespace.clone().unwrap_or_default();
-        let key = (namespace, policy.spec.target_ref.name.clone());
+        let key = (
+            namespace,
+            policy.spec.service().unwrap_or_default().to_owned(),
+        );
         for (address, node) in scene.places.get(&key).into_iter().flatten() {
             if let Some(node) = node {
                 backends.entry(node).or_default().insert(*address);

@@ -21,6 +21,7 @@ pub fn render(report: &Report, style: Style) -> String {
     }
     for table in [
         policies(&report.policies, style),
+        clients(&report.policies, style),
         dataplanes(&report.dataplanes, style),
         nodes(&report.nodes),
     ] {
@@ -64,6 +65,54 @@ fn policies(policies: &[Policy], style: Style) -> Table {
         ]);
     }
     Table::of(policies, &columns)
+}
+
+/// Where clients connect, and where that leads.
+fn clients(policies: &[Policy], style: Style) -> Table {
+    let connect: fn(&&Policy) -> Cell = match style.wide {
+        true => |p| connect(p, usize::MAX).into(),
+        false => |p| connect(p, 1).into(),
+    };
+    Table::of(
+        policies,
+        &[
+            ("POLICY", |p| format!("{}/{}", p.namespace, p.name).into()),
+            ("CLIENTS CONNECT TO", connect),
+            ("THROUGH SERVICE", |p| {
+                of(p.frontend.as_ref().map(|front| &front.service))
+            }),
+            ("LEADS TO", |p| {
+                let to = p.frontend.as_ref().map(|front| front.leads_to);
+                to.map_or_else(|| "-".into(), |to| Cell::toned(to, leading(to)))
+            }),
+        ],
+    )
+}
+
+fn leading(to: &str) -> Tone {
+    match to {
+        "dataplanes" => Tone::Good,
+        "pods" => Tone::Warn,
+        _ => Tone::Bad,
+    }
+}
+
+/// So many of the addresses, and the ports that the dataplanes have themselves.
+fn connect(policy: &Policy, shown: usize) -> String {
+    let all = policy.addresses.iter().cloned();
+    let mut parts: Vec<String> = all.take(shown).collect();
+    let rest = policy.addresses.len() - parts.len();
+    if let Some(last) = parts.last_mut().filter(|_| rest > 0) {
+        last.push_str(&format!(" +{rest}"));
+    }
+    let ports: Vec<String> = policy.own_ports.iter().map(ToString::to_string).collect();
+    if !ports.is_empty() {
+        parts.push(format!("dataplanes:{}", ports.join(",")));
+    }
+    match parts.is_empty() {
+        true => "-".to_owned(),
+        false => parts.join(", "),
+    }
 }
 
 /// What a dataplane says, if it does.

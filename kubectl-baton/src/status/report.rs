@@ -1,6 +1,7 @@
 //! What `status` says, as a value: what JSON shows, and what the tables are made of.
 
 use crate::facts::Node;
+use baton_crds::{FrontendStatus, LeadsTo, LoadBalancerPolicySpec};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -36,6 +37,13 @@ pub struct Policy {
     pub name: String,
     /// Its Service.
     pub service: String,
+    /// Where clients connect, those from outside of the cluster first.
+    pub addresses: Vec<String>,
+    /// Ports where they connect to the dataplanes themselves.
+    pub own_ports: Vec<i32>,
+    /// The Service of its own that they connect to, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<Front>,
     /// One word: `ok`, or what is wrong.
     pub state: &'static str,
     /// Why, if it is not `ok`.
@@ -59,6 +67,41 @@ pub struct Policy {
     pub rescued: u64,
     /// Connections that did not.
     pub lost: u64,
+}
+
+/// A Service in front of dataplanes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Front {
+    /// Its name.
+    pub service: String,
+    /// `dataplanes`; `pods`, as long as no dataplane is ready; `nowhere`, as long as it is not the
+    /// policy's; `unseen`, as long as the operator has said nothing.
+    pub leads_to: &'static str,
+}
+
+impl Front {
+    /// Of a policy, as the operator saw it last.
+    pub fn of(spec: &LoadBalancerPolicySpec, seen: Option<&FrontendStatus>) -> Option<Self> {
+        let service = &spec.frontend.as_ref()?.service.name;
+        let seen = seen.filter(|seen| seen.service == *service);
+        Some(Self {
+            service: service.clone(),
+            leads_to: match seen.map(|seen| seen.leads_to) {
+                Some(LeadsTo::Dataplanes) => "dataplanes",
+                Some(LeadsTo::Pods) => "pods",
+                Some(LeadsTo::Nowhere) => "nowhere",
+                None => "unseen",
+            },
+        })
+    }
+}
+
+/// Ports of listeners that are reached at the dataplanes' own addresses.
+pub fn own_ports(spec: &LoadBalancerPolicySpec) -> Vec<i32> {
+    let listeners = spec.listeners.iter();
+    let own = listeners.filter(|one| spec.frontend.is_none() && one.addresses.is_empty());
+    own.map(|one| one.port).collect()
 }
 
 /// One dataplane.

@@ -240,6 +240,47 @@ async fn a_policys_conditions_decide_over_its_word() {
 }
 
 #[tokio::test]
+async fn where_clients_connect_and_where_that_leads_is_shown() {
+    let mut fake = Fake::new();
+    let objects = fake.objects.get_mut();
+    let policies = objects.get_mut(&Kind::Policies).expect("policies");
+    let spec = policies[0]["spec"].clone();
+    policies[0]["spec"]["frontend"] = json!({"service": {"name": "web-lb"}});
+    let mut addresses = policies[0].clone();
+    addresses["metadata"]["name"] = "addresses".into();
+    addresses["spec"] = spec;
+    addresses["spec"]["listeners"] = json!([
+        {"name": "a", "port": 80, "addresses": ["192.0.2.1", "192.0.2.2"]},
+        {"name": "b", "port": 81},
+        {"name": "c", "port": 82},
+    ]);
+    addresses["status"]["addresses"] = json!(["192.0.2.1:80", "192.0.2.2:80"]);
+    policies.push(addresses);
+    let mut shown = Vec::new();
+    for leads_to in ["Dataplanes", "Pods", "Nowhere", "another Service's"] {
+        let policies = fake.objects.get_mut().get_mut(&Kind::Policies);
+        let status = &mut policies.expect("policies")[0]["status"];
+        status["addresses"] = json!(["192.0.2.10:80", "10.96.0.9:80", "[fd00::9]:80"]);
+        status["frontend"] = match leads_to {
+            "another Service's" => json!({"service": "web-old", "leadsTo": "Dataplanes"}),
+            _ => json!({"service": "web-lb", "leadsTo": leads_to}),
+        };
+        let report = seen(&fake, Some("shop")).await;
+        let front = report.policies[0].frontend.as_ref().expect("it has one");
+        shown.push(front.leads_to);
+        if leads_to == "Pods" {
+            let wide = |wide| Style {
+                wide,
+                colour: false,
+            };
+            let text = [false, true].map(|is| render(&report, wide(is)));
+            golden("status-clients.txt", &text.join("\n"));
+        }
+    }
+    assert_eq!(shown, ["dataplanes", "pods", "nowhere", "unseen"]);
+}
+
+#[tokio::test]
 async fn missing_rights_leave_gaps_that_are_told_or_end_it() {
     let mut fake = Fake::new();
     fake.forbidden = vec![Kind::Nodes];

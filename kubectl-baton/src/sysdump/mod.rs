@@ -164,7 +164,7 @@ fn services(scene: &Scene) -> BTreeSet<(String, String)> {
         .map(|p| {
             (
                 p.metadata.namespace.clone().unwrap_or_default(),
-                p.spec.target_ref.name.clone(),
+                p.spec.service().unwrap_or_default().to_owned(),
             )
         })
         .collect()

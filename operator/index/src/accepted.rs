@@ -3,7 +3,7 @@
 //! Owns the words for both. What else is said of a policy is `judge`'s.
 
 use crate::{
-    Index, Key, Reason, Status,
+    Index, Key, PortRef, Reason, Status,
     claims::{Claim, Outcome, Place},
     index::PolicyRecord,
     kept::Kept,
@@ -42,8 +42,9 @@ pub(crate) fn accepted(index: &Index, key: &Key, record: &PolicyRecord) -> Said 
         return internal_error(bug);
     }
     if translation.service_missing {
-        let mut message =
-            format!("Service {service} does not exist: create it, or correct spec.targetRef.name");
+        let mut message = format!(
+            "Service {service} does not exist: create it, or correct spec.targetRefs[0].name"
+        );
         if !translation.listeners.is_empty() {
             message.push_str("; until all manifests are good, what dataplanes had stays in force");
         }
@@ -52,7 +53,7 @@ pub(crate) fn accepted(index: &Index, key: &Key, record: &PolicyRecord) -> Said 
     if translation.external_name {
         let message = format!(
             "Service {service} is of type ExternalName, which has no pods: expected a Service with a selector in \
-             spec.targetRef.name"
+             spec.targetRefs[0].name"
         );
         return no(Reason::Invalid, message);
     }
@@ -101,7 +102,7 @@ fn conflict(claim: &Claim, winner: &Key, record: &PolicyRecord) -> String {
     match claim {
         Claim::Service(service) => format!(
             "the older policy {winner} is for Service {service} already: delete one of the two, or correct \
-             spec.targetRef.name"
+             spec.targetRefs[0].name"
         ),
         Claim::Front(service) => format!(
             "the older policy {winner} is behind Service {service} already: choose another name in \
@@ -124,11 +125,18 @@ fn conflict(claim: &Claim, winner: &Key, record: &PolicyRecord) -> String {
 
 /// Ports that the Service has not.
 pub(crate) fn without_port(service: &str, translation: &Translation) -> String {
-    let wanted = translation.without_port.iter();
-    let wanted = few(
-        wanted.map(|(listener, port)| format!("{port} (listener {listener})")),
-        ", ",
-    );
+    let missing = || translation.without_port.iter();
+    let wanted = missing().map(|(listener, port)| match port {
+        PortRef::Name(name) | PortRef::Section(name) => format!("`{name}` (listener {listener})"),
+        PortRef::Number(number) => format!("{number} (listener {listener})"),
+    });
+    let wanted = few(wanted, ", ");
+    let mut by_section = missing().map(|(_, port)| matches!(port, PortRef::Section(_)));
+    let field = match (by_section.clone().all(|is| is), by_section.any(|is| is)) {
+        (true, _) => "spec.targetRefs[0].sectionName",
+        (_, false) => "spec.listeners[].servicePort",
+        _ => "spec.listeners[].servicePort and spec.targetRefs[0].sectionName",
+    };
     let ports = translation
         .ports
         .iter()
@@ -143,7 +151,6 @@ pub(crate) fn without_port(service: &str, translation: &Translation) -> String {
         ports
     };
     format!(
-        "Service {service} has no port {wanted}; it has {has}: correct spec.listeners[].servicePort, or add the port to the \
-         Service"
+        "Service {service} has no port {wanted}; it has {has}: correct {field}, or add the port to the Service"
     )
 }

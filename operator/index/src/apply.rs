@@ -8,6 +8,7 @@ use crate::{
     class::{ClassRecord, Member},
     index::PolicyRecord,
     kept::{owner, stand_in},
+    reach::Leads,
     reports::DataplaneRecord,
     standing::{Standing, snapshot_name},
     world::ServiceRecord,
@@ -30,10 +31,12 @@ impl Index {
                 }
             }
             Change::Slice(key, slice) => {
+                let before = self.leads(&key);
                 for service in self.world.slice(&key, slice) {
                     self.mark_service(&service);
                     self.mark_front(service);
                 }
+                self.mark_led(before, &key);
             }
             Change::Pod(key, pod) => self.pod(&key, pod.as_ref()),
             Change::Node(name, node) => self.node(&name, node.as_deref().copied()),
@@ -248,6 +251,19 @@ impl Index {
         }
     }
 
+    /// Has the policies of classes looked at again to whose dataplanes a slice leads in another way
+    /// than before.
+    fn mark_led(&mut self, before: Option<Leads>, slice: &Key) {
+        let after = self.leads(slice);
+        if before == after {
+            return;
+        }
+        let classes = [before, after].into_iter().flatten();
+        for class in classes.flat_map(|(classes, _)| classes) {
+            self.judge_class(&class);
+        }
+    }
+
     fn judge_service(&mut self, service: &Key) {
         let Some(record) = self.world.services.get(service) else {
             return;
@@ -283,7 +299,10 @@ impl Index {
         }
         self.join(key);
         if let Some(class) = self.class_of.get(key).cloned() {
-            let as_dataplane = |pod: &Arc<Pod>| (pod.ready, pod.deleting, pod.node.clone());
+            let as_dataplane = |pod: &Arc<Pod>| {
+                let is = (pod.ready, pod.deleting, pod.host_network);
+                (is, pod.node.clone())
+            };
             if before.as_ref().map(as_dataplane) != pod.map(as_dataplane) {
                 self.judge_class(&class);
             }

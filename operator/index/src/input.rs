@@ -171,8 +171,11 @@ impl Listener {
 /// Which port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortRef {
-    /// `ports[].name`.
+    /// `ports[].name`, as the listener says.
     Name(Text),
+    /// `ports[].name`, as the policy says for listeners that say nothing
+    /// (`targetRefs[0].sectionName`).
+    Section(Text),
     /// `ports[].port`.
     Number(u16),
 }

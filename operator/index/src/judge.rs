@@ -14,6 +14,7 @@ use crate::{
     messages::{Said, bounded, count, few, is_or_are, said},
     movable::few_can_move,
     progress::{behind, no_dataplane, ready_members, refused_by},
+    reach::unreached,
     reports::Serving,
     sums::{Measured, Present, is_wanted, present},
     translate::Translation,
@@ -339,6 +340,9 @@ fn degraded(
     }
     if let Some(message) = few_can_move(record, present.flows, &present.pinned, now) {
         issues.push((Reason::FewFlowsCanMove, message));
+    }
+    if let Some(message) = unreached(index, record, translation) {
+        issues.push((Reason::NoServicePort, message));
     }
     let Some((reason, _)) = issues.first().cloned() else {
         return said(Status::False, Reason::AsExpected, "it works as it should");

@@ -63,6 +63,7 @@ mod messages;
 mod movable;
 mod output;
 mod progress;
+mod reach;
 mod reports;
 mod standing;
 mod state;

@@ -410,6 +410,8 @@ pub enum Reason {
     WeightUnreadable,
     /// Degraded: fewer than half of the flows can move.
     FewFlowsCanMove,
+    /// Degraded: no Service leads to a listener's port of the dataplanes.
+    NoServicePort,
     /// Degraded: nothing is wrong.
     AsExpected,
     /// Of an Event only: a backend's drain is over.
@@ -463,6 +465,7 @@ impl Reason {
             Self::FamilyWithoutBackends => "FamilyWithoutBackends",
             Self::WeightUnreadable => "WeightUnreadable",
             Self::FewFlowsCanMove => "FewFlowsCanMove",
+            Self::NoServicePort => "NoServicePort",
             Self::AsExpected => "AsExpected",
             Self::Drained => "Drained",
             Self::DrainDeadline => "DrainDeadline",

@@ -22,7 +22,7 @@ pub(crate) struct Translation {
     /// The listeners that have their port, in the policy's order.
     pub listeners: Vec<Listening>,
     /// Those that have not, with what they want.
-    pub without_port: Vec<(Text, String)>,
+    pub without_port: Vec<(Text, PortRef)>,
     /// The ports that there are.
     pub ports: Vec<ServicePort>,
     /// There is no Service.
@@ -81,14 +81,11 @@ pub(crate) fn translate(view: &View<'_>) -> Translation {
     let (mut ready, mut all) = (BTreeSet::new(), BTreeSet::new());
     for listener in &view.policy.listeners {
         let wanted = |port: &&ServicePort| match &listener.service_port {
-            PortRef::Name(name) => port.name == *name,
+            PortRef::Name(name) | PortRef::Section(name) => port.name == *name,
             PortRef::Number(number) => port.port == *number,
         };
         let Some(port) = service.ports.iter().find(wanted) else {
-            let wanted = match &listener.service_port {
-                PortRef::Name(name) => format!("`{name}`"),
-                PortRef::Number(number) => number.to_string(),
-            };
+            let wanted = listener.service_port.clone();
             out.without_port.push((listener.name.clone(), wanted));
             as_held(view, listener, &mut out, &mut ready, &mut all);
             continue;

@@ -223,6 +223,12 @@ impl World {
         touched
     }
 
+    /// A slice that exists.
+    pub fn slice_of(&self, key: &Key) -> Option<&Arc<Slice>> {
+        let service = Key::new(key.namespace.clone(), self.slices.get(key)?.clone());
+        self.services.get(&service)?.slices.get(&key.name)
+    }
+
     fn refer(&mut self, service: &Key, slice: &Slice, on: bool) {
         for endpoint in &slice.endpoints {
             if let Some(pod) = &endpoint.pod {

@@ -71,7 +71,7 @@ apiVersion: baton.dev/v1alpha1
 kind: LoadBalancerPolicy
 metadata: {name: web, namespace: shop}
 spec:
-  targetRef: {name: web}
+  targetRefs: [{name: web}]
   listeners: [{name: http, port: 80}]
 ";
 

@@ -3,7 +3,7 @@
 
 use super::Translator;
 use crate::objects::{COST_MANAGER, Condition, Namespace, Node, Pod};
-use baton_api::{MANAGER, POLICY_LABEL, Protocol, SELECTOR_ANNOTATION};
+use baton_api::{AppProtocol, MANAGER, POLICY_LABEL, SELECTOR_ANNOTATION};
 use baton_index::{
     Change, Conditions, DELETION_COST_ANNOTATION, Family, Front, Frontend,
     Namespace as IndexNamespace, Node as IndexNode, Pod as IndexPod, Service as IndexService,
@@ -36,7 +36,8 @@ impl Translator {
             .filter(|port| is_tcp(port.protocol.as_deref()))
             .filter_map(|port| {
                 let known = self.port(port.name.as_deref(), port.port)?;
-                let protocol = port.app_protocol.as_deref().map(spoken);
+                let protocol = port.app_protocol.as_deref();
+                let protocol = protocol.map(|text| AppProtocol::of(text).protocol());
                 Some(ServicePort { protocol, ..known })
             })
             .collect();
@@ -222,16 +223,6 @@ impl Translator {
             port,
             protocol: None,
         })
-    }
-}
-
-/// What an `appProtocol` stands for: IANA's names of services, as Kubernetes has it (KEP-1507).
-fn spoken(app_protocol: &str) -> Protocol {
-    match app_protocol.to_ascii_lowercase().as_str() {
-        "http" => Protocol::Http1,
-        "redis" => Protocol::Resp,
-        "memcached" | "memcache" => Protocol::Memcached,
-        _ => Protocol::None,
     }
 }
 

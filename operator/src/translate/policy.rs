@@ -42,11 +42,15 @@ impl Translator {
         fn part<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
             T::deserialize(value?).ok()
         }
+        let section = spec.pointer("/targetRefs/0/sectionName");
+        let section = section.and_then(Value::as_str);
         let listeners = spec.get("listeners").and_then(Value::as_array);
         let listeners = listeners.into_iter().flatten();
-        let listeners =
-            listeners.filter_map(|one| self.listener("", &part::<crd::Listener>(Some(one))?).ok());
-        let service = spec.pointer("/targetRef/name").and_then(Value::as_str);
+        let listeners = listeners.filter_map(|one| {
+            let one = part::<crd::Listener>(Some(one))?;
+            self.listener("", &one, section).ok()
+        });
+        let service = spec.pointer("/targetRefs/0/name").and_then(Value::as_str);
         let weights = part::<crd::Weights>(spec.get("weights"));
         let cost = part::<crd::PodDeletionCost>(spec.get("podDeletionCost"));
         Policy {
@@ -83,11 +87,18 @@ impl Translator {
         key: &Key,
         spec: &crd::LoadBalancerPolicySpec,
     ) -> Result<Policy, Refusal> {
+        let [target] = spec.target_refs.as_slice() else {
+            let problem = format!("has {} items: expected one", spec.target_refs.len());
+            return Err(refuse("spec.targetRefs", problem));
+        };
+        // The only kind of the only group.
+        let (crd::TargetGroup::Core, crd::TargetKind::Service) = (target.group, target.kind);
+        let section = target.section_name.as_deref();
         let listeners = spec.listeners.iter().enumerate();
         let listeners = listeners
             .map(|(i, one)| {
                 let at = format!("spec.listeners[{i}]");
-                let listener = self.listener(&at, one)?;
+                let listener = self.listener(&at, one, section)?;
                 self.with_its_own(&at, spec, one, listener)
             })
             .collect::<Result<_, _>>()?;
@@ -98,9 +109,7 @@ impl Translator {
             uid: self.uid(meta, key),
             created: super::created(meta),
             generation: meta.generation.unwrap_or_default(),
-            service: match spec.target_ref.kind {
-                crd::TargetKind::Service => self.text(&spec.target_ref.name),
-            },
+            service: self.text(&target.name),
             listeners,
             template: Ok(self.template(template(spec)?)),
             weights: spec.weights.as_ref().map(|w| self.weights(w)).transpose()?,
@@ -113,14 +122,20 @@ impl Translator {
         })
     }
 
-    fn listener(&self, at: &str, one: &crd::Listener) -> Result<Listener, Refusal> {
+    fn listener(
+        &self,
+        at: &str,
+        one: &crd::Listener,
+        section: Option<&str>,
+    ) -> Result<Listener, Refusal> {
         let port = port(&format!("{at}.port"), one.port)?;
-        let service_port = match &one.service_port {
-            None => PortRef::Number(port),
-            Some(crd::ServicePort::Number(number)) => {
+        let service_port = match (&one.service_port, section) {
+            (None, None) => PortRef::Number(port),
+            (None, Some(section)) => PortRef::Section(self.text(section)),
+            (Some(crd::ServicePort::Number(number)), _) => {
                 PortRef::Number(self::port(&format!("{at}.servicePort"), *number)?)
             }
-            Some(crd::ServicePort::Name(name)) => PortRef::Name(self.text(name)),
+            (Some(crd::ServicePort::Name(name)), _) => PortRef::Name(self.text(name)),
         };
         let addresses = one.addresses.iter().enumerate().map(|(i, address)| {
             address.parse::<IpAddr>().map_err(|_| {

@@ -17,7 +17,7 @@ fn meta() -> ObjectMeta {
 
 /// The smallest good spec.
 fn smallest() -> Value {
-    json!({"targetRef": {"name": "web"}, "listeners": [{"name": "http", "port": 80}]})
+    json!({"targetRefs": [{"name": "web"}], "listeners": [{"name": "http", "port": 80}]})
 }
 
 fn translate(spec: &Value) -> Policy {
@@ -117,6 +117,30 @@ fn listeners_are_converted() {
             ),
         ]
     );
+}
+
+#[test]
+fn a_listener_that_names_no_port_has_the_targets_section() {
+    let mut spec = smallest();
+    spec["targetRefs"] = json!([{"name": "web", "sectionName": "main"}]);
+    spec["listeners"] = json!([
+        {"name": "a", "port": 80},
+        {"name": "b", "port": 81, "servicePort": "http"},
+        {"name": "c", "port": 82, "servicePort": 8080},
+    ]);
+    let ports = |spec: &Value| {
+        let listeners = translate(spec).listeners;
+        let ports = listeners.into_iter().map(|one| one.service_port);
+        ports.collect::<Vec<_>>()
+    };
+    let expected = [
+        PortRef::Section("main".into()),
+        PortRef::Name("http".into()),
+        PortRef::Number(8080),
+    ];
+    assert_eq!(ports(&spec), expected);
+    spec["algorithm"] = json!("Best");
+    assert_eq!(ports(&spec), expected, "of what cannot be used too");
 }
 
 #[test]
@@ -404,10 +428,28 @@ fn what_an_older_crd_let_through_is_refused_with_its_field() {
             "out of range",
         ),
         (
-            "targetRef",
-            json!({"kind": "Pod", "name": "x"}),
-            "spec.targetRef.kind",
+            "targetRefs",
+            json!([{"kind": "Pod", "name": "x"}]),
+            "spec.targetRefs[0].kind",
             "unknown variant",
+        ),
+        (
+            "targetRefs",
+            json!([{"group": "apps", "name": "x"}]),
+            "spec.targetRefs[0].group",
+            "unknown variant",
+        ),
+        (
+            "targetRefs",
+            json!([]),
+            "spec.targetRefs",
+            "has 0 items: expected one",
+        ),
+        (
+            "targetRefs",
+            json!([{"name": "x"}, {"name": "y"}]),
+            "spec.targetRefs",
+            "has 2 items: expected one",
         ),
     ] {
         let got = refusal(field, value.clone());
@@ -429,7 +471,7 @@ fn equal_templates_are_kept_once_and_only_a_few() {
     };
     let first = template(&smallest());
     let mut other = smallest();
-    other["targetRef"]["name"] = json!("another");
+    other["targetRefs"][0]["name"] = json!("another");
     assert!(Arc::ptr_eq(&first, &template(&other)));
     for seconds in 1..100 {
         other["responseTimeout"] = json!(format!("{seconds}s"));
@@ -463,7 +505,7 @@ fn of_a_policy_that_cannot_be_used_what_can_be_read_is_told() {
     for nonsense in [
         json!(null),
         json!(7),
-        json!({"listeners": "many", "targetRef": [], "weights": 1}),
+        json!({"listeners": "many", "targetRefs": [7], "weights": 1}),
     ] {
         let policy = translate(&nonsense);
         assert!(

@@ -163,7 +163,7 @@ impl World {
         let port = 10_000 + at / self.control_ports.len();
         format!(
             "---\napiVersion: baton.dev/v1alpha1\nkind: LoadBalancerPolicy\nmetadata:\n  name: {name}\n  namespace: {namespace}\n\
-             spec:\n  targetRef:\n    name: {name}\n  listeners:\n    - name: main\n      port: {port}\n      servicePort: http\n  \
+             spec:\n  targetRefs:\n    - name: {name}\n  listeners:\n    - name: main\n      port: {port}\n      servicePort: http\n  \
              protocol: HTTP1\n  dataplaneSelector:\n    matchLabels:\n      {CLASS_LABEL}: c{class}\n---\napiVersion: v1\nkind: \
              Service\nmetadata:\n  name: {name}\n  namespace: {namespace}\nspec:\n  clusterIP: None\n  selector:\n    app: {name}\n  \
              ports:\n    - name: http\n      port: 80\n      targetPort: 8080\n"

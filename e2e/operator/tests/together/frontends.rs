@@ -32,7 +32,7 @@ fn policy(namespace: &str, class: &str, target: &str, front: &str) -> Value {
         "apiVersion": "baton.dev/v1alpha1", "kind": "LoadBalancerPolicy",
         "metadata": { "name": "shop", "namespace": namespace },
         "spec": {
-            "targetRef": { "name": target },
+            "targetRefs": [{ "name": target }],
             "frontend": { "service": { "name": front, "annotations": { "shop.example/kept": "1" } } },
             "listeners": [{ "name": "http", "port": 80, "servicePort": 80 }],
             "dataplaneSelector": { "matchLabels": { "class": class } },

@@ -5,6 +5,7 @@
 mod costs;
 mod fields;
 mod frontends;
+mod reach;
 mod slices;
 mod slow;
 mod tenants;

@@ -27,7 +27,7 @@ kind: LoadBalancerPolicy
 metadata: {name: inside, namespace: shop}
 spec:
   dataplaneSelector: {matchLabels: {tier: internal}}
-  targetRef: {kind: Service, name: inside}
+  targetRefs: [{kind: Service, name: inside}]
   listeners: [{name: http, port: 8080, servicePort: http}]
   protocol: HTTP1
 "#;

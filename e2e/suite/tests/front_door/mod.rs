@@ -37,7 +37,7 @@ apiVersion: baton.dev/v1alpha1
 kind: LoadBalancerPolicy
 metadata: {name: made, namespace: depot}
 spec:
-  targetRef: {name: other}
+  targetRefs: [{name: other}]
   frontend: {service: {name: made}}
   listeners: [{name: http, port: 80, servicePort: http}]
 "#;

@@ -156,9 +156,11 @@ fn collect_rules(rules: &mut Vec<(String, String)>, schema: &Value, path: &str) 
 }
 
 fn plain(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+    match value.as_str() {
+        // The empty text needs its quotes to be seen.
+        Some("") | None => value.to_string(),
+        Some(text) => text.to_owned(),
+    }
 }
 
 fn cell(text: &str) -> String {

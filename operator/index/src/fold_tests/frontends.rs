@@ -646,7 +646,7 @@ fn what_somebody_changes_is_mended_and_a_renamed_frontend_goes() {
 fn nothing_is_remembered_when_all_is_gone() {
     let mut scene = scene();
     scene.acknowledge();
-    for name in ["s", "t"] {
+    for name in ["s", "t", "lb"] {
         scene.index.apply(Change::Service(key(name), None));
         scene
             .index

@@ -12,6 +12,7 @@ mod frontends;
 mod kept;
 mod movable;
 mod per_listener;
+mod reach;
 mod situations;
 mod tenants;
 
@@ -125,8 +126,30 @@ const LEAVING: Conditions = Conditions {
     terminating: true,
 };
 
-/// One class with one dataplane (pod-200), Services `s` and `t` with two ready pods each, policy
-/// `p` on `s`.
+/// A slice of a Service in front of dataplanes, with these ports of the pods.
+fn in_front(name: &str, pods: &[&str], ports: &[u16]) -> Change {
+    let endpoints = pods.iter().enumerate().map(|(at, pod)| SliceEndpoint {
+        address: IpAddr::from([10, 2, 0, u8::try_from(at).expect("a few")]),
+        conditions: READY,
+        pod: Some((*pod).into()),
+        node: None,
+    });
+    let ports = ports.iter().map(|port| ServicePort {
+        name: format!("port-{port}").into(),
+        port: *port,
+        protocol: None,
+    });
+    let value = Slice {
+        service: name.into(),
+        ports: ports.collect(),
+        endpoints: endpoints.collect(),
+        writer: SliceWriter::Cluster,
+    };
+    Change::Slice(key(&format!("{name}-1")), Some(Arc::new(value)))
+}
+
+/// One class with one dataplane (pod-200), a Service `lb` in front of it, Services `s` and `t` with
+/// two ready pods each, policy `p` on `s`.
 fn index() -> Index {
     let mut index = Index::new();
     let class = Class {
@@ -152,6 +175,7 @@ fn index() -> Index {
     };
     index.apply(Change::Class("class".into(), Some(Arc::new(class))));
     index.apply(pod(200, Labels::from_iter([("app", "dataplane")])));
+    index.apply(in_front("lb", &["pod-200"], &[80]));
     for (name, pods) in [("s", [1, 2]), ("t", [3, 4])] {
         index.apply(service(name));
         index.apply(slice(name, &pods.map(|pod| (pod, READY))));

@@ -363,6 +363,21 @@ fn what_is_missing_is_named() {
     add(&mut index, "q", policy(2, "nothing", 81));
     let mut wrong = policy(3, "t", 82);
     wrong.listeners[0].service_port = PortRef::Number(443);
+    let mut section = wrong.clone();
+    section.listeners[0].service_port = PortRef::Section("web".into());
+    section.listeners[0].port = 8_081;
+    section.service = "s2".into();
+    index.apply(service("s2"));
+    add(&mut index, "y", section.clone());
+    section.listeners.push(Listener {
+        name: "other".into(),
+        port: 8_082,
+        ..wrong.listeners[0].clone()
+    });
+    section.service = "s3".into();
+    section.listeners[0].port = 8_083;
+    index.apply(service("s3"));
+    add(&mut index, "z", section);
     add(&mut index, "r", wrong);
     add(&mut index, "u", policy(4, "u", 25_000));
     let mut elsewhere = policy(5, "v", 84);
@@ -398,8 +413,12 @@ fn what_is_missing_is_named() {
         "r",
         accepted,
         Reason::PortNotFound,
-        "no port 443 (listener http); it has http (80)",
+        "no port 443 (listener http); it has http (80): correct spec.listeners[].servicePort, or",
     );
+    let words = "no port `web` (listener http); it has http (80): correct spec.targetRefs[0].sectionName, or";
+    expect(&index, "y", accepted, Reason::PortNotFound, words);
+    let words = "correct spec.listeners[].servicePort and spec.targetRefs[0].sectionName, or";
+    expect(&index, "z", accepted, Reason::PortNotFound, words);
     expect(
         &index,
         "u",

@@ -175,6 +175,31 @@ impl Fleet {
                 limit_backends: Some(4_096),
             };
             all.push(Change::Class(label.as_str().into(), Some(Arc::new(value))));
+            // A Service in front of them, with as many ports in a slice as it may have.
+            let ports: Vec<u16> = (0..POLICIES.div_ceil(CLASSES))
+                .map(|at| u16::try_from(1_000 + at).expect("a port"))
+                .collect();
+            for (number, ports) in ports.chunks(100).enumerate() {
+                let endpoints = (0..2u8).map(|at| SliceEndpoint {
+                    address: IpAddr::V4(Ipv4Addr::new(10, 1, at, 0)),
+                    conditions: Conditions::new(None, None, None),
+                    pod: Some(self.dataplane_key(class, at.into()).name),
+                    node: None,
+                });
+                let ports = ports.iter().map(|port| ServicePort {
+                    name: port.to_string().into(),
+                    port: *port,
+                    protocol: None,
+                });
+                let front = Slice {
+                    service: format!("front-{class}").into(),
+                    ports: ports.collect(),
+                    endpoints: endpoints.collect(),
+                    writer: SliceWriter::Cluster,
+                };
+                let name = Key::new("baton", format!("front-{class}-{number}"));
+                all.push(Change::Slice(name, Some(Arc::new(front))));
+            }
             for at in 0..2u8 {
                 let pod = Pod {
                     labels: Labels::from_iter([("class", label.as_str())]),

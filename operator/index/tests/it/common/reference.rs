@@ -281,7 +281,7 @@ fn serve(
             .ports
             .iter()
             .find(|port| match &listener.service_port {
-                PortRef::Name(name) => port.name == *name,
+                PortRef::Name(name) | PortRef::Section(name) => port.name == *name,
                 PortRef::Number(number) => port.port == *number,
             });
         let Some(port) = port else { continue };

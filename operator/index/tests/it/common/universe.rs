@@ -124,6 +124,7 @@ fn listener(at: u16) -> impl Strategy<Value = Listener> {
     ];
     let service_port = prop_oneof![
         named("p", 3).prop_map(PortRef::Name),
+        named("p", 3).prop_map(PortRef::Section),
         (80u16..83).prop_map(PortRef::Number),
     ];
     let addresses = prop_oneof![
