@@ -24,6 +24,7 @@ use crate::{
     counters::Counter,
     flow::{Bits, Flow},
     ids::{FlowId, Leg, from_addr},
+    mutants::Mutant,
     policy::Policy,
     states::State,
 };
@@ -190,7 +191,7 @@ impl Engine {
             // A late copy of what a former owner has: its bytes would be at the header's place.
             return true;
         }
-        if flow.state.is_moving() {
+        if flow.state.is_moving() || (segment.seq_len() > 0 && self.mutated(Mutant::HeaderOnce)) {
             // It went behind the adoption, and goes again with the next try.
             return false;
         }

@@ -31,6 +31,8 @@ mutants! {
     StampsAnew,
     /// The first segments to a pod that was sent our SYN echo another pod's timestamps.
     EchoStrangers,
+    /// A header of the PROXY protocol is sent once, whether it arrives or not.
+    HeaderOnce,
     /// A request follows our SYN at once.
     OverrunOpening,
     /// A port is used again as soon as it is free.

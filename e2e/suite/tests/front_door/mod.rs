@@ -1,8 +1,10 @@
 //! Baton in front of Services that there are, under their names: put there and taken away while
-//! clients use them, two on port 80 at once, whose servers then see who their clients are, and one
-//! that a policy makes.
+//! clients use them, two on port 80 and one on 6379 at once, whose servers then see who their
+//! clients are, and one that a policy makes.
 //!
 //! Each time one client keeps 64 connections and another one opens a new one for each request.
+
+mod cache;
 
 use crate::{Table, nginx};
 use anyhow::{Context, Result, ensure};
@@ -102,6 +104,7 @@ pub fn through(site: &Site, workload: &str, table: &mut Table) -> Result<()> {
     )?;
     restored(site, table, &address)?;
     made(site, table)?;
+    cache::through(site)?;
     if workload.starts_with("deployment/") {
         fails_open(site, workload, table, &address)?;
     }
