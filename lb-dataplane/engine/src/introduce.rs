@@ -151,7 +151,7 @@ impl Engine {
         true
     }
 
-    /// The same once more, where the pod's handshake, which is not ours, is not known to have ended.
+    /// The same once more, where the pod is not known to have heard the end of our handshake.
     pub(crate) fn introduce_again(&mut self, id: FlowId, out: &mut impl Output) -> bool {
         let flow = &self.flows[id];
         let next = flow.server_next;

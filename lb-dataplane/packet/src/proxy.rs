@@ -1,6 +1,6 @@
-//! The header of the PROXY protocol, version 2 (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>,
-//! sections 2.2 and 2.2.7): what a connection's first bytes tell a server of its client. Owns its
-//! layout; never where it goes.
+//! The header of the PROXY protocol, version 2
+//! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>, section 2.2): what a connection's
+//! first bytes tell a server of its client. Owns its layout; never where it goes.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | some dataplane is ready and has the policy's ports | all dataplanes that have them |
 //! | none is, or the policy is not in force | the pods: Baton is left out, not in the way |
-//! | the same, but the pods expect a header (`clientAddress: ProxyV2`) | the dataplanes that had them |
+//! | the same, but its pods expect a header (`ProxyV2`) | the dataplanes that had them |
 //! | it is not the policy's, or selects pods | nothing of ours |
 //!
 //! A dataplane that has a port once keeps it: a newer snapshot that it has not acknowledged yet

@@ -132,6 +132,26 @@ fn until_it_is_acknowledged_each_segment_has_it_in_front() {
     w.exchange(&mut c);
 }
 
+/// What a client says in front of its first byte would be at the header's place.
+#[test]
+fn a_client_cannot_introduce_itself() {
+    let mut w = world(1, |_| ());
+    let honest = answered(&mut w, Conn::new(7));
+    let mut liar = without(&honest);
+    liar.client.set_port(9);
+    let lie = w
+        .client_wire(&without(&honest), PSH_ACK, &header(&liar))
+        .build();
+    assert!(w.inject(&lie).is_empty());
+    let mut c = honest;
+    let sent = w.client_sends(&mut c, Flags::ACK, b"");
+    assert!(behind_header(&c, &sent).is_empty());
+    assert!(w.inject(&lie).is_empty());
+    let ack = w.pod_wire(&c, Flags::ACK, b"");
+    w.forwarded_to_client(&c, &ack);
+    w.exchange(&mut c);
+}
+
 #[test]
 fn a_server_that_speaks_first_is_heard_before_it_has_the_header() {
     let mut w = world(1, |p| p.protocol = Protocol::None);

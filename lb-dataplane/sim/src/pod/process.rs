@@ -274,13 +274,13 @@ impl Process {
                 match conn.reader.take_header() {
                     Ok(None) => return,
                     Ok(client) => conn.client = client,
-                    Err(what) => return self.is_wrong(what, conn, kernel),
+                    Err(what) => return self.is_wrong(&what, conn, kernel),
                 }
             }
             let request = match conn.reader.take() {
                 Ok(Some(request)) => request,
                 Ok(None) => return,
-                Err(what) => return self.is_wrong(what, conn, kernel),
+                Err(what) => return self.is_wrong(&what, conn, kernel),
             };
             if request.method == Method::Select {
                 conn.db = request.db;
@@ -323,7 +323,7 @@ impl Process {
         }
     }
 
-    fn is_wrong(&self, what: String, conn: &mut Conn, kernel: &mut Kernel) {
+    fn is_wrong(&self, what: &str, conn: &mut Conn, kernel: &mut Kernel) {
         let what = format!("pod {}: {what}", self.index);
         kernel.notes.push(PodNote::Wrong(what));
         conn.last = true;
