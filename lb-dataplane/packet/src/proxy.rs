@@ -1,6 +1,6 @@
-//! The header of the PROXY protocol, version 2
-//! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>, section 2.2): what a connection's
-//! first bytes tell a server of its client. Owns its layout; never where it goes.
+//! The PROXY protocol's header, version 2: what a connection's first bytes tell a server of its
+//! client. Owns its layout; never where it goes. Source: section 2.2 of
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>.
 
 use core::net::{IpAddr, SocketAddr};
 
