@@ -28,7 +28,8 @@ spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: 8080}}]}}
     )
 }
 
-/// A policy with a Service of its own, for pods that another Service selects.
+/// A policy with a Service of its own, for pods that another Service selects, and two ports, of which
+/// one has settings of its own.
 const MADE: &str = r#"
 apiVersion: v1
 kind: Service
@@ -41,7 +42,9 @@ metadata: {name: made, namespace: depot}
 spec:
   targetRefs: [{name: other}]
   frontend: {service: {name: made}}
-  listeners: [{name: http, port: 80, servicePort: http}]
+  listeners:
+    - {name: http, port: 80, servicePort: http}
+    - {name: raw, port: 81, servicePort: http, protocol: None, migration: {mode: Never}}
 "#;
 
 /// All of it; leaves nothing behind but the namespaces.
@@ -232,23 +235,15 @@ fn made(site: &Site, table: &mut Table) -> Result<()> {
     })?;
     // What is sent to a Service before a node's kube-proxy knows it is remembered there as leading
     // nowhere, and so is what is sent again.
-    let url = format!("http://{address}/");
-    let ask = [
-        "exec",
-        "client",
-        "--",
-        "curl",
-        "-sf",
-        "--max-time",
-        "1",
-        "-o",
-        "/dev/null",
-        &url,
-    ];
-    site.until("the Service answers", || {
-        site.kubectl(&[&["-n", SHOP][..], &ask].concat())?;
-        Ok(Some(()))
-    })?;
+    for port in [80, 81] {
+        let url = format!("http://{address}:{port}/");
+        let curl = ["curl", "-sf", "--max-time", "1", "-o", "/dev/null", &url];
+        let ask = [&["-n", SHOP, "exec", "client", "--"][..], &curl].concat();
+        site.until("the Service answers", || {
+            site.kubectl(&ask)?;
+            Ok(Some(()))
+        })?;
+    }
     row(
         site,
         table,
