@@ -28,8 +28,8 @@ spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: 8080}}]}}
     )
 }
 
-/// A policy with a Service of its own, for pods that another Service selects, and two ports, of which
-/// one has settings of its own.
+/// A policy with a Service of its own, for pods that another Service selects, and two ports, one of
+/// which has settings of its own.
 const MADE: &str = r#"
 apiVersion: v1
 kind: Service
