@@ -5,7 +5,7 @@ set -euo pipefail
 
 build=(build-essential clang llvm libelf-dev zlib1g-dev pkg-config linux-libc-dev git ca-certificates curl)
 lab=(iproute2 iputils-ping ethtool nftables iptables procps util-linux nginx-light redis-server redis-tools memcached wrk
-     haproxy nodejs openssl)
+     haproxy nodejs openssl postgresql)
 bench=(valgrind)
 # What the project is built and tested with; older ones may do, nobody has tried.
 rust_minor=95

@@ -3,9 +3,11 @@
 
 use crate::{http_without_error, more, no_error};
 use anyhow::{Context, Result, ensure};
-use baton_api::{ClientAddress, MoveMethod};
-use baton_lab::{HttpEcho, LoadOptions, NginxOptions, Options, RedisClient, Reply};
-use baton_ns::{HTTP_PORT, REDIS_PORT, Scene};
+use baton_api::{ClientAddress, Endpoint, MoveMethod, Protocol};
+use baton_lab::{
+    HttpEcho, LoadOptions, NginxOptions, Options, POSTGRES_PORT, Pod, RedisClient, Reply,
+};
+use baton_ns::{HTTP_PORT, REDIS_PORT, Scene, never, own_v4};
 use std::net::IpAddr;
 
 const REQUESTS: u64 = 6_000;
@@ -99,6 +101,36 @@ fn whoever_serves_sees_the_client() -> Result<()> {
         // Its own, unless the pod has yet to hear the last word on its former one from there.
         assert!(ports > 6, "{ports} of 9 with the client's port");
     }
+    Ok(())
+}
+
+/// A protocol that nobody follows: each connection stays where it is, and is the client's there.
+#[test]
+fn postgres_sees_and_logs_the_client() -> Result<()> {
+    const QUERIES: usize = 12;
+    let mut scene = scene("seenpg")?;
+    let servers = scene.lab.in_each_pod(Pod::postgres)?;
+    let mut policy = scene.config.policies[0].clone();
+    policy.name = "postgres".into();
+    policy.frontends = vec![own_v4(POSTGRES_PORT)?];
+    policy.protocol = Protocol::None;
+    policy.migration = never();
+    for (backend, server) in policy.backends.iter_mut().zip(&servers) {
+        let at = server.address();
+        backend.endpoint = Endpoint::new(at.ip(), at.port()).context("port")?;
+    }
+    scene.config.policies.push(policy);
+    scene.start()?;
+    let client = scene.lab.client();
+    let address = scene.address(POSTGRES_PORT)?;
+    for _ in 0..QUERIES {
+        let seen = client.psql(address, "select host(inet_client_addr())")?;
+        assert_eq!(seen, client.ipv4().to_string());
+    }
+    let logged = format!("connection received: host={} ", client.ipv4());
+    let logs = servers.iter().map(|server| server.process.stderr());
+    let count: usize = logs.map(|log| log.matches(&logged).count()).sum();
+    ensure!(count == QUERIES, "{count} of {QUERIES} connections logged");
     Ok(())
 }
 

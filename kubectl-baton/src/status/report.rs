@@ -76,7 +76,8 @@ pub struct Front {
     /// Its name.
     pub service: String,
     /// `dataplanes`; `pods`, as long as no dataplane is ready; `nowhere`, as long as it is not the
-    /// policy's; `unseen`, as long as the operator has said nothing.
+    /// policy's, or none is ready and the pods expect a header; `unseen`, as long as the operator
+    /// has said nothing.
     pub leads_to: &'static str,
 }
 

@@ -39,7 +39,7 @@ impl Index {
                 self.mark_led(before, &key);
             }
             Change::Pod(key, pod) => self.pod(&key, pod.as_ref()),
-            Change::Node(name, node) => self.node(&name, node.as_deref().copied()),
+            Change::Node(name, node) => self.node(&name, node.as_deref()),
             Change::Namespace(name, namespace) => {
                 let before = self.world.namespaces.get(&name).cloned();
                 if self.world.namespace(&name, namespace) {
@@ -408,16 +408,21 @@ impl Index {
         }
     }
 
-    fn node(&mut self, name: &Text, node: Option<Node>) {
-        let Some(before) = self.world.node(name, node) else {
+    fn node(&mut self, name: &Text, node: Option<&Node>) {
+        let Some(before) = self.world.node(name, node.cloned()) else {
             return;
         };
-        let cordoned = |node: Option<Node>| node.is_some_and(|n| n.cordoned);
+        let cordoned = |node: Option<&Node>| node.is_some_and(|n| n.cordoned);
+        let zone = |node: Option<&Node>| node.and_then(|n| n.zone.clone());
+        let before = before.as_ref();
         for service in self.world.services_of_node(name) {
             if cordoned(before) == cordoned(node) {
                 self.judge_service(&service);
             } else {
                 self.mark_service(&service);
+            }
+            if zone(before) != zone(node) {
+                self.mark_front(service);
             }
         }
     }

@@ -253,7 +253,7 @@ fn merge(
 fn drain_cordoned(candidates: &mut [Candidate], world: &World) {
     let cordoned = |c: &Candidate| {
         let node = c.node.as_ref().and_then(|name| world.nodes.get(name));
-        node.and_then(|record| record.node)
+        node.and_then(|record| record.node.as_ref())
             .is_some_and(|node| node.cordoned)
     };
     if !candidates

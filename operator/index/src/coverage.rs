@@ -158,7 +158,8 @@ pub(crate) fn obstacle<'a>(
 /// What is in the way of all on a Node.
 fn on_node<'a>(index: &'a Index, name: &'a Text) -> Option<Obstacle<'a>> {
     let record = index.world.nodes.get(name);
-    if record.and_then(|r| r.node).is_some_and(|node| !node.ready) {
+    let node = record.and_then(|r| r.node.as_ref());
+    if node.is_some_and(|node| !node.ready) {
         return Some(Obstacle::NodeNotReady(name));
     }
     if index.world.excluded.contains(name) {

@@ -11,6 +11,10 @@
 //! | the same, but its pods expect a header (`ProxyV2`) | the dataplanes that had them |
 //! | it is not the policy's, or selects pods | nothing of ours |
 //!
+//! Where the Service wants its clients to stay in their zone, each endpoint is for that of its
+//! node. kube-proxy leads elsewhere who has none in his zone, and everybody if one endpoint is for
+//! none.
+//!
 //! A dataplane that has a port once keeps it: a newer snapshot that it has not acknowledged yet
 //! changes nothing about that. What it has when this operator begins, the slices say until it was
 //! heard.
@@ -21,8 +25,8 @@
 
 use crate::{
     Conditions, Family, Front, FrontEndpoint, FrontService, FrontSlice, FrontVerdict, FrontWrites,
-    Index, Key, LIMIT_SLICE_ENDPOINTS, LeadsTo, Listener, Reason, ServicePort, Slice, SliceWriter,
-    Text,
+    Index, Key, LIMIT_SLICE_ENDPOINTS, LeadsTo, Listener, Reason, ServicePort, Slice,
+    SliceEndpoint, SliceWriter, Text,
     class::Room,
     index::PolicyRecord,
     progress::{behind, refused_by},
@@ -115,7 +119,7 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
     plan.serving = serving(index, key, record, &ports, &observed);
     let endpoints = dataplanes(index, record, translation, &plan.serving);
     let ready = endpoints.iter().any(|e| e.conditions.ready);
-    let groups = if ready || expects_header(translation) {
+    let mut groups = if ready || expects_header(translation) {
         if ready {
             plan.verdict.leads_to = LeadsTo::Dataplanes;
         } else {
@@ -129,6 +133,12 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
             .get_or_insert_with(|| leads_to_pods(&frontend.service));
         pods(key, &named)
     };
+    if front.zonal {
+        let all = groups.iter_mut().flat_map(|(_, endpoints)| endpoints);
+        for endpoint in all {
+            endpoint.zone = index.world.zone_of(endpoint.node.as_ref());
+        }
+    }
     plan.writes.uid = Some(front.uid.clone());
     compare(&frontend.service, groups, world, &mut plan.writes);
     Some(plan)
@@ -397,6 +407,7 @@ fn dataplanes(
                     },
                     pod: Some(key.clone()),
                     node: pod.node.clone(),
+                    zone: None,
                 });
             }
         }
@@ -425,6 +436,7 @@ fn pods(key: &Key, named: &[(Text, &Listener, &Listening)]) -> Vec<Group> {
                     .as_ref()
                     .map(|pod| Key::new(key.namespace.clone(), pod.clone())),
                 node: detail.node.clone(),
+                zone: None,
             };
             let group = (name.clone(), backend.endpoint.port());
             groups.entry(group).or_default().push(endpoint);
@@ -487,10 +499,14 @@ fn compare(service: &str, groups: Vec<Group>, world: &ServiceRecord, writes: &mu
 }
 
 fn same(is: &Slice, should: &FrontSlice) -> bool {
-    let mut endpoints: Vec<_> = is.endpoints.iter().collect();
-    endpoints.sort_by_key(|endpoint| endpoint.address);
-    let equal = |(is, should): (&&crate::SliceEndpoint, &FrontEndpoint)| {
-        is.address == should.address && is.conditions == should.conditions
+    let zones = is.zones.iter().map(Option::as_ref);
+    let zones = zones.chain(std::iter::repeat(None));
+    let mut endpoints: Vec<_> = is.endpoints.iter().zip(zones).collect();
+    endpoints.sort_by_key(|(endpoint, _)| endpoint.address);
+    let equal = |((is, zone), should): (&(&SliceEndpoint, Option<&Text>), &FrontEndpoint)| {
+        is.address == should.address
+            && is.conditions == should.conditions
+            && *zone == should.zone.as_ref()
     };
     is_ours(is)
         && is.ports == should.ports

@@ -301,6 +301,9 @@ pub struct Front {
     pub shape: Frontend,
     /// `spec.ports[].targetPort` by `port`, where it is a number.
     pub targets: BTreeMap<u16, u16>,
+    /// Clients are led to endpoints in their own zone, where there are any
+    /// (`spec.trafficDistribution`, or annotation `service.kubernetes.io/topology-mode: Auto`).
+    pub zonal: bool,
 }
 
 /// A port of a Service. Its `targetPort` is of no interest: the slices say what it came to.
@@ -334,6 +337,8 @@ pub struct Slice {
     pub endpoints: Vec<SliceEndpoint>,
     /// Who writes it.
     pub writer: SliceWriter,
+    /// Of one of Baton's: the zone whose clients each endpoint is for (`hints.forZones`).
+    pub zones: Vec<Option<Text>>,
 }
 
 /// Who writes a slice (label `endpointslice.kubernetes.io/managed-by`).
@@ -420,12 +425,14 @@ impl Pod {
 }
 
 /// A Node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// `spec.unschedulable`.
     pub cordoned: bool,
     /// Its condition `Ready` is true.
     pub ready: bool,
+    /// Its label `topology.kubernetes.io/zone`.
+    pub zone: Option<Text>,
 }
 
 /// A `BatonDataplane`: a class of dataplane pods, which all get the same snapshot.

@@ -214,6 +214,8 @@ pub struct FrontEndpoint {
     pub pod: Option<Key>,
     /// Its node.
     pub node: Option<Text>,
+    /// The zone whose clients it is for, where it is for one.
+    pub zone: Option<Text>,
 }
 
 /// Flows that are not pinned, and that another backend takes.

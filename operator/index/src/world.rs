@@ -286,6 +286,12 @@ impl World {
             .collect()
     }
 
+    /// The zone of a Node.
+    pub fn zone_of(&self, node: Option<&Text>) -> Option<Text> {
+        let record = self.nodes.get(node?)?;
+        record.node.as_ref()?.zone.clone()
+    }
+
     /// The Services with endpoints on a Node.
     pub fn services_of_node(&self, node: &str) -> Vec<Key> {
         let services = self.nodes.get(node).map(|record| record.services.keys());
@@ -295,9 +301,10 @@ impl World {
     /// A Node came, changed or went. What it was, if it is not the same.
     pub fn node(&mut self, name: &Text, node: Option<Node>) -> Option<Option<Node>> {
         let record = self.nodes.entry(name.clone()).or_default();
+        let news = record.node != node;
         let before = std::mem::replace(&mut record.node, node);
         self.forget_node(name);
-        (before != node).then_some(before)
+        news.then_some(before)
     }
 
     /// A Namespace came, changed or went. Whether that is news.

@@ -22,8 +22,22 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Who writes a slice.
 pub const SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// A node's zone.
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// With the value `Auto` a Service's clients are to stay in their zone, as before there was
+/// `spec.trafficDistribution`.
+const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// Who made an object.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// Whether a Service's clients are to stay in their zone.
+fn is_zonal(object: &Service) -> bool {
+    let spec = object.spec.as_ref();
+    let annotations = object.metadata.annotations.as_ref();
+    let mode = annotations.and_then(|all| all.get(TOPOLOGY_MODE));
+    spec.is_some_and(|spec| spec.traffic_distribution.is_some())
+        || mode.is_some_and(|mode| mode.eq_ignore_ascii_case("auto"))
+}
 
 impl Translator {
     /// A Service.
@@ -109,6 +123,7 @@ impl Translator {
                 annotations: texts(&meta.annotations),
             },
             targets: spec.ports.iter().flatten().filter_map(target).collect(),
+            zonal: is_zonal(object),
         })
     }
 
@@ -152,16 +167,24 @@ impl Translator {
         // Grown in steps, it may have room for twice as many.
         endpoints.shrink_to_fit();
         let by = labels.and_then(|labels| labels.get(SLICE_MANAGED_BY));
+        let writer = match by.map(String::as_str) {
+            Some(MANAGER) => SliceWriter::Baton,
+            Some("endpointslice-controller.k8s.io") => SliceWriter::Cluster,
+            Some("endpointslicemirroring-controller.k8s.io") => SliceWriter::Mirror,
+            _ => SliceWriter::Other,
+        };
+        let ours = object.endpoints.iter();
+        let ours = ours.filter(|_| writer == SliceWriter::Baton);
+        let zones = ours.map(|endpoint| {
+            let hints = endpoint.hints.as_ref()?.for_zones.as_ref()?;
+            Some(self.text(&hints.first()?.name))
+        });
         let slice = Slice {
             service: self.text(service),
             ports,
             endpoints,
-            writer: match by.map(String::as_str) {
-                Some(MANAGER) => SliceWriter::Baton,
-                Some("endpointslice-controller.k8s.io") => SliceWriter::Cluster,
-                Some("endpointslicemirroring-controller.k8s.io") => SliceWriter::Mirror,
-                _ => SliceWriter::Other,
-            },
+            writer,
+            zones: zones.collect(),
         };
         Change::Slice(key, Some(Arc::new(slice)))
     }
@@ -203,6 +226,12 @@ impl Translator {
         let node = IndexNode {
             cordoned: object.spec.unschedulable,
             ready: is_ready(&object.status.conditions).unwrap_or(true),
+            zone: object
+                .metadata
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get(ZONE_LABEL))
+                .map(|zone| self.text(zone)),
         };
         Change::Node(self.key(&object.metadata).name, Some(Arc::new(node)))
     }
@@ -348,6 +377,42 @@ mod tests {
                 ("10.0.0.4".to_owned(), absent, None, None),
             ]
         );
+    }
+
+    #[test]
+    fn zones_are_kept_of_nodes_and_of_slices_of_ours() {
+        let node = |labels: Value| {
+            let node = object(json!({"metadata": {"name": "n1", "labels": labels}}));
+            match Translator::new().node(&node) {
+                Change::Node(_, Some(node)) => node.zone.as_deref().map(str::to_owned),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(node(json!({ZONE_LABEL: "a"})).as_deref(), Some("a"));
+        assert_eq!(node(json!({"zone": "a"})), None);
+        for (by, expected) in [(MANAGER, vec![Some("a".into()), None]), ("me", Vec::new())] {
+            let labels = json!({SERVICE_LABEL: "web", SLICE_MANAGED_BY: by});
+            let got = slice(json!({
+                "metadata": {"namespace": "shop", "name": "web-x", "labels": labels},
+                "addressType": "IPv4",
+                "endpoints": [
+                    {"addresses": ["10.0.0.1"], "hints": {"forZones": [{"name": "a"}]}},
+                    {"addresses": ["10.0.0.2"], "zone": "b"},
+                ],
+            }));
+            assert_eq!(got.expect("a slice").zones, expected);
+        }
+        let zonal = |annotations: Value, spec: Value| {
+            let meta = json!({"name": "web", "annotations": annotations});
+            is_zonal(&object(json!({"metadata": meta, "spec": spec})))
+        };
+        assert!(zonal(
+            Value::Null,
+            json!({"trafficDistribution": "PreferClose"})
+        ));
+        assert!(zonal(json!({TOPOLOGY_MODE: "Auto"}), json!({})));
+        assert!(!zonal(json!({TOPOLOGY_MODE: "Disabled"}), json!({})));
+        assert!(!zonal(Value::Null, json!({})));
     }
 
     #[test]

@@ -206,5 +206,9 @@ fn endpoint(endpoint: &FrontEndpoint) -> Value {
     if let Some(node) = &endpoint.node {
         out["nodeName"] = json!(&**node);
     }
+    if let Some(zone) = &endpoint.zone {
+        out["zone"] = json!(&**zone);
+        out["hints"] = json!({"forZones": [{"name": &**zone}]});
+    }
     out
 }

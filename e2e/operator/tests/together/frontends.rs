@@ -91,6 +91,33 @@ async fn leads(world: &World, at: (&str, &str), by: &str, to: &[&str]) -> Result
     .await
 }
 
+/// Clients of `front` are to stay in their zone: its endpoints are for that of their node.
+async fn stay_in_their_zone(world: &World, namespace: &str) -> Result<()> {
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } });
+    let zone = json!({ "metadata": { "labels": { "topology.kubernetes.io/zone": "zone-a" } } });
+    world.admin.merge(&node, "", &zone).await?;
+    let front = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "front", "namespace": namespace },
+    });
+    let close = json!({ "spec": { "trafficDistribution": "PreferClose" } });
+    world.admin.merge(&front, "", &close).await?;
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": { "name": "front-baton-ipv4-0", "namespace": namespace },
+    });
+    let hinted = |slice: &Value| {
+        let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+        let zones = endpoints.map(|e| e["hints"]["forZones"][0]["name"].clone());
+        zones.eq([json!("zone-a"), json!("zone-a")])
+    };
+    world
+        .admin
+        .until("its endpoints are for their zone", &slice, hinted)
+        .await?;
+    Ok(())
+}
+
 async fn two_pods(world: &World, namespace: &str) -> Result<()> {
     for (name, address) in [("a", "10.5.0.1"), ("b", "10.5.0.2")] {
         let mut pod = pod(namespace, name);
@@ -133,6 +160,7 @@ async fn a_service_is_made_mended_and_goes_with_its_policy() -> Result<()> {
     ensure!((18_000..20_000).contains(&port), "{port}");
     let pods = ["http 10.5.0.1:8080", "http 10.5.0.2:8080"];
     leads(&world, (&namespace, "front"), "baton-operator", &pods).await?;
+    stay_in_their_zone(&world, &namespace).await?;
     let address = made["spec"]["clusterIP"].as_str().context("an address")?;
     let says = |p: &Value| {
         p["status"]["addresses"][0] == format!("{address}:80")

@@ -67,6 +67,7 @@ fn each_node_and_pod_of_a_policy_counts_once_by_what_is_in_the_way() {
     let node = Node {
         ready: false,
         cordoned: false,
+        zone: None,
     };
     index.apply(Change::Node("node".into(), Some(Arc::new(node))));
     let _ = index.fold(3);

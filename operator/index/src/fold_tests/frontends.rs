@@ -191,6 +191,7 @@ fn front(policy: &str, made: bool, targets: &[(Text, u16, u16)]) -> Front {
             .iter()
             .map(|(_, port, target)| (*port, *target))
             .collect(),
+        zonal: false,
     }
 }
 
@@ -226,6 +227,7 @@ fn stored(service: &Key, slice: &FrontSlice) -> Slice {
         ports: slice.ports.clone(),
         endpoints: slice.endpoints.iter().map(endpoint).collect(),
         writer: SliceWriter::Baton,
+        zones: slice.endpoints.iter().map(|e| e.zone.clone()).collect(),
     }
 }
 
@@ -308,6 +310,47 @@ fn it_fails_open_while_no_dataplane_is_ready_and_never_leads_nowhere() {
         "{:?}",
         scene.led
     );
+}
+
+#[test]
+fn endpoints_are_for_their_zone_where_the_service_wants_that() {
+    let mut scene = scene();
+    scene.acknowledge();
+    let zones = |scene: &mut Scene| -> BTreeSet<Option<String>> {
+        scene.settle();
+        let all = scene.slices.values().flat_map(|slice| &slice.zones);
+        all.map(|zone| zone.as_ref().map(Text::to_string)).collect()
+    };
+    let wants = |scene: &mut Scene, zonal| {
+        let mut service = scene.services[&key("web")].clone();
+        Arc::make_mut(service.front.as_mut().expect("ours")).zonal = zonal;
+        scene.service(&key("web"), service);
+    };
+    let node_is_in = |scene: &mut Scene, zone: &str| {
+        let node = Node {
+            cordoned: false,
+            ready: true,
+            zone: Some(zone.into()),
+        };
+        let change = Change::Node("node".into(), Some(Arc::new(node)));
+        scene.index.apply(change);
+    };
+    let only = |zone: Option<&str>| BTreeSet::from([zone.map(str::to_owned)]);
+    node_is_in(&mut scene, "a");
+    assert_eq!(zones(&mut scene), only(None));
+    wants(&mut scene, true);
+    assert_eq!(zones(&mut scene), only(Some("a")));
+    node_is_in(&mut scene, "b");
+    assert_eq!(zones(&mut scene), only(Some("b")));
+    // The pods, too.
+    scene.dataplane(|pod| pod.ready = false);
+    assert_eq!(scene.leads_to("web"), set(PODS));
+    assert_eq!(zones(&mut scene), only(Some("b")));
+    scene.index.apply(Change::Node("node".into(), None));
+    assert_eq!(zones(&mut scene), only(None));
+    node_is_in(&mut scene, "b");
+    wants(&mut scene, false);
+    assert_eq!(zones(&mut scene), only(None));
 }
 
 /// What expects a header believes whatever a client says in one.

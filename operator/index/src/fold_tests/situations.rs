@@ -312,6 +312,7 @@ fn endpoints_become_what_the_table_says() {
         Some(Arc::new(Node {
             cordoned: true,
             ready: true,
+            zone: None,
         })),
     ));
     let _ = index.fold(3);
@@ -336,6 +337,7 @@ fn too_many_endpoints_leave_the_first_ones_by_name() {
         }],
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,
+        zones: Vec::new(),
     };
     index.apply(Change::Slice(key("s-1"), Some(Arc::new(value))));
     let _ = index.fold(2);

@@ -68,6 +68,7 @@ fn slice_at(endpoints: &[(&str, Option<&str>)]) -> Change {
         }],
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,
+        zones: Vec::new(),
     };
     Change::Slice(key("s-1"), Some(Arc::new(value)))
 }

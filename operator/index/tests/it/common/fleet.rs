@@ -108,6 +108,7 @@ impl Fleet {
             }],
             endpoints,
             writer: SliceWriter::Cluster,
+            zones: Vec::new(),
         };
         Change::Slice(self.key(&format!("shop-{at}-x7k2p")), Some(Arc::new(slice)))
     }
@@ -143,6 +144,7 @@ impl Fleet {
             Some(Arc::new(Node {
                 cordoned,
                 ready: true,
+                zone: None,
             })),
         )
     }
@@ -196,6 +198,7 @@ impl Fleet {
                     ports: ports.collect(),
                     endpoints: endpoints.collect(),
                     writer: SliceWriter::Cluster,
+                    zones: Vec::new(),
                 };
                 let name = Key::new("baton", format!("front-{class}-{number}"));
                 all.push(Change::Slice(name, Some(Arc::new(front))));

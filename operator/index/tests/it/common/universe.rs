@@ -339,6 +339,7 @@ fn slice() -> impl Strategy<Value = Slice> {
             ports,
             endpoints,
             writer: SliceWriter::Cluster,
+            zones: Vec::new(),
         })
 }
 
@@ -520,7 +521,11 @@ fn some<T: std::fmt::Debug>(
 /// Any change.
 pub fn change() -> impl Strategy<Value = Change> {
     let node =
-        (any::<bool>(), any::<bool>()).prop_map(|(cordoned, ready)| Node { cordoned, ready });
+        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(cordoned, ready, zoned)| Node {
+            cordoned,
+            ready,
+            zone: zoned.then(|| "zone".into()),
+        });
     let trouble = || prop::option::of(Just(Text::from("trouble")));
     let shim = (
         trouble(),
