@@ -1,12 +1,14 @@
 //! `clientAddress: ProxyV2` with real servers: whoever serves a request was told of the client by a
 //! header, on the first connection and after each move and each death, whatever is lost on the way.
 
-use crate::{http_without_error, more, no_error};
+use crate::{
+    http_without_error,
+    restored::{none_lost_over_deaths, seen},
+};
 use anyhow::{Result, ensure};
 use baton_api::{ClientAddress, MoveMethod};
-use baton_lab::{FaultRates, HttpEcho, LoadOptions, NginxOptions, Options, Side};
+use baton_lab::{FaultRates, LoadOptions, NginxOptions, Options, Side};
 use baton_ns::{HTTP_PORT, Scene, until};
-use std::net::IpAddr;
 
 const REQUESTS: u64 = 6_000;
 const CONNECTIONS: usize = 16;
@@ -29,19 +31,6 @@ fn scene(name: &str, header: bool) -> Result<Scene> {
     let mut scene = Scene::with_nginx(name, &options, &web)?;
     scene.config.policies[0].client_address = ClientAddress::ProxyV2;
     Ok(scene)
-}
-
-/// How many requests pods had, each of which came from the client.
-fn seen(scene: &Scene, client: IpAddr) -> Result<u64> {
-    let mut all = 0;
-    for nginx in &scene.nginx {
-        for (address, port) in nginx.peers()? {
-            ensure!(address == client, "{} saw {address}", nginx.pod().name());
-            ensure!(port > 0, "no port");
-            all += 1;
-        }
-    }
-    Ok(all)
 }
 
 #[test]
@@ -110,20 +99,7 @@ fn whoever_serves_is_told_of_the_client() -> Result<()> {
 #[test]
 fn who_takes_over_from_the_dead_is_told_of_the_client() -> Result<()> {
     let mut scene = scene("tolddead", true)?;
-    scene.start()?;
-    let namespace = scene.lab.client().namespace();
-    let load = HttpEcho::start(namespace, scene.http_load(CONNECTIONS, None)?)?;
-    for at in 0..6 {
-        more(&load, 1_000)?;
-        let name = scene.kill(at)?;
-        scene.wait_back(0, &name)?;
-    }
-    more(&load, 1_000)?;
-    let (report, _) = load.stop()?;
-    scene.explained(no_error(&report, None))?;
-    scene.nothing_lost(0)?;
-    let all = seen(&scene, scene.lab.client().ipv4())?;
-    ensure!(all > 5_000, "{all} requests in the logs");
+    none_lost_over_deaths(&mut scene)?;
     Ok(())
 }
 

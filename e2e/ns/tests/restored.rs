@@ -31,12 +31,32 @@ fn scene(name: &str) -> Result<Scene> {
     Ok(scene)
 }
 
+/// Six servers die under load, one after the other: each request reached one that saw the client.
+pub(crate) fn none_lost_over_deaths(scene: &mut Scene) -> Result<()> {
+    scene.start()?;
+    let namespace = scene.lab.client().namespace();
+    let load = HttpEcho::start(namespace, scene.http_load(CONNECTIONS, None)?)?;
+    for at in 0..6 {
+        more(&load, 1_000)?;
+        let name = scene.kill(at)?;
+        scene.wait_back(0, &name)?;
+    }
+    more(&load, 1_000)?;
+    let (report, _) = load.stop()?;
+    scene.explained(no_error(&report, None))?;
+    scene.nothing_lost(0)?;
+    let all = seen(scene, scene.lab.client().ipv4())?;
+    ensure!(all > 5_000, "{all} requests in the logs");
+    Ok(())
+}
+
 /// How many requests pods had, each of which came from the client.
-fn seen(scene: &Scene, client: IpAddr) -> Result<u64> {
+pub(crate) fn seen(scene: &Scene, client: IpAddr) -> Result<u64> {
     let mut all = 0;
     for nginx in &scene.nginx {
-        for (address, _) in nginx.peers()? {
+        for (address, port) in nginx.peers()? {
             ensure!(address == client, "{} saw {address}", nginx.pod().name());
+            ensure!(port > 0, "no port");
             all += 1;
         }
     }
@@ -137,20 +157,7 @@ fn postgres_sees_and_logs_the_client() -> Result<()> {
 #[test]
 fn who_takes_over_from_the_dead_sees_the_client() -> Result<()> {
     let mut scene = scene("seendead")?;
-    scene.start()?;
-    let namespace = scene.lab.client().namespace();
-    let load = HttpEcho::start(namespace, scene.http_load(CONNECTIONS, None)?)?;
-    for at in 0..6 {
-        more(&load, 1_000)?;
-        let name = scene.kill(at)?;
-        scene.wait_back(0, &name)?;
-    }
-    more(&load, 1_000)?;
-    let (report, _) = load.stop()?;
-    scene.explained(no_error(&report, None))?;
-    scene.nothing_lost(0)?;
-    let all = seen(&scene, scene.lab.client().ipv4())?;
-    ensure!(all > 5_000, "{all} requests in the logs");
+    none_lost_over_deaths(&mut scene)?;
     assert_eq!(scene.counter("legs_hidden_total")?, 0);
     Ok(())
 }
