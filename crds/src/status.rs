@@ -127,7 +127,8 @@ pub struct FrontendStatus {
     #[schemars(length(max = 63))]
     pub service: String,
     /// Where its EndpointSlices lead: `Dataplanes`; `Pods` as long as no dataplane is ready;
-    /// `Nowhere` as long as the Service is not this policy's.
+    /// `Nowhere` as long as the Service is not this policy's, or no dataplane is ready for pods
+    /// that expect a header (`clientAddress: ProxyV2`).
     pub leads_to: LeadsTo,
     /// The dataplanes' ports behind its ports. An operator that starts anew goes on with these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

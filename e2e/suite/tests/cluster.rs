@@ -100,24 +100,25 @@ type Losses = BTreeMap<String, u64>;
 /// What the dataplanes with this label say of themselves.
 fn states(site: &Site, label: &str) -> Result<Vec<Value>> {
     let pods = site.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", label, "-o", "name"])?;
-    let mut states = Vec::new();
-    for pod in pods.lines() {
-        let status = [
-            "lb-dataplane",
-            "status",
-            "--control",
-            "unix:/run/baton/control.sock",
-            "-o",
-            "json",
-        ];
-        let ask = [&["-n", NAMESPACE, "exec", pod, "--"][..], &status].concat();
-        // One that is ending says that it does not work; what it counted goes with it.
-        let Ok(text) = site.kubectl(&ask) else {
-            continue;
-        };
-        states.push(serde_json::from_str(&text)?);
+    let states = pods.lines().filter_map(|pod| state(site, pod).transpose());
+    states.collect()
+}
+
+/// What one of them says; nothing of one that is ending, with which goes what it counted.
+fn state(site: &Site, pod: &str) -> Result<Option<Value>> {
+    let status = [
+        "lb-dataplane",
+        "status",
+        "--control",
+        "unix:/run/baton/control.sock",
+        "-o",
+        "json",
+    ];
+    let ask = [&["-n", NAMESPACE, "exec", pod, "--"][..], &status].concat();
+    match site.kubectl(&ask) {
+        Ok(text) => Ok(Some(serde_json::from_str(&text)?)),
+        Err(_) => Ok(None),
     }
-    Ok(states)
 }
 
 /// What the dataplanes that there are have counted since they started.

@@ -6,6 +6,7 @@ mod costs;
 mod fields;
 mod frontends;
 mod reach;
+mod refused;
 mod slices;
 mod slow;
 mod tenants;

@@ -1,5 +1,5 @@
 //! A redis on 6379, behind its Service as the others: attached, restarted and detached under load,
-//! and told who its clients are.
+//! and who its clients are is in its log.
 
 use super::leads_to;
 use anyhow::{Context, Result, ensure};
@@ -21,7 +21,8 @@ spec:
       containers:
         - name: redis
           image: localhost/baton-cluster/server:1
-          command: [/usr/bin/redis-server, --port, "6379", --save, "", --protected-mode, "no"]
+          # At this level its log names each client.
+          command: [/usr/bin/redis-server, --port, "6379", --save, "", --protected-mode, "no", --loglevel, verbose]
           ports: [{containerPort: 6379}]
           readinessProbe: {tcpSocket: {port: 6379}, periodSeconds: 1}
           # It ends at once when it is told to, with whatever it was asked and has not answered.
@@ -94,11 +95,26 @@ pub(super) fn through(site: &Site) -> Result<()> {
         let (seen, _) = seen.and_then(|one| one.rsplit_once(':')).context("addr")?;
         ensure!(seen == client, "the cache saw {seen}, not {client}");
     }
+    logged(site, &client)?;
     println!("{}", site.baton(&["detach", "svc/cache", "-n", "depot"])?);
     let rounds = asking.end(site)?;
     println!("a redis on 6379, attached, restarted and detached: {rounds} rounds, no error");
     ensure!(rounds > 0, "no round was whole");
     site.kubectl(&["-n", "depot", "delete", "deployment/cache", "service/cache"])?;
+    Ok(())
+}
+
+/// Each server's log names the client.
+fn logged(site: &Site, client: &str) -> Result<()> {
+    let running = "--field-selector=status.phase=Running";
+    let pods = ["get", "pods", "-l", "app=cache", running, "-o", "name"];
+    let accepted = format!("Accepted {client}:");
+    for pod in site.kubectl(&[&["-n", "depot"][..], &pods].concat())?.lines() {
+        let log = site.kubectl(&["-n", "depot", "logs", pod])?;
+        let lines = log.lines().filter(|line| line.contains(&accepted));
+        println!("{pod} logged {} connections of {client}", lines.count());
+        ensure!(log.contains(&accepted), "{pod} logged none of {client}");
+    }
     Ok(())
 }
 

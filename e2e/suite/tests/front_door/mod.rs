@@ -1,10 +1,11 @@
 //! Baton in front of Services that there are, under their names: put there and taken away while
 //! clients use them, two on port 80 and one on 6379 at once, whose servers then see who their
-//! clients are, and one that a policy makes.
+//! clients are, and those that policies make.
 //!
 //! Each time one client keeps 64 connections and another one opens a new one for each request.
 
 mod cache;
+mod told;
 
 use crate::{Table, nginx};
 use anyhow::{Context, Result, ensure};
@@ -108,6 +109,7 @@ pub fn through(site: &Site, workload: &str, table: &mut Table) -> Result<()> {
     restored(site, table, &address)?;
     made(site, table)?;
     cache::through(site)?;
+    told::through(site, table)?;
     if workload.starts_with("deployment/") {
         fails_open(site, workload, table, &address)?;
     }
