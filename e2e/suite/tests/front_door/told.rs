@@ -132,7 +132,7 @@ fn near(site: &Site, address: &str) -> Result<()> {
         site.kubectl(&["-n", SHOP, "exec", "client", "--", "sh", "-c", &wrk])?;
         let mut opened = opened(site)?;
         for (node, count) in &mut opened {
-            *count -= before.get(node).unwrap_or(&0).min(count);
+            *count = count.saturating_sub(before.get(node).copied().unwrap_or(0));
         }
         let here = opened.remove(&at).unwrap_or(0);
         println!("connections opened by the client of {at}: {here} there, {opened:?} elsewhere");
