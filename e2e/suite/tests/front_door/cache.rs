@@ -109,7 +109,10 @@ fn logged(site: &Site, client: &str) -> Result<()> {
     let running = "--field-selector=status.phase=Running";
     let pods = ["get", "pods", "-l", "app=cache", running, "-o", "name"];
     let accepted = format!("Accepted {client}:");
-    for pod in site.kubectl(&[&["-n", "depot"][..], &pods].concat())?.lines() {
+    for pod in site
+        .kubectl(&[&["-n", "depot"][..], &pods].concat())?
+        .lines()
+    {
         let log = site.kubectl(&["-n", "depot", "logs", pod])?;
         let lines = log.lines().filter(|line| line.contains(&accepted));
         println!("{pod} logged {} connections of {client}", lines.count());

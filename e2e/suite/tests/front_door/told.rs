@@ -3,7 +3,7 @@
 
 use super::{leads_to, row};
 use crate::{Table, state};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use baton_e2e::{
     Site,
     site::{NAMESPACE, SHOP},
@@ -89,30 +89,29 @@ fn let_in(site: &Site, table: &mut Table, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each server logs the client's own address, as the header says it.
+/// Each server logs the client's own address, as the header says it. Which of them clients come to
+/// is the dataplanes' choice, so they ask until both were asked.
 fn logged(site: &Site, address: &str) -> Result<()> {
     let client = site.field(SHOP, "pod/client", ".status.podIP")?;
     let wrk = format!("wrk -t1 -c8 -d1s http://{address}/peer");
-    site.kubectl(&["-n", SHOP, "exec", "client", "--", "sh", "-c", &wrk])?;
     let running = "--field-selector=status.phase=Running";
     let pods = ["get", "pods", "-l", "app=web", running, "-o", "name"];
-    for pod in site
-        .kubectl(&[&["-n", "depot"][..], &pods].concat())?
-        .lines()
-    {
-        let log = site.kubectl(&["-n", "depot", "logs", pod])?;
-        let told: Vec<&str> = log
-            .lines()
-            .filter_map(|line| line.strip_prefix("told "))
-            .collect();
-        println!("{pod} was told of {} requests", told.len());
-        let other = told.iter().find(|seen| **seen != client);
-        ensure!(
-            !told.is_empty() && other.is_none(),
-            "{pod} was told {other:?}, not {client}"
-        );
-    }
-    Ok(())
+    let pods = [&["-n", "depot"][..], &pods].concat();
+    site.until("each server was told who its clients are", || {
+        site.kubectl(&["-n", SHOP, "exec", "client", "--", "sh", "-c", &wrk])?;
+        let mut counts = BTreeMap::new();
+        for pod in site.kubectl(&pods)?.lines() {
+            let log = site.kubectl(&["-n", "depot", "logs", pod])?;
+            let told = log.lines().filter_map(|line| line.strip_prefix("told "));
+            let (own, others): (Vec<_>, Vec<_>) = told.partition(|seen| *seen == client);
+            if let Some(other) = others.first() {
+                bail!("{pod} was told {other}, not {client}");
+            }
+            counts.insert(pod.to_owned(), own.len());
+        }
+        println!("requests of {client} by its own address: {counts:?}");
+        Ok(counts.values().all(|count| *count > 0).then_some(()))
+    })
 }
 
 /// Each node is a zone, and the Service's clients are to stay in theirs.
