@@ -82,32 +82,10 @@ fn named(backends: &[&BackendState]) -> String {
     words.join(", ")
 }
 
-/// Clients of one family are refused, as all backends are of the other one.
-fn lacks_family(policy: &PolicyState) -> Option<String> {
-    let has = |v6: bool| {
-        policy
-            .backends
-            .iter()
-            .any(|b| b.endpoint.address().is_ipv6() == v6)
-    };
-    let frontend = policy.frontends.iter().find(|frontend| {
-        let v6 = frontend.address().is_ipv6();
-        !has(v6) && has(!v6)
-    })?;
-    let family = if frontend.address().is_ipv6() { 6 } else { 4 };
-    Some(format!(
-        "policy `{}` has no IPv{family} backend, so it resets clients of {frontend}: flows are not translated between \
-         IPv4 and IPv6; give the pods addresses of both families (a dual-stack Service), or do not name {frontend} to \
-         clients",
-        policy.name
-    ))
-}
-
 /// What is worth a look although policies are served.
 pub fn notes(state: &State) -> Vec<String> {
     let mut notes = Vec::new();
     for policy in &state.policies {
-        notes.extend(lacks_family(policy));
         for backend in policy.backends.iter().filter(|b| !b.health.is_up()) {
             let advice = match backend.word() {
                 "unhealthy" => {
@@ -162,21 +140,6 @@ mod tests {
     use super::*;
     use crate::status::samples;
     use baton_api::{Adoptability, BackendHealth, Micros};
-
-    #[test]
-    fn a_frontend_without_backends_of_its_family_is_noted() {
-        let text = notes(&state(|p| {
-            p.frontends
-                .push("[2001:db8::1]:80".parse().expect("an address"));
-        }))
-        .join("\n");
-        assert!(
-            text.contains("`web` has no IPv6 backend, so it resets clients of [2001:db8::1]:80"),
-            "{text}"
-        );
-        let text = notes(&state(|p| p.backends.clear())).join("\n");
-        assert!(!text.contains("IPv4 backend"), "{text}");
-    }
 
     /// A state with one policy, changed.
     fn state(change: impl FnOnce(&mut PolicyState)) -> State {

@@ -128,11 +128,29 @@ impl Scene {
     /// # Errors
     /// Never with the ports of a scene.
     pub fn use_ipv6(&mut self) -> Result<()> {
+        self.use_ipv6_of_clients()?;
+        self.use_ipv6_of_pods()
+    }
+
+    /// Turns every policy's frontends to IPv6.
+    ///
+    /// # Errors
+    /// As [`Scene::use_ipv6`].
+    pub fn use_ipv6_of_clients(&mut self) -> Result<()> {
+        let policies = self.config.policies.iter_mut();
+        for frontend in policies.flat_map(|policy| &mut policy.frontends) {
+            *frontend =
+                Endpoint::new(Ipv6Addr::UNSPECIFIED.into(), frontend.port()).context("port")?;
+        }
+        Ok(())
+    }
+
+    /// Turns every policy's pods to IPv6.
+    ///
+    /// # Errors
+    /// As [`Scene::use_ipv6`].
+    pub fn use_ipv6_of_pods(&mut self) -> Result<()> {
         for policy in &mut self.config.policies {
-            for frontend in &mut policy.frontends {
-                *frontend =
-                    Endpoint::new(Ipv6Addr::UNSPECIFIED.into(), frontend.port()).context("port")?;
-            }
             for (backend, pod) in policy.backends.iter_mut().zip(self.lab.pods()) {
                 backend.endpoint =
                     Endpoint::new(pod.ipv6(), backend.endpoint.port()).context("port")?;
@@ -318,12 +336,19 @@ impl Scene {
         })
     }
 
-    /// Where clients connect for a port of the dataplane, IPv4.
+    /// Where clients connect for a port of the dataplane: IPv6 where its policy says so.
     ///
     /// # Errors
     /// Before its start.
     pub fn address(&self, port: u16) -> Result<SocketAddr> {
-        Ok(self.dataplane()?.address(port))
+        let dataplane = self.dataplane()?;
+        let mut frontends = self.config.policies.iter().flat_map(|p| &p.frontends);
+        let v6 = frontends.any(|f| f.port() == port && f.address().is_ipv6());
+        Ok(if v6 {
+            dataplane.address_v6(port)
+        } else {
+            dataplane.address(port)
+        })
     }
 
     /// Options of a load against the HTTP policy.

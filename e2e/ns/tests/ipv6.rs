@@ -1,7 +1,9 @@
-//! IPv6 through and through: client, frontend and pods.
+//! IPv6 through and through: client, frontend and pods; and clients of one family whose pods have
+//! addresses of the other one.
 
-use crate::{every_request_moves, nothing_was_reset};
+use crate::{addresses, every_request_moves, nothing_was_reset};
 use anyhow::Result;
+use baton_api::MoveMethod;
 use baton_ns::{HTTP_PORT, REDIS_PORT, Scene};
 
 const REQUESTS: u64 = 20_000;
@@ -17,4 +19,30 @@ fn requests_and_commands_move_over_ipv6() -> Result<()> {
     let at = [HTTP_PORT, REDIS_PORT].map(|port| dataplane.address_v6(port));
     every_request_moves(&scene, "ipv6", at, (CONNECTIONS, REQUESTS))?;
     nothing_was_reset(&scene)
+}
+
+#[test]
+fn clients_of_one_family_are_served_by_pods_of_the_other() -> Result<()> {
+    for (name, clients_v6, method) in [
+        ("six-to-four-a", true, MoveMethod::Adoption),
+        ("six-to-four-t", true, MoveMethod::Translation),
+        ("four-to-six-a", false, MoveMethod::Adoption),
+        ("four-to-six-t", false, MoveMethod::Translation),
+    ] {
+        let mut scene = Scene::with_pods(name, 3)?;
+        scene.add_redis()?;
+        if clients_v6 {
+            scene.use_ipv6_of_clients()?;
+        } else {
+            scene.use_ipv6_of_pods()?;
+        }
+        for policy in &mut scene.config.policies {
+            policy.migration.method = method;
+        }
+        scene.start()?;
+        let at = addresses(&scene)?;
+        every_request_moves(&scene, name, at, (CONNECTIONS, REQUESTS / 2))?;
+        nothing_was_reset(&scene)?;
+    }
+    Ok(())
 }

@@ -88,7 +88,7 @@ fn every_request_moves(
     wire::rounds(scene, &mut client)
 }
 
-/// Where a scene's HTTP and redis policies are, IPv4.
+/// Where a scene's HTTP and redis policies are.
 fn addresses(scene: &Scene) -> Result<[SocketAddr; 2]> {
     Ok([scene.address(HTTP_PORT)?, scene.address(REDIS_PORT)?])
 }

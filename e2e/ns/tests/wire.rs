@@ -87,14 +87,25 @@ fn an_mptcp_client_falls_back_to_tcp_and_moves() -> Result<()> {
 
 #[test]
 fn a_narrow_leg_tells_the_client_its_mtu() -> Result<()> {
+    narrow("mtu", |_| Ok(()))
+}
+
+#[test]
+fn a_narrow_leg_tells_the_client_its_mtu_in_the_other_family() -> Result<()> {
+    narrow("mtu-six-to-four", Scene::use_ipv6_of_clients)?;
+    narrow("mtu-four-to-six", Scene::use_ipv6_of_pods)
+}
+
+fn narrow(name: &str, families: impl FnOnce(&mut Scene) -> Result<()>) -> Result<()> {
     let mut scene = Scene::new(
-        "mtu",
+        name,
         &Options {
             pods: 2,
             leg_mtu: vec![("pod-a".into(), 1400)],
             ..Options::default()
         },
     )?;
+    families(&mut scene)?;
     // The flow begins at the wide leg, so that its MSS is the wide one, and moves to the narrow
     // one.
     let (narrow, wide) = (

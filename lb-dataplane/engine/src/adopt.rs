@@ -160,7 +160,7 @@ impl Engine {
         }
         let policy = &self.policies[usize::from(flow.policy)];
         if policy.spec.affinity.is_some() {
-            let pool = &policy.pools[usize::from(flow.is_v6())];
+            let pool = &policy.pools[policy.pool_of(flow.is_v6())];
             let ejected = pool.is_ejected(flow.owner.backend, &self.backends, now);
             return if pool.panic || (owner.liveness.is_usable() && !ejected) {
                 MoveConstraint::Affinity

@@ -25,8 +25,8 @@ pub enum DropReason {
     FlowTableFull,
     /// The policy has no backend that can take the flow.
     NoBackend,
-    /// The client speaks IPv6 and the policy's backends IPv4 only, or the other way round. It is
-    /// reset.
+    /// The policy's backends have addresses of one IP family only, of which the dataplane has none.
+    /// The client is reset.
     NoFamily,
     /// No free port towards the backend.
     NoPort,
@@ -140,7 +140,7 @@ counters! {
     LegsIntroduced = "legs_introduced_total"; #[doc = "Legs begun with a header of the PROXY protocol, as their policy wants (`clientAddress: ProxyV2`)."]
     HeadersSent = "proxy_headers_sent_total"; #[doc = "Headers of the PROXY protocol sent to Pods, those that were sent again included."]
     LegsRestored = "legs_restored_total"; #[doc = "Legs begun on which the pod sees the client's address, as its policy wants (`clientAddress: Restore`)."]
-    LegsHidden = "legs_hidden_total"; #[doc = "Legs of such policies on which the pod sees the dataplane's: it has no adopter that restores, or is the client itself."]
+    LegsHidden = "legs_hidden_total"; #[doc = "Legs of such policies on which the pod sees the dataplane's: it has no adopter that restores, is the client itself, or has an address of the other IP family."]
     LegsShared = "legs_shared_total"; #[doc = "Requests that went to another pod on a leg that another connection had before."]
     LegsLeft = "legs_left_total"; #[doc = "Times that a connection between two requests left its leg to others: it has none until its next request."]
     ParkedFull = "legs_parked_full_total"; #[doc = "Legs that were closed because as many as may be were kept at their pod, or in all."]

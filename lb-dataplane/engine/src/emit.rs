@@ -15,9 +15,17 @@ use crate::{
     states::State,
 };
 use baton_packet::{
-    Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, build_segment, ether_dst,
-    ether_src, rewrite_tcp,
+    Decoded, Flags, IcmpError, Mac, NewTuple, Rewrite, RewriteError, Segment, SegmentSpec,
+    SeqNumber, build_segment, carry_icmp, carry_tcp, ether_dst, ether_src, rewrite_tcp,
 };
+use std::net::IpAddr;
+
+/// What becomes of a frame whose way leads to the other IP family.
+pub(crate) enum Across {
+    Segment(Segment, Rewrite),
+    /// An ICMP error: its own addresses, those of the segment that it quotes, Ethernet's.
+    Error(IcmpError, (IpAddr, IpAddr), NewTuple, (Mac, Mac)),
+}
 
 impl Engine {
     /// Whether one more may be sent; counted if not.
@@ -121,7 +129,7 @@ impl Engine {
             src_mac: self.settings.mac,
             dst_mac,
         };
-        finish(rewrite_tcp(frame, segment, &to), segment)
+        self.readdressed(frame, segment, to)
     }
 
     /// Rewrites the backend's segment for the client.
@@ -145,7 +153,40 @@ impl Engine {
             src_mac: self.settings.mac,
             dst_mac,
         };
+        self.readdressed(frame, segment, to)
+    }
+
+    /// The segment with other addresses; those of the other family it gets when all is done
+    /// ([`Engine::carried`]).
+    #[inline]
+    fn readdressed(&mut self, frame: &mut [u8], segment: &Segment, to: Rewrite) -> Verdict {
+        if segment.is_v6() != to.dst.is_ipv6() {
+            self.across = Some(Across::Segment(*segment, to));
+            return Verdict::Transmit(usize::from(segment.end));
+        }
         finish(rewrite_tcp(frame, segment, &to), segment)
+    }
+
+    /// What is to be transmitted, with headers of the other family: they differ in length, and here
+    /// the whole buffer is at hand.
+    #[cold]
+    pub(crate) fn carried(&mut self, buffer: &mut [u8], verdict: Verdict) -> Verdict {
+        let across = self.across.take();
+        if !matches!(verdict, Verdict::Transmit(_)) {
+            return verdict;
+        }
+        let carried = match across {
+            Some(Across::Segment(segment, to)) => carry_tcp(buffer, &segment, &to),
+            Some(Across::Error(error, outer, inner, macs)) => {
+                carry_icmp(buffer, &error, outer, inner, macs)
+            }
+            None => return verdict,
+        };
+        match carried {
+            Ok(len) => Verdict::Transmit(len),
+            Err(RewriteError::TtlExpired) => Verdict::Drop(DropReason::TtlExpired),
+            Err(_) => Verdict::Drop(DropReason::NotOurs),
+        }
     }
 
     /// Sends the kept copies of client segments to the owner leg. Where no frame is free they are
@@ -178,14 +219,19 @@ impl Engine {
                 continue;
             };
             room.copy_from_slice(copy);
-            let Ok(baton_packet::Decoded::Tcp(segment)) = baton_packet::decode(room) else {
+            let Ok(Decoded::Tcp(segment)) = baton_packet::decode(room) else {
                 continue;
             };
             if let Some(shift) = shift {
                 let _ = shift.to_pod(room, &segment);
             }
-            if rewrite_tcp(room, &segment, &to).is_ok() {
-                out.send(usize::from(segment.end));
+            let readdressed = if segment.is_v6() == to.dst.is_ipv6() {
+                rewrite_tcp(room, &segment, &to).map(|()| usize::from(segment.end))
+            } else {
+                carry_tcp(buffer, &segment, &to)
+            };
+            if let Ok(len) = readdressed {
+                out.send(len);
             }
         }
     }
@@ -386,7 +432,7 @@ impl Engine {
     /// The next hop towards an address, as a number in the neighbour table. `seen` is where a frame
     /// from there came from; what came through the host's stack goes back through it, wherever the
     /// route leads: it may have changed the addresses.
-    pub(crate) fn hop_to(&mut self, address: std::net::IpAddr, seen: Option<Mac>) -> Option<HopId> {
+    pub(crate) fn hop_to(&mut self, address: IpAddr, seen: Option<Mac>) -> Option<HopId> {
         let host = routes::host(address.is_ipv6());
         let via = match seen {
             Some(Mac::HOST) => host,
@@ -404,7 +450,7 @@ impl Engine {
     /// The next hop towards a client whose first segment came from `seen`. One on our own link has
     /// none of its own before its connection is open: anybody there can begin connections in the
     /// name of as many addresses as he likes.
-    pub(crate) fn hop_to_opening(&mut self, client: std::net::IpAddr, seen: Mac) -> Option<HopId> {
+    pub(crate) fn hop_to_opening(&mut self, client: IpAddr, seen: Mac) -> Option<HopId> {
         let via = self.routes.next_hop(client);
         if seen == Mac::HOST || via != Some(client) {
             return self.hop_to(client, Some(seen));

@@ -8,6 +8,7 @@ use crate::{
     backend::Backend,
     clock::Instant,
     counters::{Counter, Counters, DropReason},
+    emit::Across,
     events::Events,
     flow::FlowTable,
     ids::{Addr, Leg, to_addr},
@@ -205,6 +206,8 @@ pub struct Engine {
     pub(crate) ahead: Ahead,
     /// Segments that change no state go the short way (`fast`).
     pub(crate) predicts: bool,
+    /// The frame in hand goes to the other IP family.
+    pub(crate) across: Option<Across>,
 }
 
 /// An address and port that clients connect to.
@@ -306,6 +309,7 @@ impl Engine {
             resets: Resets::new(),
             ahead: Ahead::default(),
             predicts: true,
+            across: None,
             settings,
         })
     }
@@ -388,7 +392,10 @@ impl Engine {
         self.events.now = now;
         let len = len.min(buffer.len());
         let predicted = self.predicted(now, &mut buffer[..len], out);
-        let verdict = predicted.unwrap_or_else(|| self.general(now, &mut buffer[..len], out));
+        let mut verdict = predicted.unwrap_or_else(|| self.general(now, &mut buffer[..len], out));
+        if self.across.is_some() {
+            verdict = self.carried(buffer, verdict);
+        }
         if let Verdict::Drop(reason) = verdict {
             self.counters.drop(reason);
         }

@@ -314,7 +314,7 @@ impl Engine {
     ) -> Verdict {
         let flow = &self.flows[id];
         let frontend = &self.frontends[usize::from(flow.frontend)];
-        let Some(mac) = self.client_mac(flow) else {
+        let Some(mac) = self.client_mac(flow).filter(|_| !flow.is_v6()) else {
             return self.forward_to_client(frame, &plain.segment(frame), id);
         };
         let ends = (

@@ -79,7 +79,7 @@ pub enum Reset {
     NoFlow,
     /// No backend took the connection.
     Refused,
-    /// No backend has the client's address family.
+    /// The dataplane has no address of the backends' family.
     NoFamily,
     /// The backend reset it.
     Backend,
@@ -126,7 +126,7 @@ impl Reset {
             }
             Reset::Refused => "No backend accepted the connection.",
             Reset::NoFamily => {
-                "The client speaks IPv6 and the policy's backends IPv4 only, or the other way round."
+                "The backends have addresses of one IP family only, of which the dataplane has none."
             }
             Reset::Backend => "The backend's own reset, passed on.",
             Reset::Lost => {

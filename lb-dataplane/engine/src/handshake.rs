@@ -17,9 +17,10 @@
 //!   100 ms of rest behind each, take all of a pod's leg ports that SYNs may have: by calculation
 //!   25,000 SYN/s for each pod with the chart's 10,000 ports. Below that, who is longer than 250 ms
 //!   on his way is told to try again.
-//! - **Clients of a family that no backend has are refused** with a reset, as a kernel does it, so
-//!   that they try the other address at once (RFC 8305); counted `no_family` and noted by
-//!   `lb-dataplane status`. Translation between the families needs translated legs.
+//! - **Clients of a family that no backend has** go to backends of the other one, and each segment
+//!   is written anew (`emit`). Where the dataplane has no address of that family itself, they are
+//!   refused with a reset, as a kernel does it, so that they try the other address at once (RFC
+//!   8305); counted `no_family`.
 //! - **Who is not in `allowFrom` gets no answer**, as with most implementations of NetworkPolicy,
 //!   before anything is taken for him: counted `not_allowed`. A flow begins with a SYN only, so
 //!   nothing else asks. Rejected: a reset, which tells a scan that somebody listens.
@@ -140,13 +141,11 @@ impl Engine {
             return Verdict::Drop(DropReason::NotAsked);
         };
         let Some(backend) = backend else {
-            let policy = &self.policies[usize::from(policy)];
-            return Verdict::Drop(if policy.lacks_family(v6) {
-                DropReason::NoFamily
-            } else {
-                DropReason::NoBackend
-            });
+            return Verdict::Drop(DropReason::NoBackend);
         };
+        if self.backends[usize::from(backend)].source.is_none() {
+            return Verdict::Drop(DropReason::NoFamily);
+        }
         self.bound_half_open(now, backend, out);
         if self.flows.is_full() {
             return Verdict::Drop(DropReason::FlowTableFull);
@@ -182,7 +181,8 @@ impl Engine {
         if let Some((value, _)) = options.timestamps {
             flow.client_ts = value;
         }
-        let moves = flow.is_adoptable() || self.policies[usize::from(policy)].translates();
+        let moves = flow.is_adoptable(self.backends[usize::from(backend)].addr.is_v6())
+            || self.policies[usize::from(policy)].translates();
         let Some(id) = self.flows.insert(flow) else {
             self.backends[usize::from(backend)].ports.give_back(
                 &mut self.rests,

@@ -37,8 +37,8 @@ impl Engine {
     /// names it no more.
     fn member_of(&self, id: FlowId) -> Option<(usize, usize)> {
         let flow = &self.flows[id];
-        let pool = usize::from(flow.is_v6());
         let policy = &self.policies[usize::from(flow.policy)];
+        let pool = policy.pool_of(flow.is_v6());
         let at = policy.pools[pool].place_of(flow.owner.backend)?;
         Some((pool, at))
     }

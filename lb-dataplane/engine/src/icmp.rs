@@ -4,10 +4,12 @@
 use crate::{
     Engine, Verdict,
     counters::{Counter, DropReason},
+    emit::Across,
     ids::{Leg, from_addr, to_addr},
     legs::Use,
 };
-use baton_packet::{IcmpError, NewTuple, rewrite_icmp};
+use baton_packet::{IcmpError, Mac, NewTuple, rewrite_icmp};
+use std::net::IpAddr;
 
 /// A quoted sequence number may be this far from the flow's: anything else is a guess by a third
 /// party (RFC 5927 section 4.1).
@@ -35,8 +37,26 @@ impl Engine {
         }
     }
 
+    /// The error with other addresses; those of the other family it gets when all is done
+    /// ([`Engine::carried`]).
+    fn readdressed_error(
+        &mut self,
+        frame: &mut [u8],
+        error: &IcmpError,
+        outer: (IpAddr, IpAddr),
+        inner: NewTuple,
+        macs: (Mac, Mac),
+    ) -> Option<usize> {
+        if error.v6 == inner.dst.is_ipv6() {
+            rewrite_icmp(frame, error, outer, inner, macs).ok()?;
+        } else {
+            self.across = Some(Across::Error(*error, outer, inner, macs));
+        }
+        Some(usize::from(error.end))
+    }
+
     /// Our segment to a backend met the error: the client sent it.
-    fn icmp_to_client(&self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
+    fn icmp_to_client(&mut self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
         let index = self
             .backend_ids
             .find(to_addr(error.inner_dst), error.inner_dst_port)?;
@@ -65,12 +85,11 @@ impl Engine {
         };
         let macs = (self.settings.mac, self.client_mac(flow)?);
         shift.quoted_to_client(frame, error);
-        rewrite_icmp(frame, error, (ours, client), inner, macs).ok()?;
-        Some(usize::from(error.end))
+        self.readdressed_error(frame, error, (ours, client), inner, macs)
     }
 
     /// Our segment to a client met the error: the owner sent it.
-    fn icmp_to_leg(&self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
+    fn icmp_to_leg(&mut self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
         let frontend = self
             .frontend_ids
             .find(to_addr(error.inner_src), error.inner_src_port)?;
@@ -94,7 +113,6 @@ impl Engine {
             // `tcp_v4_err`).
             shift.quoted_to_pod(frame, error);
         }
-        rewrite_icmp(frame, error, (spec.src, spec.dst), inner, macs).ok()?;
-        Some(usize::from(error.end))
+        self.readdressed_error(frame, error, (spec.src, spec.dst), inner, macs)
     }
 }

@@ -231,7 +231,7 @@ impl Engine {
                 Err(MigrateError::Nobody(policy.spec.name.clone()))
             };
         };
-        let members = &policy.pools[usize::from(v6)].members;
+        let members = &policy.pools[policy.pool_of(v6)].members;
         let named = members.iter().find(|m| policy.name_of(m) == name);
         let Some(member) = named else {
             let known = members.iter();
@@ -325,7 +325,7 @@ impl Engine {
         let policy: &Policy = &self.policies[usize::from(flow.policy)];
         let to = flow.standby.backend;
         let any = to == Leg::NONE.backend;
-        let members = &policy.pools[usize::from(v6)].members;
+        let members = &policy.pools[policy.pool_of(v6)].members;
         let member = any || members.iter().any(|m| m.backend == to);
         let forbidden =
             policy.spec.migration.mode == MigrationMode::Never || policy.spec.affinity.is_some();

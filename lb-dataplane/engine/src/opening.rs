@@ -47,9 +47,9 @@ const MSS_ADOPTABLE_V4: u16 = 536;
 const MSS_ADOPTABLE_V6: u16 = 1_220;
 
 impl Flow {
-    /// Whether a pod's kernel can make a socket for it from an adoption.
-    pub(crate) fn is_adoptable(&self) -> bool {
-        let least = match self.is_v6() {
+    /// Whether a pod's kernel can make a socket for it from an adoption, over IPv6 or IPv4.
+    pub(crate) fn is_adoptable(&self, v6: bool) -> bool {
+        let least = match v6 {
             true => MSS_ADOPTABLE_V6,
             false => MSS_ADOPTABLE_V4,
         };
@@ -81,7 +81,9 @@ impl Engine {
             MoveMethod::Adoption => false,
             MoveMethod::Translation => true,
             MoveMethod::Auto => {
-                self.keys.is_empty() || !flow.is_adoptable() || !backend.adopter.adoptable(now)
+                self.keys.is_empty()
+                    || !flow.is_adoptable(backend.addr.is_v6())
+                    || !backend.adopter.adoptable(now)
             }
         }
     }

@@ -152,7 +152,7 @@ impl Policy {
         rng: &mut fastrand::Rng,
         except: Option<u16>,
     ) -> Option<u16> {
-        let pool = &mut self.pools[usize::from(v6)];
+        let pool = &mut self.pools[self.pool_of(v6)];
         pool.choose(self.spec.algorithm, client_hash, backends, now, rng, except)
     }
 
@@ -167,7 +167,7 @@ impl Policy {
         now: Instant,
         except: Option<u16>,
     ) -> Option<u16> {
-        let pool = &self.pools[usize::from(v6)];
+        let pool = &self.pools[self.pool_of(v6)];
         let at = pool.of_client(number, |at| {
             Some(pool.members[at].backend) != except && pool.usable(at, backends, now)
         })?;
@@ -184,17 +184,23 @@ impl Policy {
         now: Instant,
         except: Option<u16>,
     ) -> Option<u16> {
-        let pool = &self.pools[usize::from(v6)];
+        let pool = &self.pools[self.pool_of(v6)];
         let at = pool.of_client(number, |at| {
             Some(pool.members[at].backend) != except && pool.takes_over(at, backends, now)
         })?;
         Some(pool.members[at].backend)
     }
 
-    /// Whether all backends are of the other family: flows are not translated between the two.
-    pub(crate) fn lacks_family(&self, v6: bool) -> bool {
-        let of = |v6: bool| &self.pools[usize::from(v6)].members;
-        of(v6).is_empty() && !of(!v6).is_empty()
+    /// Which of the pools takes clients of a family: that of the same one, as long as it has members;
+    /// between the families each segment is written anew (`across`).
+    #[inline]
+    pub(crate) fn pool_of(&self, v6: bool) -> usize {
+        let own = usize::from(v6);
+        if self.pools[own].members.is_empty() {
+            1 - own
+        } else {
+            own
+        }
     }
 
     /// Where a flow of `owner` should go at this boundary, if anywhere, and why. `ties` says what
@@ -215,7 +221,7 @@ impl Policy {
         committed: Committed,
         rng: &mut fastrand::Rng,
     ) -> Option<Target> {
-        let pool = &mut self.pools[usize::from(v6)];
+        let pool = &mut self.pools[self.pool_of(v6)];
         let mode = self.spec.migration.mode;
         let good =
             |p: &Pool, at: usize| p.members[at].backend != owner && p.takes_over(at, backends, now);
@@ -332,7 +338,7 @@ impl Policy {
         rng: &mut fastrand::Rng,
         so: impl Fn(u16) -> bool,
     ) -> Option<u16> {
-        let pool = &self.pools[usize::from(v6)];
+        let pool = &self.pools[self.pool_of(v6)];
         let at = pool.two_choices(backends, now, rng, |at| {
             so(pool.members[at].backend) && pool.usable(at, backends, now)
         })?;
@@ -347,7 +353,7 @@ impl Policy {
         backends: &[Backend],
         now: Instant,
     ) -> bool {
-        let pool = &self.pools[usize::from(v6)];
+        let pool = &self.pools[self.pool_of(v6)];
         (0..pool.members.len()).any(|at| {
             Some(pool.members[at].backend) != except && pool.takes_over(at, backends, now)
         })
@@ -356,14 +362,14 @@ impl Policy {
     /// Whether any of its backends could ever take a flow over: where nobody can, a close need not
     /// be held back.
     pub(crate) fn ever_takes_over(&self, v6: bool, backends: &[Backend]) -> bool {
-        let members = &self.pools[usize::from(v6)].members;
+        let members = &self.pools[self.pool_of(v6)].members;
         let adopts = |m: &Member| backends[usize::from(m.backend)].adopter.ever_ready;
         self.translates() || members.iter().any(adopts)
     }
 
     /// Whether a backend takes new flows.
     pub(crate) fn takes(&self, v6: bool, backend: u16, backends: &[Backend], now: Instant) -> bool {
-        let pool = &self.pools[usize::from(v6)];
+        let pool = &self.pools[self.pool_of(v6)];
         let at = pool.place_of(backend);
         at.is_some_and(|at| pool.usable(at, backends, now))
     }
@@ -376,7 +382,7 @@ impl Policy {
         backends: &[Backend],
         now: Instant,
     ) -> bool {
-        let pool = &self.pools[usize::from(v6)];
+        let pool = &self.pools[self.pool_of(v6)];
         let at = pool.place_of(backend);
         at.is_some_and(|at| pool.takes_over(at, backends, now))
     }
@@ -399,7 +405,7 @@ impl Policy {
             return Err(Counter::StayedRate);
         }
         if per_backend_per_second != 0 {
-            let pool = &mut self.pools[usize::from(v6)];
+            let pool = &mut self.pools[self.pool_of(v6)];
             let at = pool.place_of(target);
             let member = at.and_then(|at| pool.members.get_mut(at));
             if let Some(member) = member {

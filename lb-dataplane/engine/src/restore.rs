@@ -68,8 +68,12 @@ impl Engine {
         let flow = &self.flows[id];
         let asks = self.policies[usize::from(flow.policy)].restores();
         let backend = &self.backends[usize::from(flow.owner.backend)];
-        // To the pod a connection from its own address would be one with itself.
-        let restored = asks && backend.restores() && backend.addr != flow.client;
+        // To the pod a connection from its own address would be one with itself, and there is none
+        // from an address of the other family.
+        let restored = asks
+            && backend.restores()
+            && backend.addr != flow.client
+            && backend.addr.is_v6() == flow.is_v6();
         if asks {
             self.counters.add(match restored {
                 true => Counter::LegsRestored,

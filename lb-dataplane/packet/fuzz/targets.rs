@@ -21,9 +21,9 @@ mod support;
 
 use baton_packet::{
     AdoptionKey, ChecksumState, Decoded, IcmpError, Mac, NewTuple, Rewrite, STRIPPED_FROM_CLIENTS,
-    Segment, complete_tcp_checksum, decode, ether_dst, ether_src, parse_adoption,
-    parse_syn_options, rewrite_icmp, rewrite_tcp, settle_tcp_checksum, strip_options,
-    tcp_checksum_state, timestamps,
+    Segment, carry_icmp, carry_tcp, complete_tcp_checksum, decode, ether_dst, ether_src,
+    parse_adoption, parse_syn_options, rewrite_icmp, rewrite_tcp, settle_tcp_checksum,
+    strip_options, tcp_checksum_state, timestamps,
 };
 use bolero::check;
 use std::net::IpAddr;
@@ -211,9 +211,68 @@ fn check_segment(frame: &[u8], seg: &Segment) {
         out[usize::from(seg.payload)..],
         frame[usize::from(seg.payload)..]
     );
+    let to = across(seg.is_v6());
+    let mut out = frame.to_vec();
+    out.resize(frame.len() + LONGER, 0);
+    if tcp_checksum_state(frame, seg) == ChecksumState::Full
+        && let Ok(len) = carry_tcp(&mut out, seg, &to)
+    {
+        let Ok(Decoded::Tcp(new)) = decode(&out[..len]) else {
+            panic!("carried to {:?}", decode(&out[..len]))
+        };
+        assert_eq!(
+            (new.src, new.dst, new.seq, new.ack),
+            (to.src, to.dst, seg.seq, seg.ack)
+        );
+        assert_eq!(new.options(&out), seg.options(frame));
+        assert_eq!(new.data(&out), seg.data(frame));
+        assert_eq!(tcp_checksum_state(&out, &new), ChecksumState::Full);
+    }
+}
+
+/// By which IPv6's header is the longer one.
+const LONGER: usize = 20;
+
+/// A rewrite to the other family.
+fn across(v6: bool) -> Rewrite {
+    Rewrite {
+        src: address(!v6, 3),
+        dst: address(!v6, 4),
+        src_port: 7,
+        dst_port: 8,
+        src_mac: Mac([1; 6]),
+        dst_mac: Mac([2; 6]),
+    }
+}
+
+/// The error in the other family.
+fn carry(buffer: &mut [u8], icmp: &IcmpError) -> Option<usize> {
+    let to = across(icmp.v6);
+    let inner = NewTuple {
+        src: to.src,
+        dst: to.dst,
+        src_port: to.src_port,
+        dst_port: to.dst_port,
+    };
+    carry_icmp(
+        buffer,
+        icmp,
+        (to.src, to.dst),
+        inner,
+        (to.src_mac, to.dst_mac),
+    )
+    .ok()
 }
 
 fn check_icmp(frame: &[u8], icmp: &IcmpError) {
+    let mut out = frame.to_vec();
+    out.resize(frame.len() + 2 * LONGER, 0);
+    if let Some(len) = carry(&mut out, icmp) {
+        let Ok(Decoded::Icmp(new)) = decode(&out[..len]) else {
+            panic!("carried to {:?}", decode(&out[..len]))
+        };
+        assert_eq!((new.v6, new.inner_seq), (!icmp.v6, icmp.inner_seq));
+    }
     let offsets = [14, icmp.l3, icmp.l4, icmp.inner_l3, icmp.inner_l4, icmp.end].map(usize::from);
     assert!(offsets.is_sorted() && offsets[5] <= frame.len(), "{icmp:?}");
     assert!(offsets[4] + 8 <= offsets[5]);
@@ -278,6 +337,7 @@ fn check_other_frames(input: &[u8]) {
                     dst_mac: Mac([2; 6]),
                 };
                 let _ = rewrite_tcp(&mut other, &seg, &to);
+                let _ = carry_tcp(&mut other, &seg, &across(seg.is_v6()));
             }
             Ok(Decoded::Icmp(icmp)) => {
                 let inner = NewTuple {
@@ -289,6 +349,7 @@ fn check_other_frames(input: &[u8]) {
                 let outer = (icmp.outer_dst, icmp.outer_src);
                 let macs = (Mac([1; 6]), Mac([2; 6]));
                 let _ = rewrite_icmp(&mut other, &icmp, outer, inner, macs);
+                let _ = carry(&mut other, &icmp);
             }
             _ => {}
         }

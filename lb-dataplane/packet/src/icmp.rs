@@ -97,7 +97,7 @@ pub fn rewrite_icmp(
 }
 
 /// Computes the checksum of the ICMP message from `l4` to the end of `packet` and writes it.
-fn store_checksum(packet: &mut [u8], l3: usize, l4: usize, v6: bool) {
+pub(crate) fn store_checksum(packet: &mut [u8], l3: usize, l4: usize, v6: bool) {
     if let Some(field) = array_mut::<2>(packet, l4 + 2) {
         *field = [0; 2];
     }

@@ -29,6 +29,7 @@
 #[cfg(not(test))]
 extern crate std;
 
+mod across;
 mod adoption;
 mod adoption_key;
 mod builder;
@@ -53,6 +54,7 @@ mod shift;
 mod types;
 mod view;
 
+pub use across::{carry_icmp, carry_tcp};
 pub use adoption::{
     ADOPTION_HEADER_BYTES, ADOPTION_OPTION_BYTES, Adoption, MessageKind, RawAdoption, Reason,
     build_adoption, parse_adoption,

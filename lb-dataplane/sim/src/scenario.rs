@@ -25,6 +25,8 @@ pub const PODS_MAX: usize = 4;
 pub struct Scenario {
     /// IPv6.
     pub v6: bool,
+    /// IPv6 between the dataplane and the pods.
+    pub pods_v6: bool,
     /// Which faults are wild.
     pub wild: [bool; Fault::ALL.len()],
     /// Where clients connect to.

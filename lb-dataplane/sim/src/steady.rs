@@ -147,6 +147,7 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
     };
     Scenario {
         v6,
+        pods_v6: v6,
         wild: [false; Fault::ALL.len()],
         frontend,
         policy: policy(v6, frontend, pods, rng.bool(), kind),

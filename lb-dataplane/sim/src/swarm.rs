@@ -62,6 +62,10 @@ impl Scenario {
         let pods = d.rng.usize(2..=PODS_MAX);
         let clients = d.one(&[1, 1, 2, 3, 4, 6, 8, 12]);
         let mut policy = policy(&mut d, v6, pods);
+        let pods_v6 = v6 ^ crosses(seed);
+        if pods_v6 != v6 {
+            policy.backends = (0..pods).filter_map(|i| backend(pods_v6, i)).collect();
+        }
         let expects_header = expects_header(seed);
         if expects_header {
             introduces(&mut policy);
@@ -75,6 +79,7 @@ impl Scenario {
         let ports = if d.has(Fault::SmallTables) { 64 } else { 128 };
         Self {
             v6,
+            pods_v6,
             wild: d.wild,
             frontend,
             limits: limits(&mut d),
@@ -125,6 +130,11 @@ fn smol(seed: u64, clients: &mut [(ClientSpec, Config)]) -> Vec<Option<SmolSpec>
         Some(drawn)
     };
     clients.iter_mut().map(draw).collect()
+}
+
+/// Whether clients and pods are of two IP families. A draw of its own.
+fn crosses(seed: u64) -> bool {
+    fastrand::Rng::with_seed(seed ^ 0xc705_5e40).u32(..100) < 15
 }
 
 /// What a dataplane left behind: a restarted one meets many of its predecessor's sockets. A draw of

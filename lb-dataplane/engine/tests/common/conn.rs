@@ -104,7 +104,7 @@ impl Conn {
 
     /// The name of the pod that serves it.
     pub fn pod_name(&self) -> String {
-        super::pod_name(self.v6(), self.pod)
+        super::pod_name(self.leg.is_ipv6(), self.pod)
     }
 
     /// The client sent this.
@@ -146,7 +146,10 @@ impl World {
 
     /// A segment of the serving pod's with the connection's present numbers.
     pub fn pod_wire(&self, c: &Conn, flags: Flags, data: &[u8]) -> Wire {
-        let (macs, ends) = ((pod_mac(c.pod), OUR_MAC), (pod(c.v6(), c.pod), c.leg));
+        let (macs, ends) = (
+            (pod_mac(c.pod), OUR_MAC),
+            (pod(c.leg.is_ipv6(), c.pod), c.leg),
+        );
         Wire {
             window: 509,
             options: if c.options.timestamps {

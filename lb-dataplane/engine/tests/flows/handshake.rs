@@ -34,32 +34,6 @@ fn handshake_and_full_nat_in_both_families() {
 }
 
 #[test]
-fn clients_of_a_family_that_no_backend_has_are_refused() {
-    for v6 in [false, true] {
-        let mut w = World::new(2);
-        let mut c = Conn::of(1, v6);
-        let syn = w.syn_wire(&c);
-        w.change(|s| {
-            let of = |b: &baton_api::Backend| b.endpoint.address().is_ipv6();
-            s.policies[0].backends.retain(|b| of(b) != v6);
-        });
-        let rst = one(w.inject(&syn.build()));
-        assert_eq!(w.verdict, Verdict::Drop(DropReason::NoFamily));
-        assert_eq!((rst.to, rst.is(RST_ACK)), (Dest::Client, true));
-        assert_eq!(
-            rst.segment.ack.0,
-            c.seq.wrapping_add(1),
-            "as a kernel refuses"
-        );
-        let policy = &w.engine.state(w.now).policies[0];
-        assert_eq!(policy.flows, 0);
-        // The other family is served.
-        c = Conn::of(2, !v6);
-        w.syn(&mut c);
-    }
-}
-
-#[test]
 fn sequence_numbers_cross_their_wrap_untranslated() {
     let mut w = World::with(settings(), policy(1));
     let mut c = Conn::new(0);

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod across;
 mod affinity;
 mod allowed;
 mod apply;

@@ -59,6 +59,9 @@ pub fn world<'a>(
     let (mut s, mut p) = (settings(), policy(pods));
     p.backends
         .retain(|b| b.endpoint.address().is_ipv6() == (v6 != other_family));
+    if other_family {
+        s.addresses.retain(|address| address.is_ipv6() == v6);
+    }
     let mut ambient = Ambient {
         probes: true,
         questions: true,

@@ -3,8 +3,8 @@
 
 use crate::support::{DST_MAC, Packet, SRC_MAC, addresses, packet_of};
 use baton_packet::{
-    Decoded, FamilyMismatch, IcmpError, IcmpKind, Mac, Malformed, NewTuple, SeqNumber, decode,
-    rewrite_icmp,
+    Decoded, FamilyMismatch, IcmpError, IcmpKind, Mac, Malformed, NewTuple, RewriteError,
+    SeqNumber, carry_icmp, decode, rewrite_icmp,
 };
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
@@ -140,7 +140,83 @@ fn tuple() -> impl Strategy<Value = (bool, (IpAddr, IpAddr), NewTuple, [u8; 6], 
     })
 }
 
+/// What it is in the other family (RFC 7915, sections 4.2 and 5.2).
+fn in_the_other_family(kind: IcmpKind, v6: bool) -> Option<IcmpKind> {
+    let unreachable = |code| Some(IcmpKind::Unreachable { code });
+    match kind {
+        IcmpKind::FragmentationNeeded { mtu } => Some(IcmpKind::PacketTooBig {
+            mtu: (mtu + 20).max(1_280),
+        }),
+        IcmpKind::PacketTooBig { mtu } => Some(IcmpKind::FragmentationNeeded {
+            mtu: mtu.saturating_sub(20).min(65_535),
+        }),
+        IcmpKind::TimeExceeded { code } => Some(IcmpKind::TimeExceeded { code }),
+        IcmpKind::Unreachable { code } if v6 => match code {
+            0 | 2 | 3 => unreachable(1),
+            1 => unreachable(10),
+            4 => unreachable(3),
+            _ => None,
+        },
+        IcmpKind::Unreachable { code } => match code {
+            0 | 1 | 5 | 6 | 7 | 8 | 11 | 12 => unreachable(0),
+            9 | 10 | 13 | 15 => unreachable(1),
+            3 => unreachable(4),
+            _ => None,
+        },
+        IcmpKind::ParameterProblem { .. } => None,
+    }
+}
+
 proptest! {
+    #[test]
+    fn carried_it_says_the_same_in_the_other_family(error in error(), (v6, outer, inner, src_mac, dst_mac) in tuple()) {
+        let frame = error.frame((SRC_MAC, DST_MAC));
+        let read = icmp(&frame);
+        let mut out = [0xa5; 2_048];
+        out[..frame.len()].copy_from_slice(&frame);
+        let macs = (Mac(src_mac), Mac(dst_mac));
+        let carried = carry_icmp(&mut out, &read, outer, inner, macs);
+        let kind = in_the_other_family(read.kind, read.v6);
+        if v6 == read.v6 || kind.is_none() {
+            prop_assert_eq!(carried, Err(RewriteError::FamilyMismatch));
+            prop_assert_eq!(&out[..frame.len()], &frame[..]);
+            return Ok(());
+        }
+        let len = carried.unwrap();
+        prop_assert!(len - 14 <= 576, "{len} bytes");
+        let now = icmp(&out[..len]);
+        prop_assert_eq!((now.v6, Some(now.kind)), (v6, kind));
+        prop_assert_eq!((now.outer_src, now.outer_dst), outer);
+        prop_assert_eq!((now.inner_src, now.inner_dst), (inner.src, inner.dst));
+        prop_assert_eq!((now.inner_src_port, now.inner_dst_port), (inner.src_port, inner.dst_port));
+        prop_assert_eq!((now.inner_seq, now.hop_limit), (read.inner_seq, error.ttl.saturating_sub(1)));
+        // What is quoted is the begin of the segment as it was sent in the other family.
+        let moved = Packet {
+            src: inner.src,
+            dst: inner.dst,
+            src_port: inner.src_port,
+            dst_port: inner.dst_port,
+            extra: 0,
+            padding: 0,
+            ..error.quoted.clone()
+        };
+        let sent = moved.frame();
+        let quoted = &out[usize::from(now.inner_l4)..len];
+        if quoted.len() != 17 {
+            let header = if v6 { 54 } else { 34 };
+            prop_assert_eq!(quoted, &sent[header..header + quoted.len()]);
+        }
+        let at = usize::from(now.inner_l3) + if v6 { 4 } else { 2 };
+        let at_sent = if v6 { 18 } else { 16 };
+        prop_assert_eq!(&out[at..at + 2], &sent[at_sent..at_sent + 2], "its length");
+        let mut short = frame.clone();
+        if short.len() < len {
+            let refused = carry_icmp(&mut short, &read, outer, inner, macs);
+            prop_assert_eq!(refused, Err(RewriteError::NotThisFrame));
+            prop_assert_eq!(short, frame);
+        }
+    }
+
     #[test]
     fn reads_what_was_written(error in error()) {
         let frame = error.frame((SRC_MAC, DST_MAC));

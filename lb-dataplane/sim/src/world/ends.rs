@@ -163,7 +163,7 @@ impl World {
         let Some((id, view)) = self.flow_on(pod, port, None, Some(seq)) else {
             return;
         };
-        let peer = SocketAddr::new(address::ours(self.scenario.v6), port);
+        let peer = SocketAddr::new(address::ours(self.scenario.pods_v6), port);
         let cause = self.pods[pod].kernel.cause(&peer);
         let at = self.now;
         let Some(conn) = self.truth.conns.get_mut(&id) else {

@@ -72,13 +72,13 @@ impl World {
             Happening::Neighbour(i, known) => {
                 self.neighbours[i] = known;
                 self.unreachable[i] |= !known;
-                let at = address::pod(self.scenario.v6, i).ip();
+                let at = address::pod(self.scenario.pods_v6, i).ip();
                 self.engine
                     .set_neighbour(at, known.then(|| address::pod_mac(i)));
                 self.touched = true;
             }
             Happening::Checked(i, healthy) => {
-                if let Some(at) = address::endpoint(address::pod(self.scenario.v6, i)) {
+                if let Some(at) = address::endpoint(address::pod(self.scenario.pods_v6, i)) {
                     self.engine.set_health(Instant(now), "web", at, healthy);
                 }
                 self.touched = true;
@@ -150,7 +150,7 @@ impl World {
         let backends = (0..self.pods.len()).filter(|i| self.listed[*i]);
         policy.backends = backends
             .filter_map(|i| {
-                let mut backend = backend(self.scenario.v6, i)?;
+                let mut backend = backend(self.scenario.pods_v6, i)?;
                 backend.draining = self.draining[i];
                 backend.weight = self.weights[i];
                 backend.node = address::node_name(self.scenario.nodes[i]);
@@ -196,7 +196,7 @@ impl World {
     fn attack(&mut self, seed: u64) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let pod = rng.usize(..self.pods.len());
-        let v6 = self.scenario.v6;
+        let (v6, clients_v6) = (self.scenario.pods_v6, self.scenario.v6);
         let ours = address::ours(v6);
         let at = self.now + 1;
         match rng.u32(..9) {
@@ -234,7 +234,7 @@ impl World {
             3 => {
                 // A client speaks to the adopter.
                 let client = rng.usize(..self.clients.len());
-                let from = SocketAddr::new(address::client(v6, client), rng.u16(1..1_000));
+                let from = SocketAddr::new(address::client(clients_v6, client), rng.u16(1..1_000));
                 let frame = forged(
                     MessageKind::Adopt,
                     from,
@@ -347,7 +347,7 @@ impl World {
     /// interest.
     pub(super) fn predecessor(&mut self) {
         for (pod, port, seq) in self.scenario.stale.clone() {
-            let peer = SocketAddr::new(address::ours(self.scenario.v6), port);
+            let peer = SocketAddr::new(address::ours(self.scenario.pods_v6), port);
             self.pods[pod]
                 .kernel
                 .leave_behind(self.now, peer, SeqNumber(seq));

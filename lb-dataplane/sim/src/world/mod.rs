@@ -166,6 +166,13 @@ pub fn run_with(seed: u64, traced: bool, mutant: baton_engine::Mutant) -> Outcom
     world.outcome(seed)
 }
 
+/// The dataplane's addresses: of the clients' family and of the pods'.
+fn ours(v6: bool, pods_v6: bool) -> Vec<IpAddr> {
+    let mut ours = vec![address::ours(v6), address::ours(pods_v6)];
+    ours.dedup();
+    ours
+}
+
 impl World {
     /// Runs it to its end.
     #[must_use]
@@ -199,7 +206,7 @@ impl World {
     #[must_use]
     pub fn of(scenario: Scenario, seed: u64, traced: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0070_71d5);
-        let v6 = scenario.v6;
+        let (v6, pods_v6) = (scenario.v6, scenario.pods_v6);
         let language = Language::of(scenario.policy.protocol);
         let header_bytes = match scenario.policy.client_address {
             ClientAddress::ProxyV2 => proxy_header_len(scenario.v6, &scenario.policy.name) as u32,
@@ -207,7 +214,7 @@ impl World {
         };
         let settings = Settings {
             limits: scenario.limits,
-            addresses: vec![address::ours(v6)],
+            addresses: ours(v6, pods_v6),
             legs_from_all: false,
             ports: address::LEG_PORTS_FROM..=address::LEG_PORTS_FROM + scenario.ports - 1,
             mac: address::OUR_MAC,
@@ -226,7 +233,7 @@ impl World {
             .enumerate()
             .map(|(i, spec)| {
                 let macs = (address::pod_mac(i), address::OUR_MAC);
-                let at = address::pod(v6, i);
+                let at = address::pod(pods_v6, i);
                 let mut pod = Pod::new(i as u32, at, macs, spec.clone(), language, rng.u64(..));
                 pod.kernel.adopter.attached = scenario.adopts[i];
                 pod.kernel.adopter.told.marks_exits = scenario.exit_marks[i];
@@ -331,23 +338,17 @@ impl World {
     }
 
     fn begin(&mut self) {
-        let v6 = self.scenario.v6;
-        let (network, anywhere) = if v6 {
-            (
-                IpAddr::from([0xfd00, 0, 0, 0x0a00, 0, 0, 0, 0]),
-                IpAddr::from([0u16; 8]),
-            )
-        } else {
-            (IpAddr::from([10, 0, 0, 0]), IpAddr::from([0, 0, 0, 0]))
-        };
-        let route = |prefix, prefix_len, via: Option<IpAddr>| Route {
+        let route = |prefix: IpAddr, prefix_len, via: Option<IpAddr>| Route {
             prefix,
             prefix_len,
             via: via.map_or(Via::Link, Via::Router),
         };
+        let network_v6 = IpAddr::from([0xfd00, 0, 0, 0x0a00, 0, 0, 0, 0]);
         self.engine.set_routes(&[
-            route(network, if v6 { 64 } else { 16 }, None),
-            route(anywhere, 0, Some(address::router(v6))),
+            route(IpAddr::from([10, 0, 0, 0]), 16, None),
+            route(IpAddr::from([0; 4]), 0, Some(address::router(false))),
+            route(network_v6, 64, None),
+            route(IpAddr::from([0_u16; 8]), 0, Some(address::router(true))),
         ]);
         self.set_our_keys(1);
         for pod in 0..self.pods.len() {
@@ -357,7 +358,7 @@ impl World {
         self.apply();
         // A kernel that has run for a while knows the pods.
         for pod in 0..self.pods.len() {
-            let at = address::pod(v6, pod).ip();
+            let at = address::pod(self.scenario.pods_v6, pod).ip();
             self.engine.set_neighbour(at, Some(address::pod_mac(pod)));
         }
         for (at, what) in self.scenario.plan.clone() {

@@ -143,7 +143,7 @@ impl World {
 
     /// Whether the socket of a flow's owner was there once and is there no more.
     fn owner_is_gone(&self, flow: &FlowView) -> bool {
-        let peer = SocketAddr::new(address::ours(self.scenario.v6), flow.port);
+        let peer = SocketAddr::new(address::ours(self.scenario.pods_v6), flow.port);
         let owner = (0..self.pods.len()).find(|i| address::pod_name(*i) == flow.backend);
         owner.is_some_and(|i| {
             let kernel = &self.pods[i].kernel;
@@ -183,7 +183,7 @@ impl World {
     /// An application whose connection went to another pod has seen its end.
     fn left_legs_are_closed(&mut self) {
         for (pod, port) in self.legs.left().collect::<Vec<_>>() {
-            let peer = SocketAddr::new(address::ours(self.scenario.v6), port);
+            let peer = SocketAddr::new(address::ours(self.scenario.pods_v6), port);
             let told = !self.unreachable[pod];
             if told && self.pods[pod].kernel.state(&peer) == Some(State::Established) {
                 self.violated(format!(

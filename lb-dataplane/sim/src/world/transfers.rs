@@ -44,7 +44,7 @@ impl World {
             let adopter = &self.pods[*pod].kernel.adopter;
             let is_it = match to.which {
                 Which::Namespace(number) => adopter.namespace.0 == number,
-                Which::Address(middle) => match address::pod(self.scenario.v6, *pod).ip() {
+                Which::Address(middle) => match address::pod(self.scenario.pods_v6, *pod).ip() {
                     IpAddr::V6(v6) => {
                         let all = u128::from(v6);
                         ((all >> 32) as u64, all as u32) == (middle, to.address_end)

@@ -208,6 +208,7 @@ impl World {
         let distrusted = self.distrusted(from, &frame);
         let distrusted = distrusted.map(|why| (why, self.believed()));
         let drops: u64 = DropReason::ALL.iter().map(|r| dropped(self, *r)).sum();
+        frame.resize(FRAME_BYTES, 0x5a);
         let verdict = self
             .engine
             .frame(Instant(self.now), &mut frame, len, &mut self.out);
