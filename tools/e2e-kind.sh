@@ -36,7 +36,8 @@ trap clean EXIT
 say "the programs of the tests, and the images of their server and client"
 # With the features of the whole workspace, so that nothing is built twice.
 cargo build --profile ci --workspace --bins
-"${CARGO_TARGET_DIR:-target}/ci/baton-cluster" images --output "$work/images" >/dev/null
+"${CARGO_TARGET_DIR:-target}/ci/baton-cluster" images --output "$work/images" \
+  --program "${CARGO_TARGET_DIR:-target}/ci/baton-files" >/dev/null
 
 say "a cluster with two nodes for Pods"
 cat > "$work/kind.yaml" <<YAML

@@ -64,7 +64,7 @@ impl Site {
         let made = env::temp_dir().join(format!("bt-e2e-{}", std::process::id()));
         fs::create_dir_all(&made)?;
         images.push(server_image(&made)?);
-        images.push(client_image(&made, &[])?);
+        images.push(client_image(&made, &[built("baton-files")?])?);
         let proxy = match env::var("BATON_E2E_PROXY").as_deref() {
             Err(_) | Ok("iptables") => ProxyMode::Iptables,
             Ok("nftables") => ProxyMode::Nftables,
@@ -132,16 +132,7 @@ impl Site {
     /// # Errors
     /// It is not built, or fails; with what it said.
     pub fn baton(&self, arguments: &[&str]) -> Result<String> {
-        let own = env::current_exe()?;
-        let mut places = own.ancestors().skip(1).take(2);
-        let plugin = places.find_map(|place| {
-            let plugin = place.join("kubectl-baton");
-            plugin.is_file().then_some(plugin)
-        });
-        let plugin = plugin.context(
-            "kubectl-baton is not built: run `make e2e`, or `cargo build -p kubectl-baton` in the same profile",
-        )?;
-        let mut plugin = Command::new(plugin);
+        let mut plugin = Command::new(built("kubectl-baton")?);
         plugin.env("KUBECONFIG", &self.kubeconfig);
         output(plugin.args(arguments))
     }
@@ -340,4 +331,17 @@ mod tests {
         assert_eq!(invalid_rule(rules), Some(123));
         assert_eq!(invalid_rule("Chain KUBE-FORWARD (1 references)\n"), None);
     }
+}
+
+/// A program that is built beside this test.
+fn built(name: &str) -> Result<PathBuf> {
+    let own = env::current_exe()?;
+    let mut places = own.ancestors().skip(1).take(2);
+    let program = places.find_map(|place| {
+        let program = place.join(name);
+        program.is_file().then_some(program)
+    });
+    program.with_context(|| {
+        format!("{name} is not built: run `make e2e`, or `cargo build --bins` in the same profile")
+    })
 }

@@ -4,6 +4,7 @@
 
 mod classes;
 mod front_door;
+mod transfers;
 
 use anyhow::{Context, Result, bail, ensure};
 use baton_e2e::{
@@ -457,6 +458,7 @@ fn outlive(site: &Site) -> Result<()> {
         replaced(site, workload, [&baton, &plain], began, &mut table)?;
     }
     front_door::through(site, workload, &mut table)?;
+    transfers::between_nodes(site)?;
     classes::second(site, &baton, &mut table)?;
     table.print();
     site.helm("uninstall", &["--wait"])?;

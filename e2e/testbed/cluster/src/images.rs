@@ -14,7 +14,7 @@ use std::{
 
 /// nginx and redis. Without arguments nginx, which says the Pod's name on port 8080.
 pub const SERVER_IMAGE: &str = "localhost/baton-cluster/server:1";
-/// curl, wrk, redis-cli, redis-benchmark and a shell.
+/// curl, wrk, redis-cli, redis-benchmark, sha256sum and a shell.
 pub const CLIENT_IMAGE: &str = "localhost/baton-cluster/client:1";
 /// Who runs in both.
 const USER: &str = "65532:65532";
@@ -25,6 +25,7 @@ const CLIENTS: &[&str] = &[
     "/usr/bin/wrk",
     "/usr/bin/redis-cli",
     "/usr/bin/redis-benchmark",
+    "/usr/bin/sha256sum",
 ];
 /// For people who look into a Pod, and for probes.
 const TOOLS: &[&str] = &[
