@@ -319,6 +319,19 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// A program that is built beside this test.
+fn built(name: &str) -> Result<PathBuf> {
+    let own = env::current_exe()?;
+    let mut places = own.ancestors().skip(1).take(2);
+    let program = places.find_map(|place| {
+        let program = place.join(name);
+        program.is_file().then_some(program)
+    });
+    program.with_context(|| {
+        format!("{name} is not built: run `make e2e`, or `cargo build --bins` in the same profile")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,17 +344,4 @@ mod tests {
         assert_eq!(invalid_rule(rules), Some(123));
         assert_eq!(invalid_rule("Chain KUBE-FORWARD (1 references)\n"), None);
     }
-}
-
-/// A program that is built beside this test.
-fn built(name: &str) -> Result<PathBuf> {
-    let own = env::current_exe()?;
-    let mut places = own.ancestors().skip(1).take(2);
-    let program = places.find_map(|place| {
-        let program = place.join(name);
-        program.is_file().then_some(program)
-    });
-    program.with_context(|| {
-        format!("{name} is not built: run `make e2e`, or `cargo build --bins` in the same profile")
-    })
 }
