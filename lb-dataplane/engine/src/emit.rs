@@ -4,6 +4,7 @@
 
 use crate::{
     Engine, Output, Verdict,
+    across::Across,
     clock::Instant,
     counters::{Counter, DropReason},
     figures::Reset,
@@ -15,17 +16,10 @@ use crate::{
     states::State,
 };
 use baton_packet::{
-    Decoded, Flags, IcmpError, Mac, NewTuple, Rewrite, RewriteError, Segment, SegmentSpec,
-    SeqNumber, build_segment, carry_icmp, carry_tcp, ether_dst, ether_src, rewrite_tcp,
+    Decoded, Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, build_segment,
+    carry_tcp, ether_dst, ether_src, rewrite_tcp,
 };
 use std::net::IpAddr;
-
-/// What becomes of a frame whose way leads to the other IP family.
-pub(crate) enum Across {
-    Segment(Segment, Rewrite),
-    /// An ICMP error: its own addresses, those of the segment that it quotes, Ethernet's.
-    Error(IcmpError, (IpAddr, IpAddr), NewTuple, (Mac, Mac)),
-}
 
 impl Engine {
     /// Whether one more may be sent; counted if not.
@@ -157,7 +151,7 @@ impl Engine {
     }
 
     /// The segment with other addresses; those of the other family it gets when all is done
-    /// ([`Engine::carried`]).
+    /// (`across`).
     #[inline]
     fn readdressed(&mut self, frame: &mut [u8], segment: &Segment, to: Rewrite) -> Verdict {
         if segment.is_v6() != to.dst.is_ipv6() {
@@ -165,28 +159,6 @@ impl Engine {
             return Verdict::Transmit(usize::from(segment.end));
         }
         finish(rewrite_tcp(frame, segment, &to), segment)
-    }
-
-    /// What is to be transmitted, with headers of the other family: they differ in length, and here
-    /// the whole buffer is at hand.
-    #[cold]
-    pub(crate) fn carried(&mut self, buffer: &mut [u8], verdict: Verdict) -> Verdict {
-        let across = self.across.take();
-        if !matches!(verdict, Verdict::Transmit(_)) {
-            return verdict;
-        }
-        let carried = match across {
-            Some(Across::Segment(segment, to)) => carry_tcp(buffer, &segment, &to),
-            Some(Across::Error(error, outer, inner, macs)) => {
-                carry_icmp(buffer, &error, outer, inner, macs)
-            }
-            None => return verdict,
-        };
-        match carried {
-            Ok(len) => Verdict::Transmit(len),
-            Err(RewriteError::TtlExpired) => Verdict::Drop(DropReason::TtlExpired),
-            Err(_) => Verdict::Drop(DropReason::NotOurs),
-        }
     }
 
     /// Sends the kept copies of client segments to the owner leg. Where no frame is free they are

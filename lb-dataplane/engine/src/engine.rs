@@ -4,11 +4,11 @@
 //! changes a flow's state nowhere but in `Engine::step`.
 
 use crate::{
+    across::Across,
     ahead::Ahead,
     backend::Backend,
     clock::Instant,
     counters::{Counter, Counters, DropReason},
-    emit::Across,
     events::Events,
     flow::FlowTable,
     ids::{Addr, Leg, to_addr},
@@ -393,8 +393,13 @@ impl Engine {
         let len = len.min(buffer.len());
         let predicted = self.predicted(now, &mut buffer[..len], out);
         let mut verdict = predicted.unwrap_or_else(|| self.general(now, &mut buffer[..len], out));
-        if self.across.is_some() {
-            verdict = self.carried(buffer, verdict);
+        if self.across.is_some()
+            && let Some(across) = self.across.take()
+            && matches!(verdict, Verdict::Transmit(_))
+        {
+            verdict = across
+                .carry(buffer)
+                .map_or_else(Verdict::Drop, Verdict::Transmit);
         }
         if let Verdict::Drop(reason) = verdict {
             self.counters.drop(reason);

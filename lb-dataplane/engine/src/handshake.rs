@@ -18,7 +18,7 @@
 //!   25,000 SYN/s for each pod with the chart's 10,000 ports. Below that, who is longer than 250 ms
 //!   on his way is told to try again.
 //! - **Clients of a family that no backend has** go to backends of the other one, and each segment
-//!   is written anew (`emit`). Where the dataplane has no address of that family itself, they are
+//!   is written anew (`across`). Where the dataplane has no address of that family itself, they are
 //!   refused with a reset, as a kernel does it, so that they try the other address at once (RFC
 //!   8305); counted `no_family`.
 //! - **Who is not in `allowFrom` gets no answer**, as with most implementations of NetworkPolicy,

@@ -3,8 +3,8 @@
 
 use crate::{
     Engine, Verdict,
+    across::Across,
     counters::{Counter, DropReason},
-    emit::Across,
     ids::{Leg, from_addr, to_addr},
     legs::Use,
 };
@@ -38,7 +38,7 @@ impl Engine {
     }
 
     /// The error with other addresses; those of the other family it gets when all is done
-    /// ([`Engine::carried`]).
+    /// (`across`).
     fn readdressed_error(
         &mut self,
         frame: &mut [u8],

@@ -11,6 +11,7 @@
 //! - Sequence numbers are never translated.
 #![forbid(unsafe_code)]
 
+mod across;
 mod adopt;
 mod affinity;
 mod ahead;

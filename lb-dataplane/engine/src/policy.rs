@@ -191,8 +191,8 @@ impl Policy {
         Some(pool.members[at].backend)
     }
 
-    /// Which of the pools takes clients of a family: that of the same one, as long as it has members;
-    /// between the families each segment is written anew (`across`).
+    /// Which of the pools takes clients of a family: that of the same one, as long as it has
+    /// members; between the families each segment is written anew (`across`).
     #[inline]
     pub(crate) fn pool_of(&self, v6: bool) -> usize {
         let own = usize::from(v6);

@@ -1,8 +1,8 @@
 //! TCP segments and ICMP errors from one IP family to the other, as RFC 7915 says it of a stateless
 //! translator, in a buffer with room for the longer header.
 //!
-//! Owns the headers that it writes. TCP's own bytes are taken over, but for ports and checksum. IPv4
-//! options and IPv6 extension headers stay behind (RFC 7915, sections 4.1 and 5.1).
+//! Owns the headers that it writes. TCP's own bytes are taken over, but for ports and checksum.
+//! IPv4 options and IPv6 extension headers stay behind (RFC 7915, sections 4.1 and 5.1).
 
 use crate::{
     IcmpError, IcmpKind, Mac, NewTuple, Rewrite, RewriteError, Segment, SeqNumber,
@@ -151,8 +151,8 @@ fn number_of(seq: SeqNumber) -> u16 {
 }
 
 /// Gives the segment at the start of `buffer` headers with addresses of the other family, and says
-/// how many bytes it takes then. Otherwise as [`rewrite_tcp`](crate::rewrite_tcp): one is taken from
-/// TTL or hop limit, and a segment that was corrupt stays so.
+/// how many bytes it takes then. Otherwise as [`rewrite_tcp`](crate::rewrite_tcp): one is taken
+/// from TTL or hop limit, and a segment that was corrupt stays so.
 ///
 /// # Errors
 /// [`RewriteError::FamilyMismatch`] if the addresses are not of the other family;
@@ -218,9 +218,9 @@ fn words(kind: IcmpKind, v6: bool) -> Option<(u8, u8, u32)> {
 /// [`rewrite_icmp`](crate::rewrite_icmp) does within one, and says how many bytes it takes then.
 ///
 /// # Errors
-/// [`RewriteError::FamilyMismatch`] if the addresses are not all of the other family, or that has no
-/// such error; [`RewriteError::NotThisFrame`] also if the buffer is too short. The frame is as it
-/// was.
+/// [`RewriteError::FamilyMismatch`] if the addresses are not all of the other family, or that has
+/// no such error; [`RewriteError::NotThisFrame`] also if the buffer is too short. The frame is as
+/// it was.
 pub fn carry_icmp(
     buffer: &mut [u8],
     icmp: &IcmpError,

@@ -20,7 +20,8 @@
 //! 2. [`settle_tcp_checksum`] (or [`tcp_checksum_state`] and [`complete_tcp_checksum`]): drop the
 //!    frame if it says [`ChecksumState::Bad`];
 //! 3. [`strip_options`] and [`rewrite_tcp`], in any order: both patch a full checksum
-//!    incrementally, so a corrupt frame stays corrupt.
+//!    incrementally, so a corrupt frame stays corrupt. [`carry_tcp`] in place of the latter where
+//!    the new addresses are of the other IP family: it comes last, as views mean nothing after it.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
