@@ -106,14 +106,9 @@ pub(super) fn through(site: &Site) -> Result<()> {
 
 /// Each server's log names the client.
 fn logged(site: &Site, client: &str) -> Result<()> {
-    let running = "--field-selector=status.phase=Running";
-    let pods = ["get", "pods", "-l", "app=cache", running, "-o", "name"];
     let accepted = format!("Accepted {client}:");
-    for pod in site
-        .kubectl(&[&["-n", "depot"][..], &pods].concat())?
-        .lines()
-    {
-        let log = site.kubectl(&["-n", "depot", "logs", pod])?;
+    for (pod, _) in site.placed("depot", "app=cache")? {
+        let log = site.kubectl(&["-n", "depot", "logs", &pod])?;
         let lines = log.lines().filter(|line| line.contains(&accepted));
         println!("{pod} logged {} connections of {client}", lines.count());
         ensure!(log.contains(&accepted), "{pod} logged none of {client}");

@@ -194,19 +194,8 @@ fn restored(site: &Site, table: &mut Table, address: &str) -> Result<()> {
             "{}",
             site.kubectl(&["-n", SHOP, "exec", "client", "--", "sh", "-c", &wrk])?
         );
-        let pods = [
-            "get",
-            "pods",
-            "-l",
-            "app=web",
-            "--field-selector=status.phase=Running",
-            "-o",
-        ];
-        let fields = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{\"\\n\"}{end}";
-        let pods = [&["-n", namespace][..], &pods, &[fields]].concat();
-        for pod in site.kubectl(&pods)?.lines() {
-            let (pod, node) = pod.split_once(' ').context("a Pod's node")?;
-            let log = site.kubectl(&["-n", namespace, "logs", pod])?;
+        for (pod, node) in site.placed(namespace, "app=web")? {
+            let log = site.kubectl(&["-n", namespace, "logs", &pod])?;
             let seen: Vec<&str> = log.lines().filter(|line| !line.contains('/')).collect();
             println!("{pod} of {namespace} on {node}: {} requests", seen.len());
             let other = seen

@@ -94,20 +94,17 @@ fn let_in(site: &Site, table: &mut Table, address: &str) -> Result<()> {
 fn logged(site: &Site, address: &str) -> Result<()> {
     let client = site.field(SHOP, "pod/client", ".status.podIP")?;
     let wrk = format!("wrk -t1 -c8 -d1s http://{address}/peer");
-    let running = "--field-selector=status.phase=Running";
-    let pods = ["get", "pods", "-l", "app=web", running, "-o", "name"];
-    let pods = [&["-n", "depot"][..], &pods].concat();
     site.until("each server was told who its clients are", || {
         site.kubectl(&["-n", SHOP, "exec", "client", "--", "sh", "-c", &wrk])?;
         let mut counts = BTreeMap::new();
-        for pod in site.kubectl(&pods)?.lines() {
-            let log = site.kubectl(&["-n", "depot", "logs", pod])?;
+        for (pod, _) in site.placed("depot", "app=web")? {
+            let log = site.kubectl(&["-n", "depot", "logs", &pod])?;
             let told = log.lines().filter_map(|line| line.strip_prefix("told "));
             let (own, others): (Vec<_>, Vec<_>) = told.partition(|seen| *seen == client);
             if let Some(other) = others.first() {
                 bail!("{pod} was told {other}, not {client}");
             }
-            counts.insert(pod.to_owned(), own.len());
+            counts.insert(pod, own.len());
         }
         println!("requests of {client} by its own address: {counts:?}");
         Ok(counts.values().all(|count| *count > 0).then_some(()))
@@ -146,25 +143,15 @@ fn near(site: &Site, address: &str) -> Result<()> {
 
 /// The policy's connections so far, by the node of the dataplane that took them.
 fn opened(site: &Site) -> Result<BTreeMap<String, u64>> {
-    let pods = [
-        "get",
-        "pods",
-        "-l",
-        "app.kubernetes.io/component=lb-dataplane",
-        "-o",
-    ];
-    let fields = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{\"\\n\"}{end}";
-    let pods = [&["-n", NAMESPACE][..], &pods, &[fields]].concat();
     let mut opened = BTreeMap::new();
-    for pod in site.kubectl(&pods)?.lines() {
-        let (pod, node) = pod.split_once(' ').context("a Pod's node")?;
-        let state = state(site, pod)?;
+    for (pod, node) in site.placed(NAMESPACE, "app.kubernetes.io/component=lb-dataplane")? {
+        let state = state(site, &pod)?;
         let policies = state.iter().flat_map(|state| state["policies"].as_array());
         let told = policies
             .flatten()
             .find(|policy| policy["name"] == "depot/told/http");
         let flows = told.and_then(|policy| policy["flowsTotal"].as_u64());
-        *opened.entry(node.to_owned()).or_default() += flows.unwrap_or(0);
+        *opened.entry(node).or_default() += flows.unwrap_or(0);
     }
     Ok(opened)
 }
