@@ -91,7 +91,7 @@ test-api: setup ## The custom resources and the operator against a real kube-api
 test-vm: setup ## Connections move under another Linux, in a virtual machine: KERNEL=linux-image-*.deb, or such a package; TESTS=
 	$(BINS)
 	tests=$$($(NS) --no-run 2>&1 | sed -n 's/.*Executable.*(\(.*\))/\1/p') && test -n "$$tests" && tools/vm.sh $(KERNEL) \
-	    sh -c "target/ci/host-shim preflight && cd e2e/ns && exec $$(realpath $$tests) --test-threads=1 $(TESTS)"
+	    sh -c "target/ci/host-shim preflight; cd e2e/ns && exec $$(realpath $$tests) --test-threads=1 $(TESTS)"
 
 # With the programs that the other tests build, all checks on; IMAGES=target/images for those that ship (`make images`).
 e2e: setup ## Baton in a real cluster, all is replaced around 64 connections (root; BATON_E2E_DATAPLANE=DaemonSet: hostNetwork)
