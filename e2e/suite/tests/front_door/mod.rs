@@ -5,6 +5,7 @@
 //! Each time one client keeps 64 connections and another one opens a new one for each request.
 
 mod cache;
+mod near;
 mod told;
 
 use crate::{Table, nginx};
@@ -113,6 +114,8 @@ pub fn through(site: &Site, workload: &str, table: &mut Table) -> Result<()> {
     if workload.starts_with("deployment/") {
         fails_open(site, workload, table, &address)?;
     }
+    // Here dataplanes are on all nodes: these of a Deployment have just come.
+    near::through(site)?;
     row(site, table, "detach both", &address, 45, || {
         for namespace in SPACES {
             println!("{}", site.baton(&["detach", "svc/web", "-n", namespace])?);

@@ -1,13 +1,10 @@
 //! Pods that want to be told who their clients are, by a PROXY header, behind a Service that a
-//! policy makes: who is let in, which dataplanes clients come to, and what the servers then log.
+//! policy makes: who is let in, and what the servers then log.
 
 use super::{leads_to, row};
-use crate::{Table, state};
-use anyhow::{Context, Result, bail, ensure};
-use baton_e2e::{
-    Site,
-    site::{NAMESPACE, SHOP},
-};
+use crate::Table;
+use anyhow::{Result, bail};
+use baton_e2e::{Site, site::SHOP};
 use std::collections::BTreeMap;
 
 /// Port 8081 of the nginx closes what does not begin with a header.
@@ -28,8 +25,6 @@ spec:
   allowFrom:
     - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}
 "#;
-
-const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// All of it; leaves nothing behind.
 pub(super) fn through(site: &Site, table: &mut Table) -> Result<()> {
@@ -53,7 +48,6 @@ pub(super) fn through(site: &Site, table: &mut Table) -> Result<()> {
         Ok((moves.parse().unwrap_or(0_u64) > 0).then_some(()))
     })?;
     logged(site, &address)?;
-    near(site, &address)?;
     site.kubectl(&["-n", "depot", "delete", "lbp/told", "service/expects"])?;
     Ok(())
 }
@@ -109,49 +103,4 @@ fn logged(site: &Site, address: &str) -> Result<()> {
         println!("requests of {client} by its own address: {counts:?}");
         Ok(counts.values().all(|count| *count > 0).then_some(()))
     })
-}
-
-/// Each node is a zone, and the Service's clients are to stay in theirs.
-fn near(site: &Site, address: &str) -> Result<()> {
-    let nodes = site.kubectl(&["get", "nodes", "-o", "name"])?;
-    for node in nodes.lines() {
-        let name = node.strip_prefix("node/").unwrap_or(node);
-        site.kubectl(&["label", node, &format!("{ZONE}=of-{name}")])?;
-    }
-    let near = r#"{"spec":{"trafficDistribution":"PreferClose"}}"#;
-    let patch = ["patch", "service/told", "--type", "merge", "-p", near];
-    site.kubectl(&[&["-n", "depot"][..], &patch].concat())?;
-    let at = site.field(SHOP, "pod/client", ".spec.nodeName")?;
-    let wrk = format!("wrk -t1 -c64 -d1s http://{address}/");
-    site.until("clients come to the dataplane of their zone", || {
-        let before = opened(site)?;
-        site.kubectl(&["-n", SHOP, "exec", "client", "--", "sh", "-c", &wrk])?;
-        let mut opened = opened(site)?;
-        for (node, count) in &mut opened {
-            *count = count.saturating_sub(before.get(node).copied().unwrap_or(0));
-        }
-        let here = opened.remove(&at).unwrap_or(0);
-        println!("connections opened by the client of {at}: {here} there, {opened:?} elsewhere");
-        ensure!(!opened.is_empty(), "no dataplane is elsewhere");
-        Ok((here >= 64 && opened.values().all(|count| *count == 0)).then_some(()))
-    })?;
-    for node in nodes.lines() {
-        site.kubectl(&["label", node, &format!("{ZONE}-")])?;
-    }
-    Ok(())
-}
-
-/// The policy's connections so far, by the node of the dataplane that took them.
-fn opened(site: &Site) -> Result<BTreeMap<String, u64>> {
-    let mut opened = BTreeMap::new();
-    for (pod, node) in site.placed(NAMESPACE, "app.kubernetes.io/component=lb-dataplane")? {
-        let state = state(site, &pod)?;
-        let policies = state.iter().flat_map(|state| state["policies"].as_array());
-        let told = policies
-            .flatten()
-            .find(|policy| policy["name"] == "depot/told/http");
-        let flows = told.and_then(|policy| policy["flowsTotal"].as_u64());
-        *opened.entry(node).or_default() += flows.unwrap_or(0);
-    }
-    Ok(opened)
 }
