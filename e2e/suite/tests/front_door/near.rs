@@ -1,5 +1,5 @@
-//! Zones: clients of a Service that wants them to stay in theirs come to the dataplane there, as its
-//! EndpointSlices say it to kube-proxy.
+//! Zones: clients of a Service that wants them to stay in theirs come to the dataplane there, as
+//! its EndpointSlices say it to kube-proxy.
 
 use crate::state;
 use anyhow::{Result, ensure};
