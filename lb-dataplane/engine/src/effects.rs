@@ -114,8 +114,8 @@ impl Engine {
                 Then::FindAnother => Input::Another {
                     found: self.find_another(now, id),
                 },
-                Then::FindRescuer { another } => Input::Rescuer {
-                    found: self.find_rescuer(now, id, another, out),
+                Then::FindRescuer { another, or_same } => Input::Rescuer {
+                    found: self.find_rescuer(now, id, (another, or_same), out),
                 },
                 Then::FindRival => Input::Rival {
                     found: self.find_rival(now, id, out),

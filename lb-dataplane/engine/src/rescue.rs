@@ -185,15 +185,20 @@ impl Engine {
         self.decide(now, id, Input::OrphanDue { waited_ms }, None, out);
     }
 
-    /// A leg for a flow without owner, to another backend than the last one, or to any.
+    /// A leg for a flow without owner, to another backend than the last one, or to any; `or_same`:
+    /// to the same one if no other takes flows over.
     pub(crate) fn find_rescuer(
         &mut self,
         now: Instant,
         id: FlowId,
-        another: bool,
+        (another, or_same): (bool, bool),
         out: &mut impl Output,
     ) -> bool {
-        let except = another.then_some(self.flows[id].owner.backend);
+        let flow = &self.flows[id];
+        let owner = Some(flow.owner.backend);
+        let policy = &self.policies[usize::from(flow.policy)];
+        let alone = || !policy.someone_takes_over(flow.is_v6(), owner, &self.backends, now);
+        let except = owner.filter(|_| another && !(or_same && alone()));
         let leg = self.rescue_leg(now, id, except, out);
         self.pending = leg.unwrap_or(self.pending);
         leg.is_some()

@@ -107,7 +107,7 @@ impl Run<'_> {
                 Then::FindAnother => Input::Another {
                     found: self.find(owner),
                 },
-                Then::FindRescuer { another } => Input::Rescuer {
+                Then::FindRescuer { another, .. } => Input::Rescuer {
                     found: self.find(owner.filter(|_| another)),
                 },
                 Then::FindRival => Input::Rival {

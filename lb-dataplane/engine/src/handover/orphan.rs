@@ -44,9 +44,13 @@ impl Deciding<'_> {
         {
             self.try_later();
         } else {
-            // At first not where it just ended; a restarted process may have it later.
-            let another = self.progress().tries == 0;
-            self.then(Then::FindRescuer { another });
+            // At first not where it just ended; a restarted process may have it later. Whoever let
+            // go of it stands still.
+            let first = self.progress().tries == 0;
+            self.then(Then::FindRescuer {
+                another: first || self.decision.progress.is(Mark::Released),
+                or_same: !first,
+            });
         }
     }
 

@@ -541,6 +541,8 @@ pub enum Then {
     FindRescuer {
         /// Not the last owner's.
         another: bool,
+        /// But that one's where nobody else takes flows over.
+        or_same: bool,
     },
     /// A pod is needed for an overdue request: [`Input::Rival`].
     FindRival,

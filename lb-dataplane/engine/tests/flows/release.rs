@@ -2,7 +2,7 @@
 //! everything that the answer may be.
 
 use crate::common::{
-    Conn, End, NAMESPACE, Sent, World, answer, answer_from, conn::*, policy, settings,
+    Conn, Dest, End, NAMESPACE, Sent, World, answer, answer_from, conn::*, policy, settings,
 };
 use baton_api::{BackendFailure, MigrationMode, OnStall, Policy};
 use baton_engine::{Counter, Lost};
@@ -150,6 +150,40 @@ fn the_mark_means_nothing_where_nobody_asked() {
     let l4 = usize::from(end.segment.l4);
     assert_eq!(end.frame[l4 + 18..l4 + 20], [0, 0], "without the mark");
     assert_eq!(w.engine.lost(Lost::FateUnknown), 1);
+}
+
+/// More at once than the other pod is given in a millisecond: the rest waits for that one.
+#[test]
+fn what_a_pod_let_go_of_does_not_come_back_to_it() {
+    let mut s = settings();
+    s.limits.kept_segments = 64;
+    let mut w = World::with(s, policy_of(2));
+    let all: Vec<Conn> = (1..=56).map(|n| w.idle(n)).collect();
+    let (mut there, mut elsewhere): (Vec<Conn>, Vec<Conn>) =
+        all.into_iter().partition(|c| c.pod == 0);
+    assert!(there.len() > 16, "{}", there.len());
+    // It has been slow, so that the one that stands still looks better once it owes nothing.
+    for c in &mut elsewhere {
+        w.stays(c, GET);
+        w.run_ms(90);
+        w.responds(c, OK);
+        w.ack(c);
+    }
+    for c in &mut there {
+        w.stays(c, GET);
+    }
+    assert!(releases(&w.run_ms(STALLED_MS)).len() >= there.len());
+    let mut sent = Vec::new();
+    for c in &there {
+        sent.extend(w.inject(&w.marked_end(c, End::Rst, EndMark::Released)));
+    }
+    assert!(w.count(Counter::AdoptionsDelayed) > 0);
+    sent.extend(w.run_ms(8));
+    let mut given: Vec<_> = sent.iter().filter(|s| s.is_adoption()).collect();
+    assert!(given.iter().all(|s| s.to == Dest::Pod(1)), "{given:?}");
+    given.sort_by_key(|s| s.segment.src_port);
+    given.dedup_by_key(|s| s.segment.src_port);
+    assert_eq!(given.len(), there.len());
 }
 
 #[test]
