@@ -5,6 +5,7 @@
     reason = "a test that cannot go on shall panic"
 )]
 
+mod across;
 mod adoption;
 mod decode;
 mod icmp;

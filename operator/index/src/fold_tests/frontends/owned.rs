@@ -1,0 +1,252 @@
+//! Whose ports and Services are: two policies, Services that clients had before, what somebody
+//! changes.
+
+use super::*;
+
+#[test]
+fn ports_are_kept_apart_and_run_out_with_words() {
+    let mut scene = scene();
+    let taken = scene.port("p");
+    for n in 0..10 {
+        let mut policy = fronted(10 + n, "t", &format!("web-{n}"));
+        // The same name in the same place would be the same port.
+        policy.listeners[0].allocated = Some(taken);
+        policy.service = format!("t-{n}").into();
+        scene.index.apply(service(&policy.service));
+        add(&mut scene.index, &format!("q-{n}"), policy);
+    }
+    let _ = scene.index.fold(3);
+    let given: Vec<_> = (0..10)
+        .filter_map(|n| {
+            Some(
+                verdict(&scene.index, &format!("q-{n}"))
+                    .front?
+                    .ports
+                    .first()?
+                    .1,
+            )
+        })
+        .collect();
+    let all: BTreeSet<u16> = given.iter().copied().chain([taken]).collect();
+    assert_eq!((given.len(), all.len()), (9, 10), "{given:?}");
+    expect(
+        &scene.index,
+        "q-9",
+        ConditionKind::Accepted,
+        Reason::NoFrontendPort,
+        "18000 to 18009 of class class",
+    );
+    assert_eq!(scene.port("p"), taken);
+    // One goes, so there is room for the one that waits.
+    scene.index.apply(Change::Policy(key("q-3"), None));
+    let _ = scene.index.fold(4);
+    assert!((18_000..18_010).contains(&scene.port("q-9")));
+    expect(
+        &scene.index,
+        "q-9",
+        ConditionKind::Accepted,
+        Reason::Accepted,
+        "",
+    );
+}
+
+#[test]
+fn a_port_that_is_given_out_is_nobodys_by_number() {
+    let mut scene = scene();
+    add(&mut scene.index, "q", policy(5, "t", 18_004));
+    let _ = scene.index.fold(3);
+    expect(
+        &scene.index,
+        "q",
+        ConditionKind::Accepted,
+        Reason::PortIsAFrontends,
+        "18000 to 18009",
+    );
+}
+
+#[test]
+fn two_policies_do_not_share_a_service() {
+    let mut scene = scene();
+    add(&mut scene.index, "q", fronted(5, "t", "web"));
+    let _ = scene.index.fold(3);
+    expect(
+        &scene.index,
+        "q",
+        ConditionKind::Accepted,
+        Reason::Conflicted,
+        "ns/p is behind Service ns/web already",
+    );
+}
+
+#[test]
+fn a_service_that_clients_have_is_left_alone_until_it_is_given_to_the_policy() {
+    let mut scene = bare();
+    let mut service = scene.clients_service();
+    add(&mut scene.index, "p", fronted(1, "s", "web"));
+    scene.settle();
+    scene.acknowledge();
+    expect(
+        &scene.index,
+        "p",
+        ConditionKind::Degraded,
+        Reason::FrontendNotOwned,
+        "kubectl baton attach svc/web",
+    );
+    assert!(scene.led.is_empty(), "something was written");
+    assert_eq!(
+        verdict(&scene.index, "p").front.expect("one").leads_to,
+        LeadsTo::Nowhere
+    );
+
+    service.front = Some(Arc::new(front("p", false, &[])));
+    scene.service(&key("web"), service.clone());
+    scene.settle();
+    expect(
+        &scene.index,
+        "p",
+        ConditionKind::Degraded,
+        Reason::FrontendNotOwned,
+        "still selects pods",
+    );
+    assert!(scene.led.is_empty(), "something was written");
+
+    // Ours come first, then those of the cluster go.
+    service.selects = false;
+    scene.service(&key("web"), service.clone());
+    scene.settle();
+    let dataplane = format!("10.0.0.200:{}", scene.port("p"));
+    let both = set([PODS[0], PODS[1], &*dataplane]);
+    assert_eq!(scene.led, [both, set([&*dataplane])]);
+    assert!(!scene.slices.contains_key(&key(CLUSTER)));
+    // By the name that the Service has for it.
+    assert!(
+        scene
+            .slices
+            .values()
+            .all(|slice| slice.ports[0].name.is_empty())
+    );
+
+    // The policy goes: the selector comes back, ours stay until the cluster has its own.
+    scene.index.apply(Change::Policy(key("p"), None));
+    scene.settle();
+    assert!(scene.services[&key("web")].selects);
+    assert_eq!(scene.leads_to("web"), set([&*dataplane]));
+    scene.clients_service();
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), set(PODS));
+    assert!(scene.index.fold(9).fronts.is_empty());
+}
+
+#[test]
+fn a_service_that_is_taken_back_while_its_policy_is_there_leads_past_it() {
+    let mut scene = bare();
+    let mut service = scene.clients_service();
+    service.selects = false;
+    service.front = Some(Arc::new(front("p", false, &[])));
+    scene.service(&key("web"), service.clone());
+    add(&mut scene.index, "p", fronted(1, "s", "web"));
+    scene.settle();
+    scene.acknowledge();
+    let through = scene.leads_to("web");
+    (service.selects, service.front) = (true, None);
+    scene.service(&key("web"), service);
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), through);
+    scene.clients_service();
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), set(PODS));
+}
+
+#[test]
+fn the_service_of_a_policy_that_cannot_be_read_stays() {
+    let first = scene();
+    let mut index = index();
+    let mut policy = fronted(1, "s", "web");
+    policy.frontend = None;
+    policy.template = Err(Refusal {
+        field: "spec".into(),
+        problem: "is nothing".into(),
+    });
+    add(&mut index, "p", policy);
+    for (key, service) in &first.services {
+        index.apply(Change::Service(
+            key.clone(),
+            Some(Arc::new(service.clone())),
+        ));
+    }
+    for (key, slice) in &first.slices {
+        index.apply(Change::Slice(key.clone(), Some(Arc::new(slice.clone()))));
+    }
+    assert!(index.fold(2).fronts.is_empty());
+}
+
+#[test]
+fn a_port_that_the_clients_service_lacks_is_named() {
+    let mut scene = bare();
+    let mut service = scene.clients_service();
+    service.ports[0].port = 81;
+    (service.selects, service.front) = (false, Some(Arc::new(front("p", false, &[]))));
+    scene.service(&key("web"), service);
+    add(&mut scene.index, "p", fronted(1, "s", "web"));
+    scene.settle();
+    expect(
+        &scene.index,
+        "p",
+        ConditionKind::Degraded,
+        Reason::FrontendPortNotFound,
+        "no port 80 (listener http)",
+    );
+}
+
+#[test]
+fn what_somebody_changes_is_mended_and_a_renamed_frontend_goes() {
+    let mut scene = scene();
+    scene.acknowledge();
+    let before = scene.slices.clone();
+    // Between two folds: the same is to be written as the last time.
+    for key in before.keys() {
+        scene.slice(key, None);
+    }
+    scene.settle();
+    assert_eq!(scene.slices, before);
+    let mut service = scene.services[&key("web")].clone();
+    service.ports.clear();
+    scene.service(&key("web"), service);
+    scene.settle();
+    assert_eq!(scene.services[&key("web")].ports.len(), 1);
+
+    add(&mut scene.index, "p", fronted(1, "s", "shop"));
+    scene.settle();
+    let names: Vec<_> = scene
+        .services
+        .keys()
+        .map(|key| key.name.to_string())
+        .collect();
+    assert_eq!(names, ["shop"]);
+}
+
+#[test]
+fn nothing_is_remembered_when_all_is_gone() {
+    let mut scene = scene();
+    scene.acknowledge();
+    for name in ["s", "t", "lb"] {
+        scene.index.apply(Change::Service(key(name), None));
+        scene
+            .index
+            .apply(Change::Slice(key(&format!("{name}-1")), None));
+    }
+    scene.index.apply(Change::Policy(key("p"), None));
+    scene.settle();
+    for key in scene.slices.keys() {
+        scene.index.apply(Change::Slice(key.clone(), None));
+    }
+    for last in [1, 2, 3, 4, 200] {
+        scene
+            .index
+            .apply(Change::Pod(key(&format!("pod-{last}")), None));
+    }
+    scene.index.apply(Change::Class("class".into(), None));
+    scene.index.apply(Change::Report(key("pod-200"), None));
+    let _ = scene.index.fold(9);
+    assert!(scene.index.is_empty(), "{:?}", scene.index);
+}
