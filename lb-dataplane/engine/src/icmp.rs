@@ -49,8 +49,10 @@ impl Engine {
     ) -> Option<usize> {
         if error.v6 == inner.dst.is_ipv6() {
             rewrite_icmp(frame, error, outer, inner, macs).ok()?;
-        } else {
+        } else if error.has_words_across() {
             self.across = Some(Across::Error(*error, outer, inner, macs));
+        } else {
+            return None;
         }
         Some(usize::from(error.end))
     }

@@ -214,6 +214,14 @@ fn words(kind: IcmpKind, v6: bool) -> Option<(u8, u8, u32)> {
     })
 }
 
+impl IcmpError {
+    /// Whether the other IP family has such an error, so that [`carry_icmp`] can say it.
+    #[must_use]
+    pub fn has_words_across(&self) -> bool {
+        words(self.kind, self.v6).is_some()
+    }
+}
+
 /// Gives the ICMP error at the start of `buffer` headers with addresses of the other family, as
 /// [`rewrite_icmp`](crate::rewrite_icmp) does within one, and says how many bytes it takes then.
 ///

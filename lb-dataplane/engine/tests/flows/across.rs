@@ -162,6 +162,24 @@ fn who_sends_too_long_segments_hears_of_his_own_familys_limit() {
 }
 
 #[test]
+fn an_error_that_the_other_family_has_no_words_for_is_dropped() {
+    let test = |w: &mut World, c: Conn| {
+        let mut c = w.idle_as(c);
+        let quoted = w.stays(&mut c, GET);
+        let v6 = quoted.segment.is_v6();
+        let kind = if v6 { [4, 0] } else { [12, 0] };
+        let between = (router(v6), quoted.segment.src);
+        let macs = (ROUTER_MAC, OUR_MAC);
+        let mut error = wire::icmp(macs, between, 60, kind, &[0; 4], &quoted.frame[14..]);
+        let len = error.len();
+        w.call_frame(&mut error, len);
+        assert_eq!(w.verdict, Verdict::Drop(DropReason::IcmpUnrelated));
+        assert_eq!(w.count(Counter::IcmpTranslated), 0);
+    };
+    both_ways(test, |p| p.migration.mode = baton_api::MigrationMode::Never);
+}
+
+#[test]
 fn pods_of_the_clients_own_family_are_preferred() {
     let mut w = world(false, |_| ());
     let mut c = Conn::of(1, true);
