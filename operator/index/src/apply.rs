@@ -326,7 +326,7 @@ impl Index {
             .map(|(name, record)| (name, &record.spec));
         let class = pod.and_then(|pod| {
             let fitting = all.filter(|(_, class)| fits(class, pod));
-            fitting.min_by_key(|(name, class)| (class.created, &class.uid, *name))
+            fitting.min_by_key(|(name, class)| (class.created, *name))
         });
         let class = class.map(|(name, _)| name.clone());
         let report = self.dataplanes.get(key).and_then(|d| d.report.as_ref());
@@ -463,8 +463,7 @@ impl Index {
         record.respecify(Arc::clone(&class));
         self.dirty.classes.insert(name.clone());
         let members = |c: &Class| {
-            let age = (c.created, c.uid.clone());
-            (c.namespace.clone(), c.selector.clone(), age)
+            (c.namespace.clone(), c.selector.clone(), c.created)
         };
         if members(&before) != members(&class) {
             self.join_namespaces([before.namespace.clone(), class.namespace.clone()]);

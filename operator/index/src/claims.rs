@@ -12,11 +12,11 @@ use std::{
     sync::Arc,
 };
 
-/// Order of precedence: older ones are smaller. The key is in it so that no two policies are alike.
+/// Order of precedence: older ones are smaller. The API server counts seconds; of two policies made
+/// in the same one, that with the smaller key comes first, as in conflicts of Gateway API.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Age {
     pub created: i64,
-    pub uid: Text,
     pub key: Key,
 }
 
@@ -231,7 +231,6 @@ mod tests {
     fn age(created: i64, name: u8) -> Age {
         Age {
             created,
-            uid: format!("uid-{name}").into(),
             key: key(name),
         }
     }

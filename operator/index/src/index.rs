@@ -177,7 +177,6 @@ impl PolicyRecord {
     pub fn age(&self, key: &Key) -> Age {
         Age {
             created: self.policy.created,
-            uid: self.policy.uid.clone(),
             key: key.clone(),
         }
     }

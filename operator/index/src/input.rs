@@ -80,9 +80,10 @@ pub enum Change {
 /// A `LoadBalancerPolicy`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// `metadata.uid`: decides between policies of one age.
+    /// `metadata.uid`.
     pub uid: Text,
-    /// `metadata.creationTimestamp`, in seconds since 1970: the older one wins a conflict.
+    /// `metadata.creationTimestamp`, in seconds since 1970: the older one wins a conflict, of two
+    /// made in the same second the one with the smaller key.
     pub created: i64,
     /// `metadata.generation`: goes into the verdict as `observedGeneration`.
     pub generation: i64,
@@ -438,10 +439,8 @@ pub struct Node {
 /// A `BatonDataplane`: a class of dataplane pods, which all get the same snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// `metadata.uid`.
-    pub uid: Text,
     /// `metadata.creationTimestamp`, in seconds since 1970. A pod that two classes select belongs
-    /// to the older one.
+    /// to the older one, of two made in the same second to the one with the smaller name.
     pub created: i64,
     /// `metadata.generation`.
     pub generation: i64,

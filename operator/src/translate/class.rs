@@ -49,7 +49,6 @@ impl Translator {
         let selector = interner.labels(pairs(Some(&spec.selector.match_labels)));
         drop(interner);
         let class = Class {
-            uid: self.uid(meta, &key),
             created: super::created(meta),
             generation: meta.generation.unwrap_or_default(),
             labels,

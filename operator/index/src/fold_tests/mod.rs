@@ -155,7 +155,6 @@ fn in_front(name: &str, pods: &[&str], ports: &[u16]) -> Change {
 fn index() -> Index {
     let mut index = Index::new();
     let class = Class {
-        uid: "class".into(),
         created: 0,
         generation: 1,
         labels: Labels::default(),

@@ -63,6 +63,24 @@ fn a_panic_in_one_policy_is_its_own_affair() {
 }
 
 #[test]
+fn of_two_policies_of_one_second_the_smaller_key_wins() {
+    let mut index = index();
+    add(&mut index, "b", policy(2, "t", 82));
+    let one_second = |uid: &str| Policy {
+        uid: uid.into(),
+        ..policy(2, "t", 82)
+    };
+    add(&mut index, "c", one_second("uid-0"));
+    let _ = index.fold(2);
+    let accepted = ConditionKind::Accepted;
+    expect(&index, "b", accepted, Reason::Accepted, "");
+    expect(&index, "c", accepted, Reason::Conflicted, "ns/b");
+    add(&mut index, "a", one_second("uid-9"));
+    let _ = index.fold(3);
+    expect(&index, "b", accepted, Reason::Conflicted, "ns/a");
+}
+
+#[test]
 fn the_older_policy_wins_and_the_loser_is_taken_at_once_when_it_goes() {
     let mut index = index();
     add(&mut index, "q", policy(2, "s", 81));

@@ -4,7 +4,6 @@ use super::*;
 
 fn class(change: impl FnOnce(&mut Class)) -> Change {
     let mut class = Class {
-        uid: "class".into(),
         created: 0,
         generation: 1,
         labels: Labels::default(),

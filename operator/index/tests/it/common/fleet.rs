@@ -158,7 +158,6 @@ impl Fleet {
         for class in 0..CLASSES {
             let label = format!("{class}");
             let value = Class {
-                uid: label.as_str().into(),
                 created: 0,
                 generation: 1,
                 labels: Labels::from_iter([("class", label.as_str())]),

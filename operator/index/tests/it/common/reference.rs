@@ -74,7 +74,7 @@ fn members(objects: &Objects) -> BTreeMap<Text, Vec<(Key, IpAddr)>> {
                     && includes(&pod.labels, &c.selector)
             };
             let mut candidates: Vec<_> = objects.classes.iter().filter(|(_, c)| fits(c)).collect();
-            candidates.sort_by_key(|(name, c)| (c.created, c.uid.clone(), (*name).clone()));
+            candidates.sort_by_key(|(name, c)| (c.created, (*name).clone()));
             fits(class) && candidates[0].0 == name
         });
         let mine = mine.filter_map(|(key, pod)| Some((key.clone(), pod.address?)));
@@ -102,7 +102,7 @@ pub fn expect(objects: &Objects) -> Expected {
         out.snapshots.insert(name.clone(), Vec::new());
     }
     let mut order: Vec<(&Key, &Arc<Policy>)> = objects.policies.iter().collect();
-    order.sort_by_key(|(key, p)| (p.created, p.uid.clone(), (*key).clone()));
+    order.sort_by_key(|(key, p)| (p.created, (*key).clone()));
     let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut used: BTreeMap<Text, (usize, usize, bool)> = BTreeMap::new();
     for (key, policy) in order {

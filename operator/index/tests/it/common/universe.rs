@@ -418,7 +418,7 @@ fn allowance() -> impl Strategy<Value = Allowance> {
 fn class() -> impl Strategy<Value = Class> {
     let range = prop::option::weighted(0.2, Just((83u16, 150u16)));
     (
-        (0u8..2, 0i64..2, prop::bool::weighted(0.7)),
+        (0i64..2, prop::bool::weighted(0.7)),
         labels(),
         namespace(),
         prop_oneof![1 => Just(Labels::default()), 6 => one_label()],
@@ -435,7 +435,7 @@ fn class() -> impl Strategy<Value = Class> {
     )
         .prop_map(
             |(
-                (uid, created, default),
+                (created, default),
                 labels,
                 namespace,
                 selector,
@@ -444,7 +444,6 @@ fn class() -> impl Strategy<Value = Class> {
                 limits,
             )| {
                 Class {
-                    uid: format!("uid{uid}").into(),
                     created,
                     generation: created,
                     labels,
