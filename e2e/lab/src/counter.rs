@@ -69,17 +69,23 @@ pub struct PostCount {
 }
 
 impl PostCount {
+    /// Requests of a run of their own.
+    #[must_use]
+    pub fn to(address: SocketAddr) -> Self {
+        Self {
+            host: address.to_string(),
+            run: fastrand::u64(..),
+            answered: Vec::new(),
+            unknown: Vec::new(),
+        }
+    }
+
     /// Starts the load.
     ///
     /// # Errors
     /// As [`Load::start`].
     pub fn start(namespace: &Namespace, options: LoadOptions) -> Result<Load<Self>> {
-        let exchange = Self {
-            host: options.address.to_string(),
-            run: fastrand::u64(..),
-            answered: Vec::new(),
-            unknown: Vec::new(),
-        };
+        let exchange = Self::to(options.address);
         Load::start(namespace, options, exchange)
     }
 

@@ -205,7 +205,7 @@ impl Engine {
                     || (new && of_request && !self.may_wait(id, segment))
             }
             // Nor what may have to be sent to another pod, too.
-            State::Request => self.release_is_open(now, id),
+            State::Request => self.release_is_open(now, id, out),
             // Nor may it begin the request that a hand-over carries.
             State::AdoptingIdle => segment.seq != flow.client_next,
             _ => false,

@@ -9,7 +9,7 @@ use crate::{
     counters::Counter,
     events::What,
     flow::Bits,
-    handover::{self, Effect, Input, Mark, Numbers, Restored, Safeguards, Talk, Then, View},
+    handover::{self, Effect, End, Input, Mark, Numbers, Restored, Safeguards, Talk, Then, View},
     ids::{FlowId, Leg},
     mutants::Mutant,
     pins::{Gone, PinReason},
@@ -17,7 +17,14 @@ use crate::{
     timing::{ADOPTION_TRIES_MAX, IDLE_ENDS_MAX, RST_PAUSE_MS},
 };
 use baton_guard::{ToCome, Tracker};
-use baton_packet::Segment;
+use baton_packet::{EndMark, Segment};
+
+/// The end of a socket that was let go of.
+const RELEASED: End = End {
+    fin: false,
+    mark: Some(EndMark::Released),
+    acked: None,
+};
 
 /// The segment that led to a decision, and its frame.
 type Frame<'a> = Option<(&'a [u8], &'a Segment)>;
@@ -82,6 +89,7 @@ impl Engine {
             replays_are_counted: has(Mutant::ReplayUnbounded),
             unseen_is_unacknowledged: has(Mutant::BelieveUnseen),
             unmarked_end_is_the_legs: has(Mutant::BelieveUnmarked),
+            what_is_kept_stays: has(Mutant::TakeWhatIsKept),
             ..Safeguards::ALL
         }
     }
@@ -120,6 +128,10 @@ impl Engine {
                 Then::FindRival => Input::Rival {
                     found: self.find_rival(now, id, out),
                 },
+                Then::FindBetter => Input::Better {
+                    found: self.find_better(now, id),
+                },
+                Then::LetGo => self.is_ended(now, id, RELEASED),
                 then => return then,
             };
         }
@@ -156,6 +168,11 @@ impl Engine {
             Effect::AdopterSilent => {
                 self.adopter_is(now, owner.backend, Finding::Silent);
             }
+            Effect::AdopterReplaced => {
+                self.backends[usize::from(owner.backend)].adopter.forget(0);
+                self.probes.by(now.ms());
+            }
+            Effect::AskRelease => self.send_release(now, id, out),
             Effect::OpeningRefused => {
                 self.counters.add(Counter::OpeningsRefused);
                 if !self.backends[usize::from(owner.backend)].liveness.is_down() {

@@ -23,16 +23,14 @@ use crate::{
     backend::Sweep,
     clock::Instant,
     counters::Counter,
-    handover::{End, Mark, answers_release, may_be_released},
+    handover::{Input, Mark, Then},
     ids::FlowId,
     keys::Message,
-    mutants::Mutant,
-    rescue::Ended,
     sweep::Swept,
     timing::{RELEASE_AFTER_MAX_US, RELEASE_AFTER_US, RELEASE_OPEN_MS, RELEASE_SLOWER},
 };
 use baton_api::OnStall;
-use baton_packet::{Adoption, EndMark, MessageKind, Reason, Segment, SegmentSpec, build_adoption};
+use baton_packet::{Adoption, MessageKind, Segment, SegmentSpec, build_adoption};
 
 impl Engine {
     /// A backend that answers nothing: what its application has not read is asked for.
@@ -50,11 +48,9 @@ impl Engine {
 
     /// Asks a flow's owner to let go of it, if its request can be answered by another pod.
     pub(crate) fn ask_release(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> Swept {
-        let view = self.handover_view(now, id);
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
-        let asks = may_be_released(&view)
-            && policy.spec.on_stall == OnStall::Release
+        let asks = policy.spec.on_stall == OnStall::Release
             && !flow.backlog.is_some()
             && flow.early_client.is_empty()
             && self.may_rescue(id)
@@ -62,8 +58,18 @@ impl Engine {
         if !asks {
             return Swept::Stays;
         }
+        match self.decide(now, id, Input::Stalled, None, out) {
+            Then::Stays => Swept::Stays,
+            Then::Nobody => Swept::Nobody,
+            _ => Swept::Done,
+        }
+    }
+
+    /// Whether another pod can have a request that is asked back, and does not stand still itself.
+    pub(crate) fn find_better(&mut self, now: Instant, id: FlowId) -> bool {
+        let flow = &self.flows[id];
         let owner = flow.owner.backend;
-        let another = policy.choose_rescue(
+        let another = self.policies[usize::from(flow.policy)].choose_rescue(
             flow.is_v6(),
             Some(owner),
             false,
@@ -71,30 +77,21 @@ impl Engine {
             now,
             &mut self.rng,
         );
-        let does_better = another.is_some_and(|another| {
-            let estimate = &self.backends[usize::from(another)].estimate;
+        let moves_on = |index: u16| {
+            let estimate = &self.backends[usize::from(index)].estimate;
             estimate.stalled_us(now.0) < RELEASE_AFTER_US
-        });
-        if !does_better {
-            return Swept::Nobody;
-        }
-        if !self.send_release(id, out) {
-            return Swept::Stays;
-        }
-        let flow = &mut self.flows[id];
-        flow.progress.set(Mark::ReleaseAsked, true);
-        flow.note_aside();
-        self.backends[usize::from(owner)].release_asked_ms = now.ms();
-        self.counters.add(Counter::ReleasesAsked);
-        Swept::Done
+        };
+        another.is_some_and(moves_on) && self.signing_key(owner).is_some()
     }
 
-    fn send_release(&mut self, id: FlowId, out: &mut impl Output) -> bool {
+    /// Asks the owner's adopter. One question that is lost is asked again by the next sweep.
+    pub(crate) fn send_release(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
         let owner = flow.owner.backend;
+        self.backends[usize::from(owner)].release_asked_ms = now.ms();
         let (Some(spec), Some((epoch, key))) = (self.to_leg(flow.owner), self.signing_key(owner))
         else {
-            return false;
+            return;
         };
         let message = Adoption {
             namespace: self.backends[usize::from(owner)].adopter.namespace,
@@ -107,11 +104,16 @@ impl Engine {
             timestamps: Some((0, 0)),
             ..spec
         };
-        self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
+        self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key));
     }
 
     /// Whether the owner may still let go of the flow, because it was asked to.
-    pub(crate) fn release_is_open(&mut self, now: Instant, id: FlowId) -> bool {
+    pub(crate) fn release_is_open(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> bool {
         let flow = &self.flows[id];
         if !flow.progress.is(Mark::ReleaseAsked) {
             return false;
@@ -120,17 +122,8 @@ impl Engine {
         if now.ms() < owner.release_asked_ms + RELEASE_OPEN_MS {
             return true;
         }
-        self.release_is_settled(id);
-        self.counters.add(Counter::ReleasesUnanswered);
+        self.decide(now, id, Input::ReleaseLate, None, out);
         false
-    }
-
-    /// The request stays where it is.
-    fn release_is_settled(&mut self, id: FlowId) {
-        let flow = &mut self.flows[id];
-        flow.progress.set(Mark::ReleaseAsked, false);
-        flow.progress.set(Mark::ReleaseSettled, true);
-        flow.note_aside();
     }
 
     /// A message from the pod of a flow that it was asked to let go of.
@@ -143,30 +136,11 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let owner = self.flows[id].owner.backend;
-        let ours = answers_release(&self.handover_view(now, id), segment.seq, segment.ack);
         match self.message(frame, segment, owner) {
-            Message::Answer(reason, _)
-                if ours
-                    && (reason == Reason::Released
-                        || (reason == Reason::Kept && self.mutated(Mutant::TakeWhatIsKept))) =>
-            {
-                let end = End {
-                    fin: false,
-                    mark: Some(EndMark::Released),
-                    acked: None,
-                };
-                let ended = self.owner_ended(now, id, end, out);
-                debug_assert_eq!(ended, Ended::Held, "a request that is kept whole");
-            }
-            Message::Answer(Reason::Kept, _) if ours => {
-                self.release_is_settled(id);
-                self.counters.add(Counter::ReleasesKept);
-            }
-            Message::Answer(Reason::Renew, _) if ours => {
-                // Another pod than the one that has the request; nobody knows what that one did.
-                self.release_is_settled(id);
-                self.backends[usize::from(owner)].adopter.forget(0);
-                self.probes.by(now.ms());
+            Message::Answer(reason, _) => {
+                let (seq, ack) = (segment.seq, segment.ack);
+                let input = Input::ReleaseAnswered { reason, seq, ack };
+                self.decide(now, id, input, None, out);
             }
             Message::Forged => self.counters.add(Counter::ForgedAnswers),
             _ => self.counters.add(Counter::Fenced),

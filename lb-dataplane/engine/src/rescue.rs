@@ -57,13 +57,9 @@ impl Engine {
         &mut self,
         now: Instant,
         id: FlowId,
-        mut end: End,
+        end: End,
         out: &mut impl Output,
     ) -> Ended {
-        if end.released() && !self.flows[id].progress.is(Mark::ReleaseAsked) {
-            // Nobody asked, or not any more.
-            end.mark = None;
-        }
         let backend = self.flows[id].owner.backend;
         let open = self.flows[id].state.is_open();
         if open {
@@ -74,23 +70,23 @@ impl Engine {
             if end.closer_listens() {
                 self.counters.add(Counter::OwnersListening);
             }
-            if end.released() {
-                self.counters.add(Counter::ReleasesDone);
-            }
         }
-        let input = Input::OwnerEnded {
-            end,
-            gone: end.exited()
-                || end.released()
-                || self.is_leaving(id)
-                || self.owner_is_replaced(now, id),
-            rescues: self.policy_rescues(id),
-            rescuable: open && self.may_rescue(id) && !self.mutated(Mutant::BelieveEveryEnd),
-            legless: self.needs_no_leg(id),
-        };
+        let input = self.is_ended(now, id, end);
         match self.decide(now, id, input, None, out) {
             Then::Held => Ended::Held,
             _ => Ended::Passes,
+        }
+    }
+
+    /// What a decision about the owner's end looks at.
+    pub(crate) fn is_ended(&mut self, now: Instant, id: FlowId, end: End) -> Input {
+        let open = self.flows[id].state.is_open();
+        Input::OwnerEnded {
+            end,
+            gone: end.exited() || self.is_leaving(id) || self.owner_is_replaced(now, id),
+            rescues: self.policy_rescues(id),
+            rescuable: open && self.may_rescue(id) && !self.mutated(Mutant::BelieveEveryEnd),
+            legless: self.needs_no_leg(id),
         }
     }
 

@@ -13,7 +13,7 @@ use baton_engine::handover::{
     self, Effect, Input, Mark, Numbers, Opening, Reply, Restored, Talk, Then, View,
 };
 use baton_engine::states::State;
-use baton_packet::{Reason, SeqNumber};
+use baton_packet::{EndMark, Reason, SeqNumber};
 
 /// A challenge acknowledges what no segment of the client's does. A number of its own here.
 pub const CHALLENGE: u8 = 50;
@@ -113,6 +113,9 @@ impl Run<'_> {
                 Then::FindRival => Input::Rival {
                     found: self.find(owner),
                 },
+                // It is asked only where one would (`explore`).
+                Then::FindBetter => Input::Better { found: true },
+                Then::LetGo => return self.owner_ended(false, None, Some(EndMark::Released)),
                 then => return then,
             };
         }
@@ -135,7 +138,7 @@ impl Run<'_> {
             Effect::Settle => {
                 self.decide(Input::Settled);
             }
-            Effect::AdopterRefused(_) | Effect::AdopterSilent => {
+            Effect::AdopterRefused(_) | Effect::AdopterSilent | Effect::AdopterReplaced => {
                 if let Some(owner) = owner {
                     self.world.known[usize::from(owner.pod)].ready = false;
                 }
@@ -155,6 +158,11 @@ impl Run<'_> {
             Effect::ResetStale(expects) => {
                 let seq = unit(expects);
                 self.to_owner(Wire::Rst { seq });
+            }
+            Effect::AskRelease => {
+                let flow = &self.world.flow;
+                let (seq, ack) = (flow.boundary, flow.server_next);
+                self.to_owner(Wire::Release { seq, ack });
             }
             Effect::OwnerKnown => self.check_close_stands(),
             Effect::TryRescue => self.try_rescue(0),

@@ -229,6 +229,9 @@ impl HandOver {
         if world.left.releases > 0 && another && may_be_released(&view) {
             steps.push(Step::AsksRelease);
         }
+        if view.progress.is(Mark::ReleaseAsked) && self.timers_end(world) {
+            steps.push(Step::ReleaseLate);
+        }
         // Much longer than any other timer: where nothing goes on, because a pod is silent or a
         // client waits for nothing.
         let timed = !matches!(

@@ -8,10 +8,7 @@ use crate::{
     wire::{Leg, Network, Packet, Way, Wire},
     world::{Ended, Why},
 };
-use baton_engine::{
-    handover::{Input, Mark},
-    states::Event,
-};
+use baton_engine::{handover::Input, states::Event};
 
 /// Something that happens. `pick` is the pod that policy would choose if it had to choose one in
 /// this step.
@@ -99,6 +96,8 @@ pub enum Step {
     },
     /// The owner answers nothing: it is asked to let go of the request.
     AsksRelease,
+    /// No answer to it came in time.
+    ReleaseLate,
     /// The idle or half-closed timer ends.
     IdleTimer,
     /// The timer of Baton's own FIN ends.
@@ -233,10 +232,11 @@ impl Run<'_> {
             }
             Step::AsksRelease => {
                 self.world.left.releases -= 1;
-                let flow = &mut self.world.flow;
-                flow.progress.set(Mark::ReleaseAsked, true);
-                let (seq, ack) = (flow.boundary, flow.server_next);
-                self.to_owner(Wire::Release { seq, ack });
+                self.decide(Input::Stalled);
+            }
+            Step::ReleaseLate => {
+                self.spend_early(quiet, counted);
+                self.decide(Input::ReleaseLate);
             }
             Step::Listens { pod, pick } => {
                 self.pick = pick;

@@ -59,7 +59,7 @@
 //!
 //! # Running it
 //! `cargo test --profile ci -p baton-model -- --nocapture` prints the unique states of each
-//! configuration (103 of them, about 4.9 million states in all) and the time that it took. A
+//! configuration (103 of them, about 5 million states in all) and the time that it took. A
 //! counterexample is printed as a list of steps, without those that it does not need.
 //! `tests/it/safeguards.rs` takes away one safeguard at a time and expects the counterexample that
 //! it prevents.

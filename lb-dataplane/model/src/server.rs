@@ -10,10 +10,10 @@ use crate::{
     world::{At, Broken, Why},
 };
 use baton_engine::{
-    handover::{End, Input, Mark, Reset, Then, answers_release, challenge, judge_reset},
+    handover::{End, Input, Mark, Reset, Then, challenge, judge_reset},
     states::{Event, Frame, State},
 };
-use baton_packet::EndMark;
+use baton_packet::{EndMark, Reason};
 
 impl Run<'_> {
     /// A segment from a pod.
@@ -100,11 +100,18 @@ impl Run<'_> {
             Wire::SynRefused { ack } => return self.owner_resets(ZERO, Some(ack), None),
             Wire::SynAck { .. } => return self.opened_again(),
             Wire::Released { seq, ack } => {
-                let asked = self.world.flow.progress.is(Mark::ReleaseAsked);
-                let mark = asked.then_some(EndMark::Released);
-                return self.owner_resets(seq, Some(ack), mark);
+                return self.owner_resets(seq, Some(ack), Some(EndMark::Released));
             }
-            Wire::Told { released, seq, ack } => return self.is_told(released, seq, ack),
+            Wire::Told { released, seq, ack } => {
+                let reason = if released {
+                    Reason::Released
+                } else {
+                    Reason::Kept
+                };
+                let (seq, ack) = (number(seq), number(ack));
+                self.decide(Input::ReleaseAnswered { reason, seq, ack });
+                return;
+            }
             Wire::Data { seq, ack } | Wire::Ack { seq, ack } | Wire::Fin { seq, ack } => (seq, ack),
             // A late answer to an adoption that was sent twice.
             Wire::Answer { .. }
@@ -188,20 +195,6 @@ impl Run<'_> {
         }
     }
 
-    /// What the adopter says of a Release, if it is the one that is open.
-    fn is_told(&mut self, released: bool, seq: u8, ack: u8) {
-        if !answers_release(&self.view(), number(seq), number(ack)) {
-            return;
-        }
-        if released {
-            self.owner_ended(false, None, Some(EndMark::Released));
-        } else {
-            let flow = &mut self.world.flow;
-            flow.progress.set(Mark::ReleaseAsked, false);
-            flow.progress.set(Mark::ReleaseSettled, true);
-        }
-    }
-
     fn owner_resets(&mut self, seq: u8, acked: Option<u8>, mark: Option<EndMark>) {
         let exact = seq == self.world.flow.server_next;
         if exact && self.owner_ended(false, acked, mark) == Then::Held {
@@ -236,7 +229,7 @@ impl Run<'_> {
     }
 
     /// The owner sent a FIN in order or an exact RST.
-    fn owner_ended(&mut self, fin: bool, acked: Option<u8>, mark: Option<EndMark>) -> Then {
+    pub fn owner_ended(&mut self, fin: bool, acked: Option<u8>, mark: Option<EndMark>) -> Then {
         let Some(owner) = self.world.flow.owner else {
             return Then::Passes;
         };
@@ -253,7 +246,7 @@ impl Run<'_> {
                 mark,
                 acked: acked.map(number),
             },
-            gone: mark.is_some() || self.is_leaving(owner.pod),
+            gone: self.is_leaving(owner.pod),
             rescues: true,
             rescuable: true,
             legless: false,

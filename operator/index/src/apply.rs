@@ -462,9 +462,7 @@ impl Index {
         }
         record.respecify(Arc::clone(&class));
         self.dirty.classes.insert(name.clone());
-        let members = |c: &Class| {
-            (c.namespace.clone(), c.selector.clone(), c.created)
-        };
+        let members = |c: &Class| (c.namespace.clone(), c.selector.clone(), c.created);
         if members(&before) != members(&class) {
             self.join_namespaces([before.namespace.clone(), class.namespace.clone()]);
         }

@@ -8,4 +8,5 @@ mod faults_process_links;
 mod large;
 mod silence;
 mod stale;
+mod stalled;
 mod throttle;

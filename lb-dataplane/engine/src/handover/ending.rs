@@ -31,9 +31,18 @@ use crate::{
 use baton_packet::SeqNumber;
 
 impl Deciding<'_> {
-    pub(super) fn owner_ended(&mut self, end: End, gone: bool, rescues: bool, rescuable: bool) {
+    pub(super) fn owner_ended(&mut self, mut end: End, gone: bool, rescues: bool, rescuable: bool) {
         let (talk, state) = (self.view.talk, self.view.state);
         self.then(Then::Passes);
+        let asked = self.view.progress.is(Mark::ReleaseAsked);
+        if end.released() && !asked {
+            // Nobody asked, or not any more.
+            end.mark = None;
+        }
+        let gone = gone || end.released();
+        if end.released() && state.is_open() {
+            self.count(Counter::ReleasesDone);
+        }
         if !state.is_open() {
             let cut = talk.unanswered && !talk.until_close;
             let counts = (cut || self.view.outstanding) && self.safe.half_closed_is_counted;

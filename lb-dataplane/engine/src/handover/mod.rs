@@ -34,7 +34,7 @@ mod types;
 
 pub use client::{ClientData, ClientFin, client_data, client_fin};
 pub use ending::{Reset, challenge, judge_reset};
-pub use release::{answers_release, may_be_released};
+pub use release::may_be_released;
 pub use transfer::{is_left_over, may_be_transferred, shows_heir};
 pub use types::{
     Decision, Effect, End, Input, Mark, Numbers, Opening, Progress, Reply, Restored, Safeguards,
@@ -90,6 +90,10 @@ pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
         Input::Rescuer { found } => it.rescuer(found),
         Input::Overdue => it.overdue(),
         Input::Rival { found } => it.rival(found),
+        Input::Stalled => it.stalled(),
+        Input::Better { found } => it.better(found),
+        Input::ReleaseAnswered { reason, seq, ack } => it.release_answered(reason, seq, ack),
+        Input::ReleaseLate => it.release_late(),
     }
     it.decision
 }

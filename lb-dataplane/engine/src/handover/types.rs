@@ -277,6 +277,8 @@ pub struct Safeguards {
     pub unasked_is_no_answer: bool,
     /// An end that nothing marks says that the leg is over, and nothing of the connection.
     pub unmarked_end_is_the_legs: bool,
+    /// A request that an application may have read is not given to another pod.
+    pub what_is_kept_stays: bool,
 }
 
 impl Safeguards {
@@ -299,6 +301,7 @@ impl Safeguards {
         given_up_is_no_close: true,
         unasked_is_no_answer: true,
         unmarked_end_is_the_legs: true,
+        what_is_kept_stays: true,
     };
 }
 
@@ -343,7 +346,7 @@ impl Reply {
 pub struct End {
     /// By a FIN in order, else by an exact RST.
     pub fin: bool,
-    /// What the adopter says of its process. [`EndMark::Released`] only where that was asked for.
+    /// What the adopter says of its process.
     pub mark: Option<EndMark>,
     /// What it had of the client's bytes.
     pub acked: Option<SeqNumber>,
@@ -469,6 +472,24 @@ pub enum Input {
         /// One does.
         found: bool,
     },
+    /// The owner answers nothing to anybody.
+    Stalled,
+    /// Whether another backend would do better, as [`Then::FindBetter`] asked.
+    Better {
+        /// One would, and the owner's adopter can be asked.
+        found: bool,
+    },
+    /// An answer to a Release, authenticated.
+    ReleaseAnswered {
+        /// What became of the request.
+        reason: Reason,
+        /// The answer's number.
+        seq: SeqNumber,
+        /// And what it acknowledges.
+        ack: SeqNumber,
+    },
+    /// The time for such an answer is over.
+    ReleaseLate,
 }
 
 /// Something to be done.
@@ -494,6 +515,10 @@ pub enum Effect {
     AdopterRefused(Reason),
     /// Its adopter is silent.
     AdopterSilent,
+    /// The owner's address is another pod's by now.
+    AdopterReplaced,
+    /// Ask the owner's adopter to let go of the flow.
+    AskRelease,
     /// The owner's pod refused a handshake.
     OpeningRefused,
     /// It agrees to less than clients were promised.
@@ -546,6 +571,13 @@ pub enum Then {
     },
     /// A pod is needed for an overdue request: [`Input::Rival`].
     FindRival,
+    /// A pod is needed that does not stand still itself: [`Input::Better`].
+    FindBetter,
+    /// No pod would do better than the one that has it.
+    Nobody,
+    /// The owner's socket is gone, and its application has read nothing of the request:
+    /// [`Input::OwnerEnded`] with [`EndMark::Released`].
+    LetGo,
     /// The client is told of the owner's end at once.
     Passes,
     /// The client is not told yet.

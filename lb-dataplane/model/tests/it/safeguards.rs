@@ -251,3 +251,12 @@ fn a_request_that_was_read_is_not_let_go_of() {
     });
     bites(config, |s| s.releases_are_of_unread = false, ONCE);
 }
+
+#[test]
+fn a_request_that_is_kept_stays() {
+    let config = config(Faults {
+        releases: 1,
+        ..NONE
+    });
+    bites(config, |s| s.handover.what_is_kept_stays = false, ONCE);
+}
