@@ -10,7 +10,7 @@ use crate::{
     stats::Counts,
 };
 use anyhow::Result;
-use std::io::Write;
+use std::{io::Write, net::SocketAddr};
 
 /// GET `/echo/…` with a fresh target and nonce per request.
 #[derive(Debug)]
@@ -50,16 +50,23 @@ impl HttpEcho {
         options: LoadOptions,
         more: &'static str,
     ) -> Result<Load<Self>> {
-        let exchange = Self {
-            host: options.address.to_string(),
+        let mut exchange = Self::to(options.address, options.connections);
+        exchange.more = more;
+        Load::start(namespace, options, exchange)
+    }
+
+    /// Requests of a run of their own, on so many connections.
+    #[must_use]
+    pub fn to(address: SocketAddr, connections: usize) -> Self {
+        Self {
+            host: address.to_string(),
             // Tells the targets of one run from those of another, should a response come late.
             run: fastrand::u64(..),
             per_pod: Counts::new(),
             pod_changes: 0,
-            last: vec![None; options.connections],
-            more,
-        };
-        Load::start(namespace, options, exchange)
+            last: vec![None; connections],
+            more: "",
+        }
     }
 
     fn target(&self, number: u64) -> String {

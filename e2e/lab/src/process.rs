@@ -5,7 +5,7 @@
 //! at a terminal reaches only the lab's owner, which then ends everything in order.
 
 use crate::{cgroup::Cgroup, netns::Namespace, procfs, record::Thing, shared::Shared};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open},
@@ -349,12 +349,21 @@ impl Process {
         self.wait_gone(&members)
     }
 
-    /// Stops the whole group where it is; its kernel goes on to acknowledge.
+    /// Stops the whole group where it is; its kernel goes on to acknowledge. Returns once each of
+    /// its threads has stopped: one that was told to and has not run since still reads what comes.
     ///
     /// # Errors
     /// If it has ended.
     pub fn freeze(&mut self) -> Result<()> {
-        self.signal_group(Signal::STOP)
+        self.signal_group(Signal::STOP)?;
+        let group = self.group.as_raw_nonzero().get();
+        let mut members = procfs::processes();
+        members.retain(|p| p.group == group);
+        self.wait_until("stopped", END_DEADLINE, || {
+            let stopped = members.iter().all(procfs::ProcessInfo::is_stopped);
+            ensure!(stopped, "a thread of it runs");
+            Ok(())
+        })
     }
 
     /// Lets the group go on after [`Process::freeze`].

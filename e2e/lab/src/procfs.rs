@@ -3,7 +3,12 @@
 //! Only reads. A process that ends while it is looked at is simply not in the answer.
 
 use crate::cpu_clock;
-use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// One living process.
 #[derive(Clone, Debug)]
@@ -20,15 +25,20 @@ pub(crate) fn processes() -> Vec<ProcessInfo> {
     entries
         .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
         .filter_map(|pid: i32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // The command name is in parentheses and may hold anything, so fields are counted after
-            // the last one.
-            let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-            let state = fields.next()?;
-            let group = fields.nth(1)?.parse().ok()?;
+            let (state, group) = state(Path::new(&format!("/proc/{pid}")))?;
             (state != "Z").then_some(ProcessInfo { pid, group })
         })
         .collect()
+}
+
+/// State and group of a process or thread.
+fn state(of: &Path) -> Option<(String, i32)> {
+    let stat = fs::read_to_string(of.join("stat")).ok()?;
+    // The command name is in parentheses and may hold anything, so fields are counted after the
+    // last one.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?.to_owned();
+    Some((state, fields.nth(1)?.parse().ok()?))
 }
 
 impl ProcessInfo {
@@ -37,6 +47,13 @@ impl ProcessInfo {
         fs::metadata(format!("/proc/{}/ns/net", self.pid))
             .ok()
             .map(|m| (m.dev(), m.ino()))
+    }
+
+    /// Whether each of its threads has stopped, or ended.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+        let mut threads = threads.into_iter().flatten().flatten();
+        threads.all(|t| state(&t.path()).is_none_or(|(state, _)| "TZX".contains(&state)))
     }
 
     /// Its working directory.

@@ -309,7 +309,7 @@ impl Pod {
             });
         }
         let socket = self.socket(port).filter(|s| {
-            let unread = (s.read, s.snd, s.una) == (seq, ack, ack);
+            let unread = (s.read, s.snd) == (seq, ack);
             (unread || !safe.releases_are_of_unread) && !s.fin && !s.closed
         });
         let reset = socket.map(|s| Wire::Released {

@@ -4,13 +4,13 @@
 
 use anyhow::{Context, Result, ensure};
 use baton_api::Protocol;
-use baton_lab::{Exchange, PostCount, Server, Verdict, policy};
-use baton_ns::{Scene, never};
+use baton_lab::{Exchange, HttpEcho, PostCount, Server, Verdict, policy};
+use baton_ns::{HTTP_PORT, Scene, never};
 use rustix::event::{Timespec, epoll};
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     time::{Duration, Instant},
 };
 
@@ -21,15 +21,14 @@ const CONNECTIONS: u64 = 3_000;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Connections, and what was received on each.
-struct Clients {
+struct Clients<E> {
     streams: Vec<(TcpStream, Vec<u8>)>,
     poll: rustix::fd::OwnedFd,
-    posts: PostCount,
+    exchange: E,
 }
 
-impl Clients {
-    fn connect(scene: &Scene) -> Result<Self> {
-        let address = scene.address(PORT)?;
+impl<E: Exchange> Clients<E> {
+    fn connect(scene: &Scene, address: SocketAddr, exchange: E) -> Result<Self> {
         let client = scene.lab.client().namespace();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut streams = Vec::new();
@@ -40,26 +39,26 @@ impl Clients {
             epoll::add(&poll, &stream, data, epoll::EventFlags::IN)?;
             streams.push((stream, Vec::new()));
         }
-        let posts = PostCount::to(address);
         Ok(Self {
             streams,
             poll,
-            posts,
+            exchange,
         })
     }
 
-    /// One request on each connection, at once; which connection is answered when and by whom.
-    fn round(&mut self, first: u64) -> Result<BTreeMap<u64, (Instant, String)>> {
+    /// One request on each of these connections, at once; which one is answered when and by whom.
+    fn round(&mut self, first: u64, on: &[u64]) -> Result<BTreeMap<u64, (Instant, String)>> {
         let mut bytes = Vec::new();
-        for (connection, (stream, _)) in (0..).zip(&mut self.streams) {
+        for connection in on {
             bytes.clear();
-            self.posts.request(0, first + connection, &mut bytes);
-            stream.write_all(&bytes)?;
+            self.exchange
+                .request(*connection as usize, first + connection, &mut bytes);
+            self.streams[*connection as usize].0.write_all(&bytes)?;
         }
         let mut answers = BTreeMap::new();
         let end = Instant::now() + LIMIT;
         let mut events = Vec::with_capacity(64);
-        while answers.len() < self.streams.len() {
+        while answers.len() < on.len() {
             ensure!(Instant::now() < end, "{} are answered", answers.len());
             let second = Timespec {
                 tv_sec: 1,
@@ -88,7 +87,10 @@ impl Clients {
         let count = stream.read(&mut room)?;
         ensure!(count > 0, "connection {connection} was closed");
         received.extend_from_slice(&room[..count]);
-        match self.posts.response(0, first + connection, received) {
+        match self
+            .exchange
+            .response(connection as usize, first + connection, received)
+        {
             Verdict::More => Ok(None),
             Verdict::Right(_) => {
                 let text = String::from_utf8_lossy(received);
@@ -105,9 +107,46 @@ impl Clients {
     }
 }
 
+/// One of the servers stands still, and then all of its connections send a request. The exchange,
+/// and how many requests were answered by others.
+fn stands_still<E: Exchange>(
+    scene: &Scene,
+    server: &mut Server,
+    mut clients: Clients<E>,
+) -> Result<(E, u64)> {
+    let all: Vec<u64> = (0..CONNECTIONS).collect();
+    let before = clients.round(0, &all)?;
+    let name = server.pod().name().to_owned();
+    let there: Vec<u64> = all
+        .into_iter()
+        .filter(|connection| before[connection].1 == name)
+        .collect();
+    server.process.freeze()?;
+    let began = Instant::now();
+    let after = scene.explained(clients.round(CONNECTIONS, &there))?;
+    server.process.thaw()?;
+    let mut moved: Vec<Instant> = after.values().map(|(at, _)| *at).collect();
+    moved.sort_unstable();
+    let [first, .., last] = *moved else {
+        anyhow::bail!("{} were at {name}", moved.len());
+    };
+    eprintln!(
+        "{} requests to a pod that stands still: the first is answered {:?} after it was sent, \
+         the last {:?} later",
+        moved.len(),
+        first - began,
+        last - first,
+    );
+    let others = after.values().all(|(_, pod)| *pod != name);
+    ensure!(others, "some waited for {name}");
+    let released = scene.counter("releases_total{result=\"released\"}")?;
+    ensure!(released >= moved.len() as u64, "{released} released");
+    Ok((clients.exchange, moved.len() as u64))
+}
+
 #[test]
-fn a_thousand_requests_that_nobody_reads() -> Result<()> {
-    let mut scene = Scene::with_pods("stalled", PODS)?;
+fn a_thousand_requests_that_nobody_reads_are_executed_once() -> Result<()> {
+    let mut scene = Scene::with_pods("stalledposts", PODS)?;
     let mut counters = scene
         .lab
         .in_each_pod(|pod| pod.counter(PORT, Duration::ZERO, Duration::ZERO))?;
@@ -117,38 +156,26 @@ fn a_thousand_requests_that_nobody_reads() -> Result<()> {
     counting.migration = never();
     scene.config.policies.push(counting);
     scene.start()?;
-    let mut clients = Clients::connect(&scene)?;
-    let before = clients.round(0)?;
-    let stands = &mut counters[1];
-    let name = stands.pod().name().to_owned();
-    stands.process.freeze()?;
-    let began = Instant::now();
-    let after = scene.explained(clients.round(CONNECTIONS))?;
-    stands.process.thaw()?;
-    let there = before.iter().filter(|(_, (_, pod))| *pod == name);
-    let mut moved: Vec<Instant> = there.map(|(c, _)| after[c].0).collect();
-    moved.sort_unstable();
-    let [first, .., last] = *moved else {
-        anyhow::bail!("{} were at {name}", moved.len());
-    };
-    eprintln!(
-        "{} requests: the first answered {:?} after the pod stood still, the last {:?} after that",
-        moved.len(),
-        first - began,
-        last - first,
-    );
-    ensure!(
-        after.values().all(|(_, pod)| *pod != name),
-        "some waited for {name}"
-    );
-    let tally = clients.posts.tally(&counters)?;
-    let right = tally.answered == 2 * CONNECTIONS && tally.twice == 0 && tally.missing == 0;
+    let address = scene.address(PORT)?;
+    let clients = Clients::connect(&scene, address, PostCount::to(address))?;
+    let (posts, moved) = stands_still(&scene, &mut counters[1], clients)?;
+    let tally = posts.tally(&counters)?;
+    let sent = CONNECTIONS + moved;
+    let right = tally.answered == sent && tally.twice == 0 && tally.missing == 0;
     ensure!(right, "{tally:?}");
-    let released = scene.counter("releases_total{result=\"released\"}")?;
-    ensure!(
-        released >= moved.len() as u64,
-        "{released} of {}",
-        moved.len()
-    );
+    Ok(())
+}
+
+/// The same with a server that has no thread for each connection.
+#[test]
+fn a_thousand_requests_that_nginx_does_not_read_are_answered() -> Result<()> {
+    let mut scene = Scene::with_pods("stallednginx", PODS)?;
+    scene.config.policies[0].migration = never();
+    scene.start()?;
+    let address = scene.address(HTTP_PORT)?;
+    let echo = HttpEcho::to(address, CONNECTIONS as usize);
+    let clients = Clients::connect(&scene, address, echo)?;
+    let mut servers = std::mem::take(&mut scene.nginx);
+    stands_still(&scene, &mut servers[1], clients)?;
     Ok(())
 }

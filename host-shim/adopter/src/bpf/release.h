@@ -121,12 +121,16 @@ static __always_inline void name_of(struct sock_common *sk, const struct tcp_soc
 	name->netns = sk->skc_net.net->net_cookie;
 }
 
-/* Whether nothing but its numbers says what its application has read and written. */
+/*
+ * Whether nothing but its numbers says what its application has read and written. Whether all of
+ * the latter has reached the client is not asked: who asks knows of each byte up to `write_seq`,
+ * also where the acknowledgement was lost on its way to this socket.
+ */
 static __always_inline int is_plain(struct tcp_sock *tcp)
 {
 	const struct sock *sk = (const struct sock *)tcp;
 
-	if (sk->__sk_common.skc_flags & FLAG_DEAD || tcp->snd_una != tcp->write_seq)
+	if (sk->__sk_common.skc_flags & FLAG_DEAD)
 		return 0;
 	if (((const struct inet_connection_sock *)tcp)->icsk_ulp_ops)
 		return 0;

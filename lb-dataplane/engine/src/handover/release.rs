@@ -8,11 +8,12 @@ use crate::{counters::Counter, states::State};
 use baton_packet::{Reason, SeqNumber};
 
 /// Whether a flow's request may be asked back: all of it is there and kept, nothing is answered,
-/// and nobody has said that it stays. On a translated leg nobody is asked: what the adopter signs
-/// has the pod's numbers.
+/// nobody has said that it stays, and the client has all that its server sent, which nobody could
+/// send again. On a translated leg nobody is asked: what the adopter signs has the pod's numbers.
 #[must_use]
 pub fn may_be_released(view: &View) -> bool {
     view.state == State::Request
+        && view.numbers.server_acked == view.numbers.server_next
         && view.outstanding
         && view.kept_whole
         && !view.pinned

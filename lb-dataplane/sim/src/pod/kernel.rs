@@ -310,8 +310,8 @@ impl Kernel {
     }
 
     /// As the adopter's iterator does (`bpf_sock_destroy`): a socket of which nothing was read from
-    /// the message's number on, and that has sent nothing beyond its acknowledgement, is reset with
-    /// the mark of that.
+    /// the message's number on, and nothing written beyond its acknowledgement, is reset with the
+    /// mark of that.
     fn release(&mut self, now: Time, seg: &Seg<'_>, out: &mut Vec<Vec<u8>>) {
         let mut reason = Reason::Kept;
         if let Some(slot) = self.sockets.get_mut(&seg.src)
