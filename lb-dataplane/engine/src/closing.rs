@@ -212,7 +212,7 @@ impl Engine {
         {
             *echo = value;
         }
-        let spoke = entry.parking != Parking::No && !self.parked_says(id, segment, stamp);
+        let spoke = entry.parking != Parking::No && !self.parked_says(id, segment);
         let entry = &mut self.closing.legs[id as usize];
         if entry.tries > 0 && segment.ack == entry.fin.add(1) && !entry.fin_acked {
             entry.fin_acked = true;

@@ -136,7 +136,7 @@ counters! {
     OpeningsUnanswered = "openings_total", "result": "silence"; #[doc = "Those that nobody answered, after all repetitions: the old owner kept the connection, or another pod took it."]
     OpeningsUnlike = "openings_total", "result": "unlike"; #[doc = "Those that the pod agreed to without timestamps, which the client has been promised. It takes no more connections over by translation."]
     ShiftsFull = "openings_total", "result": "table_full"; #[doc = "Those that the pod agreed to where as many legs were translated as may be."]
-    LegsParked = "legs_parked_total"; #[doc = "Legs that their connections left and that were kept for others: the pod has answered that it has all of the old one's bytes."]
+    LegsParked = "legs_parked_total"; #[doc = "Legs that their connections left and that were kept for others."]
     LegsIntroduced = "legs_introduced_total"; #[doc = "Legs begun with a header of the PROXY protocol, as their policy wants (`clientAddress: ProxyV2`)."]
     HeadersSent = "proxy_headers_sent_total"; #[doc = "Headers of the PROXY protocol sent to Pods, those that were sent again included."]
     LegsRestored = "legs_restored_total"; #[doc = "Legs begun on which the pod sees the client's address, as its policy wants (`clientAddress: Restore`)."]

@@ -1,10 +1,10 @@
 //! Shared legs: connections to pods that no flow has at present, and on which the next request of
 //! any flow of the policy may travel.
 //!
-//! A leg that its flow has left is not closed but parked, among the closing legs: the pod is sent a
-//! keepalive, and whose answer says that it has all of the old flow's bytes and owes none is ready.
-//! The next flow that goes to this pod has it without a handshake, an adoption, an accept or a
-//! close: its numbers are shifted in both directions ([`Shift`]).
+//! A leg that its flow has left at rest is not closed but parked, among the closing legs: both ends
+//! have acknowledged all that was said on it. The next flow that goes to this pod has it without a
+//! handshake, an adoption, an accept or a close: its numbers are shifted in both directions
+//! ([`Shift`]).
 //!
 //! Owns which legs are parked and who may have one. How such a leg closes is `closing`'s; what a
 //! pod's answer on it means is decided in `handover::answer`.
@@ -15,9 +15,11 @@
 //!   differently would have its rest taken for the next client's. What ties a flow to its pod pins
 //!   it, and a pinned flow's leg is nobody else's. A flow with a session of its own neither leaves
 //!   a leg to others nor takes one.
-//! - **A leg is ready by an answer, not by a pause.** The answer to a keepalive says which byte the
-//!   pod expects and sends next, and what its timestamp clock shows; so the next flow's numbers
-//!   begin exactly there, and timestamps never run back.
+//! - **A leg is ready by its numbers, not by a pause.** A flow at rest has seen its pod acknowledge
+//!   all that the client said, and the client all of the pod's; so the next flow's numbers begin
+//!   exactly there. A leg that nobody has taken within some 2 ms is asked (a keepalive, whose answer
+//!   says the same), which tells the pod that its last response arrived, and is nobody's until it
+//!   answers. Rejected: asking each before it is taken, two packets of every request; QUESTION.
 //! - **What a pod says of its own accord ends the parking**: a time-out's message would be the next
 //!   client's answer. What it sends at the very moment that a request is on its way acknowledges
 //!   nothing of that, and the request goes elsewhere (`handover::answer`).
@@ -94,7 +96,7 @@ impl Engine {
             return false;
         }
         let backend = &self.backends[usize::from(leg.backend)];
-        if !self.closing.may_park() {
+        if !self.closing.may_park() || backend.parked.count >= PARKED_PER_BACKEND_MAX {
             self.counters.add(Counter::ParkedFull);
             return false;
         }
@@ -104,23 +106,26 @@ impl Engine {
         let Some(closing) = self.begin_close(now, id, leg, flow.boundary) else {
             return false;
         };
-        self.closing.park(closing, parked);
+        let at_pod = &mut self.backends[usize::from(leg.backend)].parked;
+        self.closing.park(closing, parked, at_pod);
+        self.counters.add(Counter::LegsParked);
         true
     }
 
-    /// The keepalive that a parked leg's pod is asked with; it also acknowledges the last response.
+    /// The keepalive that a parked leg's pod is asked with, if nobody has taken the leg before its
+    /// turn; it also acknowledges the last response.
     pub(crate) fn ask_parked(&mut self, now: Instant, id: u32, out: &mut impl Output) {
         self.closing.unqueue(id);
         let leg = self.closing.leg(id);
-        let spec = self.closing_spec(id);
-        let entry = &mut self.closing.legs[id as usize];
-        entry.parking = Parking::Asked;
-        if let Some(mut spec) = spec {
+        let at_pod = &mut self.backends[usize::from(leg.backend)].parked;
+        self.closing.asked(id, at_pod);
+        if let Some(mut spec) = self.closing_spec(id) {
+            let entry = &self.closing.legs[id as usize];
             (spec.seq, spec.payload) = (entry.fin.add(u32::MAX), &[0]);
             self.emit_to(leg, spec, out);
         }
-        self.wheel
-            .arm(self.closing_timer(id), now.ms() + PARKED_SURPLUS_MS);
+        let due_ms = now.ms() + PARKED_SURPLUS_MS;
+        self.wheel.arm(self.closing_timer(id), due_ms);
     }
 
     /// Whether a leg whose time is up stays parked for longer, as one of the few of its pod.
@@ -137,32 +142,26 @@ impl Engine {
     }
 
     /// A segment, other than a RST, from a leg that is parked. Whether it is still.
-    pub(crate) fn parked_says(&mut self, id: u32, segment: &Segment, stamp: Option<u32>) -> bool {
+    pub(crate) fn parked_says(&mut self, id: u32, segment: &Segment) -> bool {
         let entry = &self.closing.legs[id as usize];
-        let backend = entry.leg.backend;
         let end = segment.seq.add(segment.seq_len());
         let speaks = end.after(entry.ack) || segment.flags.has(Flags::SYN);
-        if speaks {
-            self.unpark(id);
-            return false;
-        }
-        let answers = segment.flags.has(Flags::ACK)
-            && segment.ack == entry.fin
-            && segment.seq == entry.ack
+        let answers = (segment.ack, segment.seq) == (entry.fin, entry.ack)
+            && segment.flags.has(Flags::ACK)
             && segment.seq_len() == 0;
-        // One without a window would have the next request wait.
-        let ready = answers && segment.window > 0 && stamp.is_some() == entry.stamps.is_some();
-        if ready && entry.parking == Parking::Asked {
-            let parked = &mut self.backends[usize::from(backend)].parked;
-            if parked.count >= PARKED_PER_BACKEND_MAX {
-                self.counters.add(Counter::ParkedFull);
-                self.unpark(id);
-                return false;
-            }
-            self.closing.ready(id, parked);
-            self.counters.add(Counter::LegsParked);
+        // The next request would have to wait.
+        let shut = answers && segment.window == 0;
+        let at_pod = &mut self.backends[usize::from(entry.leg.backend)].parked;
+        let is_full = at_pod.count >= PARKED_PER_BACKEND_MAX;
+        let asked = answers && entry.parking == Parking::Asked;
+        if asked && !shut && !is_full {
+            self.closing.ready(id, at_pod);
         }
-        true
+        let ends = speaks || shut || (asked && is_full);
+        if ends {
+            self.unpark(id);
+        }
+        !ends
     }
 
     /// The leg is not parked any more.

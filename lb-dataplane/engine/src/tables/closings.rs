@@ -86,11 +86,11 @@ pub(crate) struct Shared {
 pub(crate) enum Parking {
     /// It closes.
     No,
-    /// Its pod is to be asked, in its turn.
-    Begins,
-    /// The pod was asked.
+    /// It was left a moment ago, and is among those of its pod.
+    Fresh,
+    /// Nobody took it, and its pod was asked: it is nobody's until that answers.
     Asked,
-    /// And has answered: it is among those of its pod.
+    /// That has answered: it is among those of its pod again.
     Ready,
     /// The same, for some time, as they are few.
     Kept,
@@ -98,8 +98,8 @@ pub(crate) enum Parking {
 
 impl Parking {
     /// Whether it is among those of its pod.
-    fn is_ready(self) -> bool {
-        matches!(self, Self::Ready | Self::Kept)
+    fn is_listed(self) -> bool {
+        matches!(self, Self::Fresh | Self::Ready | Self::Kept)
     }
 }
 
@@ -241,55 +241,74 @@ impl Closing {
         self.parked_free != NOWHERE
     }
 
-    /// A leg is parked; its pod is to be asked. There is room.
-    pub(crate) fn park(&mut self, id: u32, parked: ParkedLeg) {
+    /// A leg is parked, as the last one of its pod. There is room.
+    pub(crate) fn park(&mut self, id: u32, parked: ParkedLeg, at_pod: &mut Parked) {
         let at = self.parked_free;
-        if let Some(place) = self.parked.get_mut(usize::from(at)) {
-            self.parked_free = place.later;
-            *place = ParkedLeg {
-                closing: id,
-                ..parked
-            };
-            let leg = &mut self.legs[id as usize];
-            (leg.parking, leg.parked) = (Parking::Begins, at);
-        }
-    }
-
-    /// A parked leg's pod has answered.
-    pub(crate) fn ready(&mut self, id: u32, parked: &mut Parked) {
-        let leg = &mut self.legs[id as usize];
-        leg.parking = Parking::Ready;
-        let at = leg.parked;
-        let first = std::mem::replace(&mut parked.first, at);
-        parked.count += 1;
-        let place = &mut self.parked[usize::from(at)];
-        (place.later, place.earlier) = (NOWHERE, first);
-        if let Some(first) = self.parked.get_mut(usize::from(first)) {
-            first.later = at;
-        }
-    }
-
-    /// The leg is not parked any more.
-    pub(crate) fn unpark(&mut self, id: u32, parked: &mut Parked) {
-        let leg = &mut self.legs[id as usize];
-        let parking = std::mem::replace(&mut leg.parking, Parking::No);
-        let at = std::mem::replace(&mut leg.parked, NOWHERE);
         let Some(place) = self.parked.get_mut(usize::from(at)) else {
             return;
         };
-        let (later, earlier) = (place.later, place.earlier);
-        place.later = std::mem::replace(&mut self.parked_free, at);
-        if !parking.is_ready() {
-            return;
+        self.parked_free = place.later;
+        *place = ParkedLeg {
+            closing: id,
+            ..parked
+        };
+        let leg = &mut self.legs[id as usize];
+        (leg.parking, leg.parked) = (Parking::Fresh, at);
+        self.list(at, at_pod);
+    }
+
+    /// A parked leg's pod is asked.
+    pub(crate) fn asked(&mut self, id: u32, at_pod: &mut Parked) {
+        let leg = &mut self.legs[id as usize];
+        let at = leg.parked;
+        if std::mem::replace(&mut leg.parking, Parking::Asked).is_listed() {
+            self.unlist(at, at_pod);
         }
+    }
+
+    /// And has answered.
+    pub(crate) fn ready(&mut self, id: u32, at_pod: &mut Parked) {
+        let leg = &mut self.legs[id as usize];
+        leg.parking = Parking::Ready;
+        let at = leg.parked;
+        self.list(at, at_pod);
+    }
+
+    /// The leg is not parked any more.
+    pub(crate) fn unpark(&mut self, id: u32, at_pod: &mut Parked) {
+        let leg = &mut self.legs[id as usize];
+        let parking = std::mem::replace(&mut leg.parking, Parking::No);
+        let at = std::mem::replace(&mut leg.parked, NOWHERE);
+        if parking.is_listed() {
+            self.unlist(at, at_pod);
+        }
+        if let Some(place) = self.parked.get_mut(usize::from(at)) {
+            place.later = std::mem::replace(&mut self.parked_free, at);
+        }
+    }
+
+    /// Puts a place behind the others of its pod.
+    fn list(&mut self, at: u16, at_pod: &mut Parked) {
+        let earlier = std::mem::replace(&mut at_pod.first, at);
+        at_pod.count += 1;
+        let place = &mut self.parked[usize::from(at)];
+        (place.later, place.earlier) = (NOWHERE, earlier);
+        if let Some(earlier) = self.parked.get_mut(usize::from(earlier)) {
+            earlier.later = at;
+        }
+    }
+
+    fn unlist(&mut self, at: u16, at_pod: &mut Parked) {
+        let place = &self.parked[usize::from(at)];
+        let (later, earlier) = (place.later, place.earlier);
         match self.parked.get_mut(usize::from(later)) {
             Some(later) => later.earlier = earlier,
-            None => parked.first = earlier,
+            None => at_pod.first = earlier,
         }
         if let Some(earlier) = self.parked.get_mut(usize::from(earlier)) {
             earlier.later = later;
         }
-        parked.count -= 1;
+        at_pod.count -= 1;
     }
 
     /// Those that are ready at a pod, the last one first.
@@ -332,7 +351,7 @@ impl Closing {
     pub(crate) fn remove(&mut self, id: u32) -> Leg {
         self.unqueue(id);
         let slot = &mut self.legs[id as usize];
-        debug_assert!(!slot.parking.is_ready(), "in its pod's list");
+        debug_assert_eq!(slot.parking, Parking::No, "in its pod's list");
         slot.next = self.free;
         self.free = id;
         self.used -= 1;

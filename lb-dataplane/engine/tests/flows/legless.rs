@@ -98,7 +98,8 @@ fn without_a_leg_that_is_ready_one_is_opened() {
     let mut w = world(1);
     let mut c = w.idle(1);
     let _ = leaves(&mut w, &c);
-    // Its pod has not answered.
+    // Its pod is asked, and does not answer.
+    let _ = w.run_ms(3);
     let sent = w.data(&mut c, GET);
     assert!(sent[0].is_adoption(), "{sent:?}");
     take_leg(&mut c, &sent[0]);

@@ -180,7 +180,28 @@ fn a_leg_whose_pod_does_not_answer_is_nobodys() {
         .filter(|s| s.is(FIN_ACK) && s.segment.src_port == old.leg.port())
         .collect();
     assert!(!fins.is_empty(), "it is closed in time");
-    assert_eq!(w.count(Counter::LegsParked), 0);
+    assert_eq!(w.count(Counter::LegsShared), 0);
+}
+
+/// Both ends have acknowledged all: nothing is left to ask.
+#[test]
+fn a_leg_that_was_just_left_is_taken_without_a_question() {
+    let mut w = world(2);
+    let (mut a, mut b) = (w.idle(1), w.idle(2));
+    let old = a.clone();
+    w.moves(&mut a, GET);
+    w.responds(&mut a, OK);
+    let sent = one(w.data(&mut b, GET));
+    assert_eq!((sent.to, sent.data()), (Dest::Pod(old.pod), GET));
+    assert_eq!(sent.segment.src_port, old.leg.port());
+    let numbers = (sent.segment.seq.0, sent.segment.ack.0);
+    assert_eq!(numbers, (old.seq, old.server));
+    let (_, echo) = sent.stamps().expect("timestamps");
+    assert!(
+        echo.wrapping_sub(old.server_clock) as i32 >= 0,
+        "what the pod said, or later"
+    );
+    assert_eq!(w.count(Counter::LegsShared), 1);
 }
 
 #[test]
