@@ -50,8 +50,8 @@ impl Engine {
         self.flows.limit() + id
     }
 
-    /// Puts a flow's former leg, which was sent nothing behind `reached`, into the table, if that
-    /// is not full.
+    /// Closes a flow's former leg, which was sent nothing behind `reached`, in its turn, if there is
+    /// room for it.
     pub(crate) fn begin_close(
         &mut self,
         now: Instant,
@@ -59,6 +59,21 @@ impl Engine {
         leg: Leg,
         reached: SeqNumber,
     ) -> Option<u32> {
+        let closing = self.former_leg(id, leg, reached)?;
+        self.queue_closing(now, closing);
+        Some(closing)
+    }
+
+    /// It has its turn with the others.
+    pub(crate) fn queue_closing(&mut self, now: Instant, id: u32) {
+        if self.closing.waiting == 0 {
+            self.closing.pace_us = now.0 + CLOSE_PACE_US;
+        }
+        self.closing.queue(id);
+    }
+
+    /// Puts a flow's former leg into the table, if that is not full.
+    pub(crate) fn former_leg(&mut self, id: FlowId, leg: Leg, reached: SeqNumber) -> Option<u32> {
         let flow = &self.flows[id];
         let entry = ClosingLeg {
             leg,
@@ -84,10 +99,6 @@ impl Engine {
         };
         let closing = self.closing.insert(entry)?;
         self.legs.assign(leg, Use::Closing(closing));
-        if self.closing.waiting == 0 {
-            self.closing.pace_us = now.0 + CLOSE_PACE_US;
-        }
-        self.closing.queue(closing);
         Some(closing)
     }
 
@@ -161,6 +172,9 @@ impl Engine {
 
     /// The timer of a closing leg.
     pub(crate) fn closing_due(&mut self, now: Instant, id: u32, out: &mut impl Output) {
+        if self.closing.legs[id as usize].parking == Parking::Fresh {
+            return self.queue_closing(now, id);
+        }
         if self.stays_parked(now, id) {
             return;
         }

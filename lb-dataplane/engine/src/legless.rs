@@ -9,8 +9,8 @@
 //!
 //! - **The pause before a leg is left is economy, not evidence**: that the flow is at rest is exact
 //!   (all answered and acknowledged, and a guard that follows), so that leaving at once would be
-//!   right too. It would cost a client that sends request behind request a question to the pod for
-//!   each.
+//!   right too. It would cost a client that sends request behind request a new leg for each, and
+//!   its pod a question where nobody takes the old one.
 //! - **The end of a leg at rest is the leg's**: idle time-outs and kills alike. The client is told
 //!   when it was quiet for `timeouts.idle`, as by any pool of a layer-7 proxy.
 

@@ -17,7 +17,7 @@
 //!   a leg to others nor takes one.
 //! - **A leg is ready by its numbers, not by a pause.** A flow at rest has seen its pod acknowledge
 //!   all that the client said, and the client all of the pod's; so the next flow's numbers begin
-//!   exactly there. A leg that nobody has taken within some 2 ms is asked (a keepalive, whose answer
+//!   exactly there. A leg that nobody has taken for 2 ms is asked (a keepalive, whose answer
 //!   says the same), which tells the pod that its last response arrived, and is nobody's until it
 //!   answers. Rejected: asking each before it is taken, two packets of every request; QUESTION.
 //! - **What a pod says of its own accord ends the parking**: a time-out's message would be the next
@@ -39,7 +39,8 @@ use crate::{
     states::State,
     tables::{ParkedLeg, Parking, Promises, Shared, guard_of},
     timing::{
-        PARKED_FOR_MS, PARKED_KEPT, PARKED_LOOKED_AT_MAX, PARKED_PER_BACKEND_MAX, PARKED_SURPLUS_MS,
+        PARKED_ASKED_AFTER_MS, PARKED_FOR_MS, PARKED_KEPT, PARKED_LOOKED_AT_MAX,
+        PARKED_PER_BACKEND_MAX, PARKED_SURPLUS_MS,
     },
 };
 use baton_api::Legs;
@@ -103,12 +104,14 @@ impl Engine {
         let flow = &self.flows[id];
         let scale = (self.shifts.of(leg)).map_or(flow.scales >> 4, |shift| shift.pod_scale);
         let parked = ParkedLeg::new(promises(flow, backend), flow.mss, scale);
-        let Some(closing) = self.begin_close(now, id, leg, flow.boundary) else {
+        let Some(closing) = self.former_leg(id, leg, flow.boundary) else {
             return false;
         };
         let at_pod = &mut self.backends[usize::from(leg.backend)].parked;
         self.closing.park(closing, parked, at_pod);
         self.counters.add(Counter::LegsParked);
+        let due_ms = now.ms() + PARKED_ASKED_AFTER_MS;
+        self.wheel.arm(self.closing_timer(closing), due_ms);
         true
     }
 

@@ -136,6 +136,10 @@ pub(crate) const CLOSE_WITHIN_US: u64 = 2_000;
 /// Closes in each [`CLOSE_PACE_US`], at most: with some 5 us each for the pods' applications, 160
 /// us. 128,000 a second.
 pub(crate) const CLOSES_PER_PACE_MAX: u64 = 32;
+/// A leg that nobody has taken for so long is asked whether it is still there, which acknowledges
+/// its last response: before the pod's kernel doubts that this arrived (`tcp_schedule_loss_probe`:
+/// 200 ms where one segment is out, else two round trips and two jiffies of at most 4 ms).
+pub(crate) const PARKED_ASKED_AFTER_MS: u64 = 2;
 /// A leg that nobody has is closed after so long if more than [`PARKED_KEPT`] are parked at its
 /// pod: what a burst needed has nobody to wait for.
 pub(crate) const PARKED_SURPLUS_MS: u64 = 250;
@@ -146,7 +150,7 @@ pub(crate) const PARKED_FOR_MS: u64 = 1_500;
 pub(crate) const PARKED_KEPT: u16 = 8;
 /// A flow at rest leaves its leg to others after so long: five times what a client on the same
 /// network takes to go on, so that one which sends request behind request keeps it. Each time costs
-/// a question to the pod and its answer.
+/// another leg, and a question to the pod where nobody takes the old one.
 pub(crate) const LEGLESS_AFTER_MS: u64 = 5;
 /// Parked at one pod, at most; what flows leave beyond that is closed.
 pub(crate) const PARKED_PER_BACKEND_MAX: u16 = 256;

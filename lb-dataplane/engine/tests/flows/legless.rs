@@ -99,7 +99,7 @@ fn without_a_leg_that_is_ready_one_is_opened() {
     let mut c = w.idle(1);
     let _ = leaves(&mut w, &c);
     // Its pod is asked, and does not answer.
-    let _ = w.run_ms(3);
+    let _ = w.run_ms(4);
     let sent = w.data(&mut c, GET);
     assert!(sent[0].is_adoption(), "{sent:?}");
     take_leg(&mut c, &sent[0]);
