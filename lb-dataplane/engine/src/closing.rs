@@ -50,8 +50,8 @@ impl Engine {
         self.flows.limit() + id
     }
 
-    /// Closes a flow's former leg, which was sent nothing behind `reached`, in its turn, if there is
-    /// room for it.
+    /// Closes a flow's former leg, which was sent nothing behind `reached`, in its turn, if there
+    /// is room for it.
     pub(crate) fn begin_close(
         &mut self,
         now: Instant,
