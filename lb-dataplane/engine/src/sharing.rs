@@ -157,12 +157,14 @@ impl Engine {
         // The next request would have to wait.
         let shut = answers && segment.window == 0;
         let at_pod = &mut self.backends[usize::from(entry.leg.backend)].parked;
-        let is_full = at_pod.count >= PARKED_PER_BACKEND_MAX;
-        let asked = answers && entry.parking == Parking::Asked;
-        if asked && !shut && !is_full {
+        let asked = answers && entry.parking == Parking::Asked && !shut;
+        let is_full = asked && at_pod.count >= PARKED_PER_BACKEND_MAX;
+        if is_full {
+            self.counters.add(Counter::ParkedFull);
+        } else if asked {
             self.closing.ready(id, at_pod);
         }
-        let ends = speaks || shut || (asked && is_full);
+        let ends = speaks || shut || is_full;
         if ends {
             self.unpark(id);
         }
