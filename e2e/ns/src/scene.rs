@@ -10,7 +10,10 @@ use baton_lab::{
     Dataplane, DataplaneConfig, Lab, LoadOptions, NginxOptions, Options, Pod, Server, Shim,
     ShimConfig, policy,
 };
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 /// Port of the HTTP policy, on the dataplane and in the pods.
 pub const HTTP_PORT: u16 = 80;
@@ -121,6 +124,21 @@ impl Scene {
         redis.migration = always();
         self.config.policies.push(redis);
         Ok(())
+    }
+
+    /// Adds a counting server in every pod, which takes `phase` before and after it counts, and
+    /// their policy, the last one.
+    ///
+    /// # Errors
+    /// If one does not start.
+    pub fn add_counters(&mut self, port: u16, phase: Duration) -> Result<Vec<Server>> {
+        let start = |pod: &Pod| pod.counter(port, phase, phase);
+        let counters = self.lab.in_each_pod(start)?;
+        let backends: Vec<_> = counters.iter().map(Server::named).collect();
+        let mut counting = policy("counting", port, &backends);
+        counting.protocol = Protocol::Http1;
+        self.config.policies.push(counting);
+        Ok(counters)
     }
 
     /// Turns every policy to IPv6: frontends and pods.

@@ -1,8 +1,8 @@
 //! Requests that must not be executed twice, over pods that are killed at every moment of them.
 
 use anyhow::{Result, ensure};
-use baton_api::{BackendFailure, BackendHealth, Protocol};
-use baton_lab::{LoadOptions, Pod, PostCount, Server, policy};
+use baton_api::{BackendFailure, BackendHealth};
+use baton_lab::{LoadOptions, PostCount, Server};
 use baton_ns::{Scene, always, until};
 use std::{
     sync::atomic::Ordering,
@@ -24,16 +24,12 @@ fn kills() -> usize {
 #[test]
 fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<()> {
     let mut scene = Scene::with_pods("posts", 4)?;
-    let start = |pod: &Pod| pod.counter(PORT, PHASE, PHASE);
-    let mut counters = scene.lab.in_each_pod(start)?;
-    let backends: Vec<_> = counters.iter().map(Server::named).collect();
-    let mut counting = policy("counting", PORT, &backends);
-    counting.protocol = Protocol::Http1;
+    let mut counters = scene.add_counters(PORT, PHASE)?;
+    let counting = &mut scene.config.policies[COUNTING];
     counting.on_backend_failure = BackendFailure::ReplayIdempotent;
     counting.migration = always();
     // A pod that fails so often is rightly ejected for ever longer; here it shall go on dying.
     counting.health.failure_threshold = 0;
-    scene.config.policies.push(counting);
     scene.start()?;
     let options = LoadOptions {
         connections: CONNECTIONS,

@@ -3,8 +3,8 @@
 
 use crate::{answered, more, no_error};
 use anyhow::{Result, ensure};
-use baton_api::{OnStall, PolicyState, Protocol};
-use baton_lab::{HttpEcho, LoadOptions, LoadReport, Pod, PostCount, RedisCheck, Server, policy};
+use baton_api::{OnStall, PolicyState};
+use baton_lab::{HttpEcho, LoadOptions, LoadReport, PostCount, RedisCheck, Server, policy};
 use baton_ns::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, never, until};
 use std::{
     net::SocketAddr,
@@ -72,13 +72,8 @@ fn released(scene: &Scene) -> Result<u64> {
 #[test]
 fn no_post_is_executed_twice_by_pods_that_stand_still() -> Result<()> {
     let mut scene = Scene::with_pods("stallposts", 3)?;
-    let start = |pod: &Pod| pod.counter(PORT, PHASE, PHASE);
-    let mut counters = scene.lab.in_each_pod(start)?;
-    let backends: Vec<_> = counters.iter().map(Server::named).collect();
-    let mut counting = policy("counting", PORT, &backends);
-    counting.protocol = Protocol::Http1;
-    counting.migration = never();
-    scene.config.policies.push(counting);
+    let mut counters = scene.add_counters(PORT, PHASE)?;
+    scene.config.policies[COUNTING].migration = never();
     scene.start()?;
     let options = paced(scene.address(PORT)?);
     let load = PostCount::start(scene.lab.client().namespace(), options)?;

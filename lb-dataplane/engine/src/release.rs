@@ -1,9 +1,8 @@
 //! Requests that lie unread in the kernel of a pod that answers nothing: its adopter is asked to
 //! let go of them (`docs/adoption-wire.md`, Releases), and another pod answers them.
 //!
-//! Owns when that is asked, of which flows, and what the answers are. What becomes of a flow that
-//! was let go of is decided by `handover`: its owner has ended, and no application has seen its
-//! request.
+//! Owns when that is asked, and how. Of which flows, and what the answers mean, is decided by
+//! `handover`.
 //!
 //! # Decisions
 //!

@@ -3,8 +3,7 @@
 //! that each is executed once and answered right.
 
 use anyhow::{Context, Result, ensure};
-use baton_api::Protocol;
-use baton_lab::{Exchange, HttpEcho, PostCount, Server, Verdict, policy};
+use baton_lab::{Exchange, HttpEcho, PostCount, Server, Verdict};
 use baton_ns::{HTTP_PORT, Scene, never};
 use rustix::event::{Timespec, epoll};
 use std::{
@@ -147,14 +146,8 @@ fn stands_still<E: Exchange>(
 #[test]
 fn a_thousand_requests_that_nobody_reads_are_executed_once() -> Result<()> {
     let mut scene = Scene::with_pods("stalledposts", PODS)?;
-    let mut counters = scene
-        .lab
-        .in_each_pod(|pod| pod.counter(PORT, Duration::ZERO, Duration::ZERO))?;
-    let backends: Vec<_> = counters.iter().map(Server::named).collect();
-    let mut counting = policy("counting", PORT, &backends);
-    counting.protocol = Protocol::Http1;
-    counting.migration = never();
-    scene.config.policies.push(counting);
+    let mut counters = scene.add_counters(PORT, Duration::ZERO)?;
+    scene.config.policies[1].migration = never();
     scene.start()?;
     let address = scene.address(PORT)?;
     let clients = Clients::connect(&scene, address, PostCount::to(address))?;
