@@ -453,6 +453,9 @@ fn pin_words(pin: &str) -> String {
         "small_mss" => {
             "the client's MSS is smaller than what kernels adopt, and the policy says `migration.method: Adoption`"
         }
+        "sessions_full" => {
+            "no room was left to remember its session (`AUTH`, `SELECT`) or transaction: raise `limits.respSessions` of the dataplanes"
+        }
         "guards_full" => {
             "no room was left to follow its conversation: raise `limits.guardedFlows` of the dataplanes; it moves again once a request and its answer were followed"
         }

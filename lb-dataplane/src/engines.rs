@@ -39,6 +39,7 @@ fn part_of(limits: Limits, workers: u32) -> Limits {
         closing_legs: part(limits.closing_legs),
         kept_segments: part(limits.kept_segments),
         guarded_flows: part(limits.guarded_flows),
+        resp_sessions: part(limits.resp_sessions),
         affinities: part(limits.affinities),
         tracked_pairs: part(limits.tracked_pairs),
     }

@@ -353,11 +353,15 @@ pub struct Limits {
     pub backends: u16,
     /// Old legs that are closing at one time.
     pub closing_legs: u32,
-    /// Kept copies of client segments, 2 KiB each, for requests that may have to be sent again.
+    /// Kept copies of client segments, for requests that may have to be sent again: one in four has
+    /// room for a full frame (1,600 bytes), the others for 640 bytes.
     pub kept_segments: u32,
-    /// Conversations that a protocol guard follows at one time, 268 bytes each: flows with a
+    /// Conversations that a protocol guard follows at one time, 108 bytes each: flows with a
     /// request outstanding, or with state to remember.
     pub guarded_flows: u32,
+    /// RESP conversations at one time of which more has to be remembered, 160 bytes each: `AUTH`,
+    /// `SELECT`, a transaction that begins or ends.
+    pub resp_sessions: u32,
     /// Client addresses with affinity that are remembered at one time, 68 bytes each: those with
     /// flows and those whose timeout still runs. When all are used, the one that was used the
     /// longest time ago is forgotten.
@@ -375,6 +379,8 @@ impl Default for Limits {
             closing_legs: 65_536,
             kept_segments: 16_384,
             guarded_flows: 65_536,
+            // A quarter of the flows: the clients of a few thousand pods, with a pool each.
+            resp_sessions: 16_384,
             affinities: 65_536,
             // A quarter of what Linux' tracker holds for all of a node by default
             // (`nf_conntrack_max`, 262,144).

@@ -67,6 +67,7 @@ impl Limits {
             ("closingLegs", self.closing_legs, 16, 1 << 24),
             ("keptSegments", self.kept_segments, 1, 1 << 20),
             ("guardedFlows", self.guarded_flows, 1, 1 << 24),
+            ("respSessions", self.resp_sessions, 1, 1 << 24),
             ("affinities", self.affinities, 1, 1 << 24),
             ("trackedPairs", self.tracked_pairs, 64, 1 << 24),
         ] {

@@ -63,6 +63,7 @@ impl Watched {
         s.limits.backends = 10;
         s.limits.kept_segments = [1, 3, 6, 32][usize::from(sizes & 3)];
         s.limits.guarded_flows = [1, 3, 16, 16][usize::from(sizes >> 2 & 3)];
+        s.limits.resp_sessions = 2;
         s.limits.affinities = 2;
         s.ports = 40_000..=40_063;
         s.seed = u64::from(sizes >> 4);
@@ -151,11 +152,12 @@ impl Watched {
         // A pod that does not close its side of an old leg has 60 s; orphans wait for 10 s, the
         // client's half of a flow for 3 s.
         const LONGEST_S: u32 = 90;
-        const TABLES: [&str; 5] = [
+        const TABLES: [&str; 6] = [
             "flows",
             "closing_legs",
             "kept_segments",
             "guarded_flows",
+            "resp_sessions",
             "affinities",
         ];
         self.w.out.free = usize::MAX;

@@ -183,9 +183,10 @@ impl Engine {
     /// it, and there is room.
     pub(crate) fn is_kept_next(&self, id: FlowId, segment: &Segment) -> bool {
         let (flow, copies) = (&self.flows[id], pieces::count(segment));
+        let shares = |takes| self.requests.have_room(flow.network, takes);
         !flow.backlog.is_some()
             && self.kept.has_room(flow.kept, copies, KEPT_PER_FLOW_MAX)
-            && self.requests.has_room(flow.network, copies)
+            && self.kept.takes(copies).is_some_and(shares)
     }
 
     /// Lets a client segment wait. False if a limit is reached, which is counted: the client sends
@@ -204,11 +205,11 @@ impl Engine {
             slots, segments, ..
         } = &mut self.backlogs;
         let waiting = &mut slots[slot].waiting;
+        *segments -= self.kept.slots_of(*waiting);
         let waits = pieces::all(frame, segment, |copy| {
-            let kept = self.kept.push(waiting, copy, BACKLOG_PER_FLOW_MAX);
-            *segments += usize::from(kept);
-            kept
+            self.kept.push(waiting, copy, BACKLOG_PER_FLOW_MAX)
         });
+        *segments += self.kept.slots_of(*waiting);
         debug_assert!(waits, "there was room");
         self.counters.add(Counter::Backlogged);
         true
@@ -273,7 +274,7 @@ impl Engine {
         if kept.is_empty() || !self.wait_up_to(id, Reach::Edge(edge)) {
             return;
         }
-        let copies = self.kept.count(kept);
+        let copies = self.kept.slots_of(kept);
         self.requests.returns(network, copies);
         let flow = &mut self.flows[id];
         (flow.kept, flow.client_acked) = (KeptList::default(), segment.ack);
@@ -281,7 +282,7 @@ impl Engine {
         let slot = usize::from(flow.backlog.0);
         self.kept
             .prepend(kept, &mut self.backlogs.slots[slot].waiting);
-        self.backlogs.segments += usize::from(copies);
+        self.backlogs.segments += copies;
         let _ = self.send_waiting(now, id, out);
     }
 
@@ -373,9 +374,8 @@ impl Engine {
                     out.send(len);
                 }
             }
-            self.kept.pop(&mut waiting);
+            self.backlogs.segments -= self.kept.pop(&mut waiting);
             self.backlogs.slots[slot].waiting = waiting;
-            self.backlogs.segments -= 1;
             if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
                 self.keep_no_more(id);
             }
@@ -398,7 +398,7 @@ impl Engine {
         let slot = std::mem::replace(&mut self.flows[id].backlog, BacklogId::NONE);
         if let Some(backlog) = self.backlogs.slots.get_mut(usize::from(slot.0)) {
             self.flows[id].note_aside();
-            self.backlogs.segments -= usize::from(self.kept.count(backlog.waiting));
+            self.backlogs.segments -= self.kept.slots_of(backlog.waiting);
             self.kept.clear(&mut backlog.waiting);
             self.backlogs.give_back(slot);
         }

@@ -10,6 +10,7 @@ use crate::{
     legs::{By, Use},
     mutants::Mutant,
     pins::PinReason,
+    slots::Slots,
     states::State,
 };
 
@@ -25,17 +26,19 @@ impl Engine {
             slots.filter(|(_, f)| f.state != State::Gone)
         };
         assert_eq!(live().count(), self.flows.used() as usize, "flows in use");
-        let (mut kept, mut early) = (0, 0);
+        let (mut kept, mut early) = (Slots::default(), Slots::default());
         for (id, flow) in live() {
             self.check_flow(id as FlowId, flow);
-            kept += usize::from(self.kept.count(flow.kept));
-            early += usize::from(self.kept.count(flow.early_client));
-            early += usize::from(self.kept.count(flow.early_server));
+            kept += self.kept.slots_of(flow.kept);
+            early += self.kept.slots_of(flow.early_client);
+            early += self.kept.slots_of(flow.early_server);
         }
         self.early.check(early);
         let backlogs = || live().filter(|(_, f)| f.backlog.is_some());
-        let waiting = backlogs().map(|(_, f)| self.backlogs.waiting(f.backlog));
-        let waiting = waiting.map(|list| usize::from(self.kept.count(list))).sum();
+        let mut waiting = Slots::default();
+        for (_, flow) in backlogs() {
+            waiting += self.kept.slots_of(self.backlogs.waiting(flow.backlog));
+        }
         assert_eq!(self.backlogs.segments(), waiting, "segments that wait");
         assert_eq!(
             backlogs().count(),
@@ -47,7 +50,8 @@ impl Engine {
             assert!(!self.request_is_complete(id), "a complete request");
             assert!(!self.flows[id].kept.is_empty(), "an incomplete request");
         }
-        kept += waiting + early;
+        kept += waiting;
+        kept += early;
         assert_eq!(kept, self.kept.used(), "kept segments");
         let followed = live().filter(|(_, f)| self.guards.get(f.guard).is_some());
         assert_eq!(followed.count(), self.guards.used() as usize, "guards");
@@ -193,7 +197,7 @@ impl Engine {
         let backend = &self.backends[usize::from(index)];
         let (mut used, mut owned, mut closing, mut translated) = (0, 0, 0, 0);
         let mut from = 0;
-        while let Some((port, next)) = backend.ports.next_busy(from) {
+        while let Some((port, next)) = backend.ports.next_busy(&self.rests, from) {
             from = next;
             let leg = Leg {
                 backend: index,

@@ -21,13 +21,14 @@ use crate::{
     ids::FlowId,
     kept::{KEPT_PER_FLOW_MAX, KeptList},
     pieces,
+    slots::Slots,
     states::{Frame, State},
 };
 use baton_api::{BackendFailure, MigrationMode, Protocol};
 use baton_packet::{Decoded, Flags, Segment, decode, extend_segment};
 
 /// Segments of a request share a copy up to so many bytes of payload: less than any pod's MSS (RFC
-/// 9293 section 3.7.1).
+/// 9293 section 3.7.1). A short slot has room for it.
 const SHARED_BYTES_MAX: usize = 512;
 /// Of the requests that have been incomplete for the longest time, so many are looked at for one
 /// that can give way.
@@ -107,9 +108,12 @@ impl Engine {
         }
         let (network, copies) = (self.flows[id].network, pieces::count(segment));
         let mut list = self.flows[id].kept;
-        let before = self.kept.count(list);
-        let fits = copies <= KEPT_PER_FLOW_MAX.saturating_sub(before);
-        let has_room = |e: &Self| e.kept.has_free(copies) && e.requests.has_room(network, copies);
+        let before = self.kept.slots_of(list);
+        let fits = copies.all + before.all <= u32::from(KEPT_PER_FLOW_MAX);
+        let has_room = |e: &Self| {
+            let takes = e.kept.takes(copies);
+            takes.is_some_and(|takes| e.requests.have_room(network, takes))
+        };
         let mut kept = fits && has_room(self);
         if fits && !kept {
             self.make_room(id, copies);
@@ -119,7 +123,8 @@ impl Engine {
             && pieces::all(frame, segment, |copy| {
                 self.kept.push(&mut list, copy, KEPT_PER_FLOW_MAX)
             });
-        let added = self.kept.count(list) - before;
+        let mut added = self.kept.slots_of(list);
+        added -= before;
         self.requests.takes(network, added);
         self.flows[id].kept = list;
         if !kept {
@@ -153,12 +158,19 @@ impl Engine {
     /// Makes room for copies of this flow's: of its own network's where that has its part, else of
     /// anybody's.
     #[cold]
-    fn make_room(&mut self, id: FlowId, copies: u16) {
+    fn make_room(&mut self, id: FlowId, copies: Slots) {
         let network = self.flows[id].network;
-        let own_alone = !self.requests.has_room(network, copies);
+        let takes = self.kept.takes(copies).unwrap_or(copies);
+        let own_alone = !self.requests.have_room(network, takes);
+        // If there were room for as many short copies, only long slots are of use.
+        let short = Slots { long: 0, ..copies };
+        let has_short = |takes| self.requests.have_room(network, takes);
+        let long_alone = self.kept.takes(short).is_some_and(has_short);
         let gives_way = |other: &FlowId| {
             let flow = &self.flows[*other];
-            *other != id && flow.state == State::Request && (!own_alone || flow.network == network)
+            let of_use = !long_alone || self.kept.slots_of(flow.kept).long > 0;
+            let own = !own_alone || flow.network == network;
+            *other != id && flow.state == State::Request && own && of_use
         };
         let oldest = self.kept.incomplete().take(LOOKED_AT_MAX).find(gives_way);
         if let Some(other) = oldest {
@@ -170,7 +182,7 @@ impl Engine {
     pub(crate) fn drop_kept(&mut self, id: FlowId) {
         let flow = &mut self.flows[id];
         self.requests
-            .returns(flow.network, self.kept.count(flow.kept));
+            .returns(flow.network, self.kept.slots_of(flow.kept));
         self.kept.clear(&mut flow.kept);
         flow.bits.set(Bits::KEPT_WHOLE, false);
         flow.progress.set(Mark::Unseen, false);

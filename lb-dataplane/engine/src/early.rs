@@ -30,8 +30,9 @@ use crate::{
     counters::Counter,
     flow::Bits,
     ids::FlowId,
-    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
+    kept::{KEPT_PER_FLOW_MAX, Kept, KeptList},
     pieces,
+    slots::KEPT_BYTES,
     states::Event,
     tables::From,
 };
@@ -179,13 +180,14 @@ impl Engine {
         }
         let network = self.flows[id].network;
         let copies = pieces::count(segment);
-        let full = if copies > EARLY_PER_FLOW_MAX - self.kept.count(list) {
+        let before = self.kept.slots_of(list);
+        let (takes, early) = (self.kept.takes(copies), &self.early);
+        let room = |takes| early.segments.have_room(takes, early.segments_max);
+        let full = if copies.all > u32::from(EARLY_PER_FLOW_MAX) - before.all {
             Some(Counter::EarlyFlowFull)
-        } else if !self.early.shares.has_room(network, copies) {
+        } else if !early.shares.have_room(network, takes.unwrap_or(copies)) {
             Some(Counter::EarlyNetworkFull)
-        } else if self.early.segments + u32::from(copies) > self.early.segments_max
-            || !self.kept.has_room(list, copies, EARLY_PER_FLOW_MAX)
-        {
+        } else if !takes.is_some_and(room) {
             Some(Counter::EarlyFull)
         } else {
             None
@@ -194,7 +196,6 @@ impl Engine {
         if full.is_some() {
             return false;
         }
-        let mut added = 0;
         let kept = pieces::all(frame, segment, |copy| {
             let Some((part, end)) = span(copy) else {
                 return false;
@@ -203,12 +204,12 @@ impl Engine {
                 return true;
             }
             let later = |early: &[u8]| span(early).is_some_and(|(e, _)| e.seq.after(part.seq));
-            added += 1;
             self.kept.insert(&mut list, copy, EARLY_PER_FLOW_MAX, later)
         });
         debug_assert!(kept, "there was room");
-        self.early.shares.takes(network, added);
-        self.early.segments += u32::from(added);
+        let mut added = self.kept.slots_of(list);
+        added -= before;
+        self.early.set_aside(network, added);
         self.set_early(id, from, list);
         kept
     }
@@ -232,9 +233,9 @@ impl Engine {
                 return None;
             }
             frame[..copy.len()].copy_from_slice(copy);
-            self.kept.pop(&mut list);
+            let popped = self.kept.pop(&mut list);
             self.set_early(id, from, list);
-            self.early.returned(self.flows[id].network, 1);
+            self.early.returned(self.flows[id].network, popped);
             if let Some((segment, end)) = next
                 && end.after(place)
             {
@@ -295,7 +296,7 @@ impl Engine {
             return;
         }
         let network = self.flows[id].network;
-        self.early.returned(network, self.kept.count(list));
+        self.early.returned(network, self.kept.slots_of(list));
         self.kept.clear(&mut list);
         self.set_early(id, from, list);
     }

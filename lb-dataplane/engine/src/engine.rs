@@ -7,6 +7,7 @@ use crate::{
     across::Across,
     ahead::Ahead,
     backend::Backend,
+    blocks::Blocks,
     clock::Instant,
     counters::{Counter, Counters, DropReason},
     events::Events,
@@ -128,8 +129,13 @@ pub struct Engine {
     pub(crate) frontend_ids: Lookup,
     /// Slots of policies by name.
     pub(crate) policy_ids: HashMap<String, u16>,
-    pub(crate) policies: Vec<Policy>,
-    pub(crate) backends: Vec<Backend>,
+    #[expect(
+        clippy::vec_box,
+        reason = "a slot costs nothing before it is used, and is replaced without a copy"
+    )]
+    pub(crate) policies: Vec<Box<Policy>>,
+    #[expect(clippy::vec_box, reason = "likewise")]
+    pub(crate) backends: Vec<Box<Backend>>,
     pub(crate) backend_ids: Lookup,
     pub(crate) legs: Legs,
     pub(crate) rests: Rests,
@@ -242,6 +248,7 @@ impl Engine {
             return Err(SettingsError::NoAddress);
         }
         let sources = Sources::new(&settings.addresses, settings.legs_from_all, &settings.ports);
+        let numbers = sources.numbers(false).max(sources.numbers(true));
         // As of frontends.
         let backends = 2 * usize::from(limits.backends);
         // Two of each flow, one that closes, a Forget, and two of each backend for probes.
@@ -249,6 +256,7 @@ impl Engine {
         let legs = legs + Forgets::MAX + 2 * backends;
         let rng = fastrand::Rng::with_seed(settings.seed);
         let keys = settings.hash_keys;
+        let pool = Kept::new(limits.kept_segments);
         Ok(Self {
             sources,
             host_addresses: Vec::new(),
@@ -263,18 +271,18 @@ impl Engine {
             backends: Vec::with_capacity(backends),
             backend_ids: Lookup::new(usize::from(limits.backends)),
             legs: Legs::new(legs, keys),
-            rests: Rests::new(legs),
+            rests: Rests::new(legs, Blocks::new(backends, numbers, legs)),
             closing: Closing::new(limits.closing_legs),
             shifts: Shifts::new(limits.flows + limits.closing_legs, keys),
             forgets: Forgets::new(),
             transfers: Transfers::new(),
             tracked: (0, 0),
             load_wanted: (0, 0),
-            kept: Kept::new(limits.kept_segments as usize),
-            backlogs: Backlogs::new(limits.kept_segments),
-            requests: Shares::new(kept::network_max(limits.kept_segments)),
-            early: Early::new(limits.kept_segments),
-            guards: Guards::new(limits.guarded_flows),
+            backlogs: Backlogs::new(pool.capacity()),
+            requests: Shares::new(kept::network_max(pool.capacity())),
+            early: Early::new(pool.capacity()),
+            kept: pool,
+            guards: Guards::new(limits.guarded_flows, limits.resp_sessions),
             affinities: Affinities::new(limits.affinities, keys),
             wheel: Wheel::new((limits.flows + limits.closing_legs + limits.affinities) as usize),
             routes: Routes::default(),

@@ -78,6 +78,9 @@ impl Measures for Engine {
         };
         let backend = &mut self.backends[slot];
         backend.estimate.set_others(all.outstanding());
-        backend.others = all;
+        match &mut backend.others {
+            Some(others) => **others = all,
+            None => backend.others = Some(Box::new(all)),
+        }
     }
 }

@@ -56,12 +56,7 @@ impl Engine {
             }
         }
         self.guards.works(slot);
-        let tracker = &mut self.guards.slots[slot as usize];
-        match from {
-            From::Client => tracker.client(gap, data),
-            From::Server => tracker.server(gap, data),
-        }
-        if let Some(pin) = tracker.pinned() {
+        if let Some(pin) = self.guards.shows(slot, from, gap, data) {
             self.pin(id, PinReason::Guard(pin));
         }
     }

@@ -4,12 +4,23 @@
 //! Owns one slab of fixed slots for all flows, the lists of what each flow keeps, and the order in
 //! which incomplete requests began. It never looks into a segment, never allocates after
 //! construction, and refuses rather than grows.
+//!
+//! # Decisions
+//!
+//! - **Slots have two sizes** (`slots`): of `limits.keptSegments`, three quarters have 640 bytes and
+//!   one quarter 1,600. Most requests are smaller than half a frame, and with slots of 1,600 bytes
+//!   alone 16,384 took 27 MB; now 15. A short copy takes a long slot where no short one is free. A
+//!   copy that outgrows its slot stays as it is, and what follows begins another. Limits that are
+//!   parts of the pool are the same parts of its long slots, so that full frames of one client, or
+//!   those that wait for a window, leave room for others' too. A list has slots of both sizes, so
+//!   it is given back slot by slot: as many steps as its copies took. Rejected: cutting full frames
+//!   into pieces of 640 bytes, which would be sent again so.
 
-use crate::ids::FlowId;
+use crate::{
+    ids::FlowId,
+    slots::{KEPT_BYTES, SHORT_BYTES, Slots},
+};
 
-/// Largest copy, in whole cache lines: a full Ethernet frame at the usual MTU of 1500 is 1514
-/// bytes, and a segment of 3,000 takes two. Longer segments are kept in pieces.
-pub(crate) const KEPT_BYTES: usize = 1600;
 /// Most copies that one flow may keep: a request of about 11 KB at the usual MTU.
 pub(crate) const KEPT_PER_FLOW_MAX: u16 = 8;
 
@@ -24,8 +35,9 @@ struct Slot {
     /// In a list's first slot: its last one.
     tail: u32,
     bytes: u16,
-    /// In a list's first slot: how many the list has.
+    /// In a list's first slot: how many the list has, and how many of these are long.
     count: u16,
+    long: u16,
     /// In the first slot of an incomplete request: whose it is, and the first slots of those that
     /// began before and after it.
     flow: FlowId,
@@ -55,45 +67,82 @@ impl KeptList {
 
 /// The pool of kept segments.
 pub(crate) struct Kept {
+    /// Short slots, and long ones behind them.
     slab: Box<[u8]>,
     slots: Box<[Slot]>,
-    free: u32,
-    used: usize,
+    /// How many are short.
+    short: u32,
+    /// The first free short one and the first free long one.
+    free: [u32; 2],
+    used: Slots,
     /// First slots of incomplete requests.
     oldest: u32,
     newest: u32,
 }
 
 impl Kept {
-    /// A pool for `count` segments of [`KEPT_BYTES`]. The only place that allocates.
-    pub(crate) fn new(count: usize) -> Self {
-        assert!(count < NONE as usize, "slot numbers are 32 bits wide");
-        let slot = |next| Slot {
-            next,
+    /// A pool for `count` segments. The only place that allocates.
+    pub(crate) fn new(count: u32) -> Self {
+        assert!(count < NONE, "slot numbers are 32 bits wide");
+        let long = Slots::of_pool(count).long;
+        let short = count - long;
+        // Each list of free ones ends with the last of its kind.
+        let next = |at: u32| match at + 1 {
+            next if next == short || next == count => NONE,
+            next => next,
+        };
+        let slot = |at| Slot {
+            next: next(at),
             tail: NONE,
             bytes: 0,
             count: 0,
+            long: 0,
             flow: NONE,
             before: NONE,
             after: NONE,
         };
-        let slots: Box<[Slot]> = (1..=count)
-            .map(|next| slot(if next == count { NONE } else { next as u32 }))
-            .collect();
+        let first = |at, of| if of == 0 { NONE } else { at };
+        let bytes = short as usize * SHORT_BYTES + long as usize * KEPT_BYTES;
         Self {
-            slab: vec![0; count * KEPT_BYTES].into_boxed_slice(),
-            slots,
-            free: if count == 0 { NONE } else { 0 },
-            used: 0,
+            slab: vec![0; bytes].into_boxed_slice(),
+            slots: (0..count).map(slot).collect(),
+            short,
+            free: [first(0, short), first(short, long)],
+            used: Slots::default(),
             oldest: NONE,
             newest: NONE,
         }
     }
 
-    /// Whether so many slots are free.
+    fn is_long(&self, slot: u32) -> bool {
+        slot >= self.short
+    }
+
+    /// Where a slot's bytes are.
     #[inline]
-    pub(crate) fn has_free(&self, copies: u16) -> bool {
-        usize::from(copies) <= self.slots.len() - self.used
+    fn place(&self, slot: u32) -> std::ops::Range<usize> {
+        let short = slot.min(self.short) as usize;
+        let at = short * SHORT_BYTES + (slot as usize - short) * KEPT_BYTES;
+        let bytes = if self.is_long(slot) {
+            KEPT_BYTES
+        } else {
+            SHORT_BYTES
+        };
+        at..at + bytes
+    }
+
+    /// The slots that so many copies would take now, if there is room: short ones take long slots
+    /// where no short ones are free.
+    #[inline]
+    pub(crate) fn takes(&self, copies: Slots) -> Option<Slots> {
+        let all = self.capacity();
+        let short = copies.all - copies.long;
+        let short_free = self.short - (self.used.all - self.used.long);
+        let takes = Slots {
+            all: copies.all,
+            long: copies.long + short.saturating_sub(short_free),
+        };
+        self.used.have_room(takes, all).then_some(takes)
     }
 
     /// What `list` holds is a request of which more is to come: the newest one of these.
@@ -152,19 +201,20 @@ impl Kept {
         let Some(first) = self.slots.get(list.head as usize) else {
             return false;
         };
-        let last = first.tail as usize;
-        let at = last * KEPT_BYTES;
-        let bytes = usize::from(self.slots[last].bytes);
-        let longer = change(&mut self.slab[at..at + KEPT_BYTES], bytes);
+        let last = first.tail;
+        let place = self.place(last);
+        let last = &mut self.slots[last as usize];
+        let longer = change(&mut self.slab[place], usize::from(last.bytes));
         if let Some(bytes) = longer {
-            self.slots[last].bytes = bytes as u16;
+            last.bytes = bytes as u16;
         }
         longer.is_some()
     }
 
     /// Whether [`Self::push`] would keep so many more copies.
-    pub(crate) fn has_room(&self, list: KeptList, copies: u16, max: u16) -> bool {
-        self.has_free(copies) && copies <= max.saturating_sub(self.count(list))
+    pub(crate) fn has_room(&self, list: KeptList, copies: Slots, max: u16) -> bool {
+        let more = u32::from(max.saturating_sub(self.count(list)));
+        copies.all <= more && self.takes(copies).is_some()
     }
 
     /// Keeps a copy of `frame` at the end of `list`. False, and nothing changes, if the pool is
@@ -183,9 +233,13 @@ impl Kept {
         max: u16,
         comes_later: impl Fn(&[u8]) -> bool,
     ) -> bool {
-        if frame.len() > KEPT_BYTES || !self.has_room(*list, 1, max) {
+        let copy = Slots::one(frame.len());
+        if frame.len() > KEPT_BYTES || self.count(*list) >= max {
             return false;
         }
+        let Some(takes) = self.takes(copy) else {
+            return false;
+        };
         // Mostly the newest one comes last.
         let tail = self.slots.get(list.head as usize).map(|first| first.tail);
         let mut before = tail.filter(|last| !comes_later(self.copy(*last)));
@@ -197,19 +251,21 @@ impl Kept {
                 next = self.slots[next as usize].next;
             }
         }
-        let slot = self.free;
-        let at = slot as usize * KEPT_BYTES;
+        let free = &mut self.free[takes.long as usize];
+        let slot = *free;
+        *free = self.slots[slot as usize].next;
+        let at = self.place(slot).start;
         self.slab[at..at + frame.len()].copy_from_slice(frame);
-        self.free = self.slots[slot as usize].next;
-        let (tail, count) = match self.slots.get(list.head as usize) {
-            Some(first) => (first.tail, first.count),
-            None => (slot, 0),
+        let (tail, count, long) = match self.slots.get(list.head as usize) {
+            Some(first) => (first.tail, first.count, first.long),
+            None => (slot, 0, 0),
         };
         self.slots[slot as usize] = Slot {
             next,
             tail: NONE,
             bytes: frame.len() as u16,
             count: 0,
+            long: 0,
             flow: NONE,
             before: NONE,
             after: NONE,
@@ -221,12 +277,13 @@ impl Kept {
         let first = &mut self.slots[list.head as usize];
         first.tail = if next == NONE { slot } else { tail };
         first.count = count + 1;
-        self.used += 1;
+        first.long = long + takes.long as u16;
+        self.used += takes;
         true
     }
 
     fn copy(&self, slot: u32) -> &[u8] {
-        let at = slot as usize * KEPT_BYTES;
+        let at = self.place(slot).start;
         &self.slab[at..at + usize::from(self.slots[slot as usize].bytes)]
     }
 
@@ -245,17 +302,22 @@ impl Kept {
         })
     }
 
-    /// Gives all segments of `list` back to the pool, at the cost of one.
+    /// Gives all segments of `list` back to the pool.
     pub(crate) fn clear(&mut self, list: &mut KeptList) {
-        if list.is_empty() {
-            return;
-        }
         self.is_complete(*list);
-        self.used -= usize::from(self.count(*list));
-        let last = self.slots[list.head as usize].tail;
-        self.slots[last as usize].next = self.free;
-        self.free = list.head;
-        *list = KeptList::default();
+        self.used -= self.slots_of(*list);
+        let mut slot = std::mem::take(list).head;
+        while slot != NONE {
+            slot = self.frees(slot);
+        }
+    }
+
+    /// Puts a slot among the free ones. What was behind it.
+    fn frees(&mut self, slot: u32) -> u32 {
+        let free = &mut self.free[usize::from(slot >= self.short)];
+        let next = std::mem::replace(&mut self.slots[slot as usize].next, *free);
+        *free = slot;
+        next
     }
 
     /// Puts all of `first` in front of `list`.
@@ -269,24 +331,30 @@ impl Kept {
             let head = &mut self.slots[first.head as usize];
             let tail = std::mem::replace(&mut head.tail, second.tail);
             head.count += second.count;
+            head.long += second.long;
             self.slots[tail as usize].next = list.head;
         }
         *list = first;
     }
 
-    /// Gives the first segment of `list` back to the pool.
-    pub(crate) fn pop(&mut self, list: &mut KeptList) {
+    /// Gives the first segment of `list` back to the pool. The slot that it had.
+    pub(crate) fn pop(&mut self, list: &mut KeptList) -> Slots {
         let Some(first) = self.slots.get(list.head as usize).copied() else {
-            return;
+            return Slots::default();
         };
-        self.slots[list.head as usize].next = self.free;
-        self.free = list.head;
-        self.used -= 1;
-        list.head = first.next;
+        let slot = list.head;
+        let gives = Slots {
+            all: 1,
+            long: u32::from(self.is_long(slot)),
+        };
+        list.head = self.frees(slot);
+        self.used -= gives;
         if let Some(second) = self.slots.get_mut(first.next as usize) {
             second.tail = first.tail;
             second.count = first.count - 1;
+            second.long = first.long - gives.long as u16;
         }
+        gives
     }
 
     /// How many segments `list` has.
@@ -296,14 +364,27 @@ impl Kept {
             .map_or(0, |first| first.count)
     }
 
+    /// The slots that `list` has.
+    pub(crate) fn slots_of(&self, list: KeptList) -> Slots {
+        let first = self.slots.get(list.head as usize);
+        first.map_or(Slots::default(), |first| Slots {
+            all: u32::from(first.count),
+            long: u32::from(first.long),
+        })
+    }
+
     /// How many segments are kept now, over all flows.
-    pub(crate) fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> Slots {
         self.used
     }
 
     /// How many segments can be kept at a time.
-    pub(crate) fn capacity(&self) -> usize {
-        self.slots.len()
+    pub(crate) fn capacity(&self) -> Slots {
+        let all = self.slots.len() as u32;
+        Slots {
+            all,
+            long: all - self.short,
+        }
     }
 }
 
@@ -312,170 +393,11 @@ const NETWORK_PART: u32 = 2;
 /// But never less than two requests.
 const NETWORK_MIN: u32 = 2 * KEPT_PER_FLOW_MAX as u32;
 
-/// How many copies the clients of one network may have, of so many.
-pub(crate) fn network_max(kept_segments: u32) -> u32 {
-    (kept_segments / NETWORK_PART).max(NETWORK_MIN)
+/// What the clients of one network may have of a pool.
+pub(crate) fn network_max(pool: Slots) -> Slots {
+    pool.part(NETWORK_PART, NETWORK_MIN)
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn kept_frames(kept: &Kept, list: KeptList) -> Vec<Vec<u8>> {
-        kept.iter(list).map(<[u8]>::to_vec).collect()
-    }
-
-    #[test]
-    fn a_list_goes_in_front_of_another() {
-        let mut kept = Kept::new(5);
-        let mut lists = [KeptList::default(); 2];
-        for (list, frame) in [(0, b"1"), (0, b"2"), (1, b"3"), (1, b"4")] {
-            assert!(kept.push(&mut lists[list], frame, KEPT_PER_FLOW_MAX));
-        }
-        let [first, mut list] = lists;
-        kept.is_incomplete(first, 7);
-        kept.prepend(first, &mut list);
-        kept.prepend(KeptList::default(), &mut list);
-        assert!(kept.push(&mut list, b"5", KEPT_PER_FLOW_MAX));
-        assert_eq!(kept_frames(&kept, list), [b"1", b"2", b"3", b"4", b"5"]);
-        assert_eq!((kept.count(list), kept.incomplete().count()), (5, 0));
-        for left in (0..5).rev() {
-            kept.pop(&mut list);
-            assert_eq!((kept.count(list), kept.used()), (left, usize::from(left)));
-        }
-        let mut empty = KeptList::default();
-        assert!(kept.push(&mut list, b"6", KEPT_PER_FLOW_MAX));
-        kept.prepend(list, &mut empty);
-        assert_eq!(kept_frames(&kept, empty), [b"6"]);
-    }
-
-    #[test]
-    fn a_list_is_4_bytes() {
-        assert_eq!(size_of::<KeptList>(), 4);
-    }
-
-    #[test]
-    fn keeps_copies_in_order_and_gives_them_back() {
-        let mut kept = Kept::new(3);
-        let mut list = KeptList::default();
-        assert!(list.is_empty() && kept_frames(&kept, list).is_empty());
-        for frame in [&b"GET / "[..], b"", b"HTTP/1.1"] {
-            assert!(kept.push(&mut list, frame, KEPT_PER_FLOW_MAX));
-        }
-        assert_eq!(kept_frames(&kept, list), [&b"GET / "[..], b"", b"HTTP/1.1"]);
-        assert_eq!((kept.used(), kept.capacity(), kept.count(list)), (3, 3, 3));
-        kept.clear(&mut list);
-        assert!(list.is_empty() && kept_frames(&kept, list).is_empty());
-        assert_eq!(kept.used(), 0);
-        kept.clear(&mut list);
-        assert_eq!(kept.used(), 0);
-    }
-
-    #[test]
-    fn refuses_what_is_too_long() {
-        let mut kept = Kept::new(1);
-        let mut list = KeptList::default();
-        assert!(!kept.push(&mut list, &[1; KEPT_BYTES + 1], KEPT_PER_FLOW_MAX));
-        assert!(list.is_empty());
-        assert!(kept.push(&mut list, &[2; KEPT_BYTES], KEPT_PER_FLOW_MAX));
-        assert_eq!(kept_frames(&kept, list), [[2; KEPT_BYTES]]);
-    }
-
-    #[test]
-    fn refuses_more_than_a_flow_may_keep() {
-        let mut kept = Kept::new(20);
-        let mut list = KeptList::default();
-        for number in 0..KEPT_PER_FLOW_MAX {
-            assert!(kept.push(&mut list, &[number as u8], KEPT_PER_FLOW_MAX));
-        }
-        assert!(!kept.push(&mut list, b"one more", KEPT_PER_FLOW_MAX));
-        assert_eq!(kept_frames(&kept, list).len(), 8);
-        assert_eq!(kept.used(), 8);
-    }
-
-    #[test]
-    fn refuses_when_the_pool_is_empty() {
-        let mut kept = Kept::new(2);
-        let (mut first, mut second) = (KeptList::default(), KeptList::default());
-        assert!(
-            kept.push(&mut first, b"a", KEPT_PER_FLOW_MAX)
-                && kept.push(&mut second, b"b", KEPT_PER_FLOW_MAX)
-        );
-        assert!(!kept.push(&mut first, b"c", KEPT_PER_FLOW_MAX));
-        kept.clear(&mut second);
-        assert!(kept.push(&mut first, b"c", KEPT_PER_FLOW_MAX));
-        assert_eq!(kept_frames(&kept, first), [b"a", b"c"]);
-
-        let mut nothing = Kept::new(0);
-        assert!(!nothing.push(&mut second, b"d", KEPT_PER_FLOW_MAX));
-        assert_eq!((nothing.used(), nothing.capacity()), (0, 0));
-    }
-
-    #[test]
-    fn a_list_that_is_used_for_ever_counts_right() {
-        let mut kept = Kept::new(3);
-        let mut list = KeptList::default();
-        assert!(kept.push(&mut list, b"a", 3));
-        for _ in 0..70_000 {
-            assert!(kept.push(&mut list, b"b", 3) && kept.push(&mut list, b"c", 3));
-            assert!(!kept.has_room(list, 1, 3));
-            kept.pop(&mut list);
-            kept.pop(&mut list);
-            assert_eq!((kept.count(list), kept.used()), (1, 1));
-        }
-        kept.pop(&mut list);
-        kept.pop(&mut list);
-        assert!(list.is_empty() && kept.used() == 0 && kept.count(list) == 0);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(500))]
-
-        #[test]
-        fn agrees_with_vectors(
-            ops in prop::collection::vec((0..6_usize, 0..6_u8, 0..64_usize), 1..200),
-        ) {
-            const SLOTS: usize = 13;
-            let mut kept = Kept::new(SLOTS);
-            let mut lists = [KeptList::default(); 6];
-            let mut model: [Vec<Vec<u8>>; 6] = Default::default();
-            for (number, (flow, kind, bytes)) in ops.into_iter().enumerate() {
-                if kind == 0 {
-                    kept.clear(&mut lists[flow]);
-                    model[flow].clear();
-                } else if kind == 1 {
-                    kept.pop(&mut lists[flow]);
-                    if !model[flow].is_empty() {
-                        model[flow].remove(0);
-                    }
-                } else {
-                    let frame = vec![number as u8; bytes];
-                    let used: usize = model.iter().map(Vec::len).sum();
-                    let fits = used < SLOTS && model[flow].len() < usize::from(KEPT_PER_FLOW_MAX);
-                    // By length, or behind all.
-                    let later = |kept: &[u8]| kind == 5 && kept.len() > bytes;
-                    let list = &mut lists[flow];
-                    prop_assert_eq!(kept.insert(list, &frame, KEPT_PER_FLOW_MAX, later), fits);
-                    if fits {
-                        // As documented, with one short cut: behind the last one if that is not
-                        // later.
-                        let model = &mut model[flow];
-                        let last = model.last().is_none_or(|last| !later(last));
-                        let at = model.iter().position(|kept| later(kept)).filter(|_| !last);
-                        model.insert(at.unwrap_or(model.len()), frame);
-                    }
-                }
-                for (list, frames) in lists.iter().zip(&model) {
-                    prop_assert_eq!(kept.last(*list), frames.last().map(Vec::as_slice));
-                }
-                for (list, frames) in lists.iter().zip(&model) {
-                    prop_assert_eq!(&kept_frames(&kept, *list), frames);
-                    prop_assert_eq!(usize::from(kept.count(*list)), frames.len());
-                }
-                prop_assert_eq!(kept.used(), model.iter().map(Vec::len).sum::<usize>());
-            }
-        }
-    }
-}
+#[path = "kept_tests.rs"]
+mod tests;

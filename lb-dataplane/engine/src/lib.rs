@@ -20,6 +20,7 @@ mod answer;
 mod apply;
 mod backend;
 mod backlog;
+mod blocks;
 mod board;
 mod cause;
 mod check;
@@ -94,6 +95,7 @@ mod shares;
 mod sharing;
 mod sift;
 mod signing;
+mod slots;
 mod sources;
 mod standing;
 pub mod states;
@@ -132,6 +134,5 @@ pub use routes::Routes;
 pub use sift::{Applied, Objection};
 pub use steering::SteeredEnds;
 
-/// Bytes that one flow costs in all tables together, checked at compile time. A backend costs some
-/// 1.5 KB and one bit for each leg port.
+/// Bytes that one flow costs in all tables together, checked at compile time.
 pub const FLOW_BYTES_MAX: usize = 200;

@@ -3,22 +3,13 @@
 //! Owns a set of numbers of policies' slots: one bit each, so that joining and parting cost the
 //! same however many policies share the backend. It never says what a policy makes of its member.
 
-use baton_api::LIMIT_POLICIES;
-
 /// Bits of a word.
 const WORD: usize = u64::BITS as usize;
-/// Room from the start: for the policies in force and those that replace them all. Only slots whose
-/// policies left and have flows still can be beyond it.
-const WORDS: usize = (2 * LIMIT_POLICIES).div_ceil(WORD);
 
-/// The policies of one backend.
+/// The policies of one backend: as many words as the highest number needs, at most 32 with the
+/// policies in force and those that replace them all.
+#[derive(Default)]
 pub(crate) struct Memberships(Vec<u64>);
-
-impl Default for Memberships {
-    fn default() -> Self {
-        Self(vec![0; WORDS])
-    }
-}
 
 impl Memberships {
     fn place(policy: u16) -> (usize, u64) {
@@ -34,6 +25,7 @@ impl Memberships {
     pub(crate) fn insert(&mut self, policy: u16) {
         let (word, bit) = Self::place(policy);
         if word >= self.0.len() {
+            self.0.reserve_exact(word + 1 - self.0.len());
             self.0.resize(word + 1, 0);
         }
         self.0[word] |= bit;

@@ -4,7 +4,7 @@
 //! Owns how many and where they are cut. What is kept in pieces is sent again in pieces; what is
 //! forwarded is never cut.
 
-use crate::kept::KEPT_BYTES;
+use crate::slots::{KEPT_BYTES, Slots};
 use baton_packet::{Segment, part_of_segment};
 
 /// Headers that leave less than this are not worth a slot: no TCP sender makes them.
@@ -16,16 +16,24 @@ fn room(segment: &Segment) -> usize {
 
 /// Slots that a segment takes; more than there are, if it cannot be kept.
 #[inline]
-pub(crate) fn count(segment: &Segment) -> u16 {
+pub(crate) fn count(segment: &Segment) -> Slots {
     if usize::from(segment.end) <= KEPT_BYTES {
-        return 1;
+        return Slots::one(usize::from(segment.end));
     }
     let room = room(segment);
     if room < PAYLOAD_MIN {
-        return u16::MAX;
+        return Slots::TOO_MANY;
     }
-    // At most 64, as frames have 16-bit lengths.
-    (segment.payload_len() as usize).div_ceil(room) as u16
+    // At most 64, as frames have 16-bit lengths. All but the last are full.
+    let payload = segment.payload_len() as usize;
+    let full = payload.div_ceil(room).saturating_sub(1);
+    let last = usize::from(segment.payload) + payload - full * room;
+    let mut slots = Slots::one(last);
+    slots += Slots {
+        all: full as u32,
+        long: full as u32,
+    };
+    slots
 }
 
 /// Calls `f` with each piece in order, until it says no. False if it did, or if a piece cannot be
@@ -94,7 +102,7 @@ mod tests {
         for (bytes, pieces) in [(0, 1), (1_448, 1), (1_534, 1), (1_535, 2), (8_949, 6)] {
             let payload: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect();
             let (frame, whole) = segment_of(&payload);
-            let (mut seen, mut next, mut joined) = (0, whole.seq, Vec::<u8>::new());
+            let (mut seen, mut next, mut joined) = (Slots::default(), whole.seq, Vec::<u8>::new());
             assert!(all(&frame, &whole, |piece| {
                 let Ok(Decoded::Tcp(part)) = decode(piece) else {
                     return false;
@@ -102,10 +110,11 @@ mod tests {
                 assert!(piece.len() <= KEPT_BYTES && part.seq == next);
                 joined.extend(part.data(piece));
                 next = part.seq.add(part.seq_len());
-                seen += 1;
+                seen += Slots::one(piece.len());
                 true
             }));
-            assert_eq!((seen, count(&whole)), (pieces, pieces), "{bytes} bytes");
+            assert_eq!(count(&whole), seen, "{bytes} bytes");
+            assert_eq!(seen.all, pieces);
             assert_eq!(next, whole.seq.add(whole.seq_len()));
             assert!(joined == payload);
             assert!(!all(&frame, &whole, |_| false));

@@ -53,7 +53,7 @@ impl Engine {
         let index = own.unwrap_or_else(|| {
             // None in front of it comes free while a snapshot is put in force.
             let named = &prepared.named;
-            let used = |b: &Backend| {
+            let used = |b: &Box<Backend>| {
                 b.listed || b.ports.used() > 0 || named.contains_key(&(b.addr, b.port))
             };
             while self.backends.get(*free).is_some_and(used) {
@@ -147,7 +147,7 @@ impl Engine {
     fn place_policy(
         &mut self,
         now: Instant,
-        place: &mut Option<Policy>,
+        place: &mut Option<Box<Policy>>,
         index: usize,
         goes_on: bool,
     ) -> bool {

@@ -6,7 +6,7 @@
 
 use crate::{
     allowed::Allowed,
-    backend::Backend,
+    backend::Backends,
     cause::{Cause, MoveEnds},
     clock::Instant,
     counters::Counter,
@@ -147,7 +147,7 @@ impl Policy {
         &mut self,
         v6: bool,
         client_hash: u64,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         rng: &mut fastrand::Rng,
         except: Option<u16>,
@@ -163,7 +163,7 @@ impl Policy {
         &self,
         v6: bool,
         number: u64,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         except: Option<u16>,
     ) -> Option<u16> {
@@ -180,7 +180,7 @@ impl Policy {
         &self,
         v6: bool,
         number: u64,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         except: Option<u16>,
     ) -> Option<u16> {
@@ -216,7 +216,7 @@ impl Policy {
         owner: u16,
         ties: MoveConstraint,
         gap_us: u64,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         committed: Committed,
         rng: &mut fastrand::Rng,
@@ -298,7 +298,7 @@ impl Policy {
         &self,
         v6: bool,
         except: u16,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Option<u16> {
@@ -316,7 +316,7 @@ impl Policy {
         v6: bool,
         except: Option<u16>,
         shares: bool,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Option<u16> {
@@ -333,7 +333,7 @@ impl Policy {
     pub(crate) fn choose_usable(
         &self,
         v6: bool,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         rng: &mut fastrand::Rng,
         so: impl Fn(u16) -> bool,
@@ -350,7 +350,7 @@ impl Policy {
         &self,
         v6: bool,
         except: Option<u16>,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
     ) -> bool {
         let pool = &self.pools[self.pool_of(v6)];
@@ -361,14 +361,14 @@ impl Policy {
 
     /// Whether any of its backends could ever take a flow over: where nobody can, a close need not
     /// be held back.
-    pub(crate) fn ever_takes_over(&self, v6: bool, backends: &[Backend]) -> bool {
+    pub(crate) fn ever_takes_over(&self, v6: bool, backends: &Backends) -> bool {
         let members = &self.pools[self.pool_of(v6)].members;
         let adopts = |m: &Member| backends[usize::from(m.backend)].adopter.ever_ready;
         self.translates() || members.iter().any(adopts)
     }
 
     /// Whether a backend takes new flows.
-    pub(crate) fn takes(&self, v6: bool, backend: u16, backends: &[Backend], now: Instant) -> bool {
+    pub(crate) fn takes(&self, v6: bool, backend: u16, backends: &Backends, now: Instant) -> bool {
         let pool = &self.pools[self.pool_of(v6)];
         let at = pool.place_of(backend);
         at.is_some_and(|at| pool.usable(at, backends, now))
@@ -379,7 +379,7 @@ impl Policy {
         &self,
         v6: bool,
         backend: u16,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
     ) -> bool {
         let pool = &self.pools[self.pool_of(v6)];
@@ -439,7 +439,7 @@ impl Policy {
     }
 
     /// Whether one more may be ejected: the share of ejected members stays within the cap.
-    pub(crate) fn may_eject(&self, backends: &[Backend], now: Instant) -> bool {
+    pub(crate) fn may_eject(&self, backends: &Backends, now: Instant) -> bool {
         let members = || self.pools.iter().flat_map(|p| &p.members);
         let pod = |m: &Member| &backends[usize::from(m.backend)].liveness;
         let ejected = members().filter(|m| m.is_ejected(pod(m), now)).count();
@@ -448,7 +448,7 @@ impl Policy {
     }
 
     /// Whether too few members are usable to leave the others out.
-    pub(crate) fn judge(&mut self, backends: &[Backend], now: Instant) {
+    pub(crate) fn judge(&mut self, backends: &Backends, now: Instant) {
         let percent = self.spec.health.panic_percent;
         for pool in &mut self.pools {
             pool.judge(percent, backends, now);

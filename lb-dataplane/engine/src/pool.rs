@@ -11,7 +11,7 @@
 //!   by powers of two from 512 us on.
 
 use crate::{
-    backend::Backend,
+    backend::Backends,
     clock::Instant,
     maglev::{Maglev, mix},
     member::{Evidence, Member},
@@ -97,7 +97,7 @@ impl Pool {
 
     /// Whether the member takes flows. In panic, health does not matter.
     #[inline]
-    pub(crate) fn usable(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
+    pub(crate) fn usable(&self, at: usize, backends: &Backends, now: Instant) -> bool {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
         member.weight > 0
@@ -108,27 +108,27 @@ impl Pool {
 
     /// Whether the member takes flows, and can take over those of others.
     #[inline]
-    pub(crate) fn takes_over(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
+    pub(crate) fn takes_over(&self, at: usize, backends: &Backends, now: Instant) -> bool {
         let backend = &backends[usize::from(self.members[at].backend)];
         self.usable(at, backends, now) && backend.adopter.takes_over(now, self.method)
     }
 
     /// Whether traffic and checks find nothing wrong with the member.
     #[inline]
-    fn works(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
+    fn works(&self, at: usize, backends: &Backends, now: Instant) -> bool {
         let member = self.members[at];
         member.works(&backends[usize::from(member.backend)].liveness, now)
     }
 
     /// The part of a member's weight that counts at present, of 256.
     #[inline]
-    fn slow_share(&self, at: usize, backends: &[Backend], now: Instant) -> u64 {
+    fn slow_share(&self, at: usize, backends: &Backends, now: Instant) -> u64 {
         let member = &self.members[at];
         member.slow_share(&backends[usize::from(member.backend)].liveness, now)
     }
 
     /// Whether the policy's flows found that it fails.
-    pub(crate) fn is_ejected(&self, backend: u16, backends: &[Backend], now: Instant) -> bool {
+    pub(crate) fn is_ejected(&self, backend: u16, backends: &Backends, now: Instant) -> bool {
         let pod = &backends[usize::from(backend)].liveness;
         let member = self.place_of(backend).map(|at| &self.members[at]);
         pod.may_be_ejected(now) && member.is_some_and(|m| m.is_ejected(pod, now))
@@ -140,7 +140,7 @@ impl Pool {
     }
 
     /// A member as `placement` sees it.
-    pub(crate) fn seat(&self, at: usize, backends: &[Backend], now: Instant) -> Seat {
+    pub(crate) fn seat(&self, at: usize, backends: &Backends, now: Instant) -> Seat {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
         let usable = self.usable(at, backends, now);
@@ -154,7 +154,7 @@ impl Pool {
     }
 
     /// Whether a smaller share than `percent` works.
-    pub(crate) fn judge(&mut self, percent: u8, backends: &[Backend], now: Instant) {
+    pub(crate) fn judge(&mut self, percent: u8, backends: &Backends, now: Instant) {
         let all = self.members.len();
         let works = (0..all).filter(|at| self.works(*at, backends, now)).count();
         self.panic = works * 100 < all * usize::from(percent);
@@ -163,7 +163,7 @@ impl Pool {
     /// How much a member has to do, heavier ones appearing idler: the expected wait by powers of
     /// two, then flows. Waits that are alike differ by chance; if they decided, new flows would all
     /// go to the luckiest pod.
-    fn cost(&self, at: usize, backends: &[Backend], now: Instant) -> (u32, u64, u64) {
+    fn cost(&self, at: usize, backends: &Backends, now: Instant) -> (u32, u64, u64) {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
         let share = self.slow_share(at, backends, now);
@@ -183,7 +183,7 @@ impl Pool {
         &mut self,
         algorithm: Algorithm,
         client_hash: u64,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         rng: &mut fastrand::Rng,
         except: Option<u16>,
@@ -246,7 +246,7 @@ impl Pool {
     /// A random member that `good` admits, by its weight at this time.
     fn by_chance(
         &self,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         rng: &mut fastrand::Rng,
         good: impl Fn(usize) -> bool,
@@ -273,7 +273,7 @@ impl Pool {
     /// scan when the draws hit none.
     pub(crate) fn two_choices(
         &self,
-        backends: &[Backend],
+        backends: &Backends,
         now: Instant,
         rng: &mut fastrand::Rng,
         good: impl Fn(usize) -> bool,

@@ -8,9 +8,9 @@
 //! forgotten: for all), resting (for nobody yet), and rested (for handshakes alone, until it is
 //! forgotten, see `forget`, or its time is over).
 //!
-//! Owns one bit for each port, whether it is busy, and the order in which busy ones that are not in
-//! use may be used again (queues in `rests`), and that of handshakes that are not complete. It
-//! never hands out a port twice, and never before its time, and never allocates after construction.
+//! Owns which ports are busy (bits in `blocks`), the order in which busy ones that are not in use
+//! may be used again (queues in `rests`), and that of handshakes that are not complete. It never
+//! hands out a port twice, and never before its time, and never allocates after construction.
 //!
 //! # Decisions
 //!
@@ -29,6 +29,7 @@
 //!   too (seed 381).
 
 use crate::{
+    blocks::Busy,
     rests::{NONE, Queue, RESTING_MAX, Rests},
     timing::REMEMBERED_MS,
 };
@@ -90,13 +91,11 @@ pub(crate) enum Purpose {
 #[derive(Default)]
 pub(crate) struct Ports {
     first: u16,
-    count: u32,
-    /// One bit for each port, by its offset from `first`: in use, or not ready. Port 0 always is.
-    busy: Box<[u64]>,
+    /// By their offsets from `first`: those in use, or not ready.
+    busy: Busy,
     /// Ports that there are, and busy ones among them.
     all: u32,
     taken: u32,
-    order: Order,
     /// Those of handshakes that are not complete, the oldest in front.
     half_open: Queue,
     resting: [Queue; Rest::ALL.len()],
@@ -105,82 +104,15 @@ pub(crate) struct Ports {
     hurried: Option<u16>,
 }
 
-/// In which order ports are used: word by word, one of each, and of each word one after the other.
-/// So one that was given back comes after those that were not in use for longer. A restarted
-/// dataplane does not start where its predecessor did, and goes on in other steps, so that a run of
-/// ports with stale sockets is spread out.
-#[derive(Default)]
-struct Order {
-    /// The next word, and from one to the next: by `step` further, which has no divisor in common
-    /// with how many there are.
-    at: usize,
-    step: usize,
-    /// Words since all had their turn.
-    passed: usize,
-    /// Where of a word is looked, beside what follows from its place.
-    turn: u32,
-    key: u32,
-}
-
-impl Order {
-    fn new(words: usize, rng: &mut fastrand::Rng) -> Self {
-        let mut rng = rng.fork();
-        if words == 0 {
-            return Self::default();
-        }
-        let start = rng.usize(..words);
-        let steps = (0..words).map(|n| 1 + (start + n) % words);
-        Self {
-            at: rng.usize(..words),
-            step: steps.into_iter().find(|s| gcd(*s, words) == 1).unwrap_or(1),
-            passed: 0,
-            turn: rng.u32(..64),
-            key: rng.u32(..) | 1,
-        }
-    }
-
-    /// A word, and the bit of it to begin with.
-    fn next(&mut self, words: usize) -> (usize, u32) {
-        let here = self.at;
-        self.at = (here + self.step) % words;
-        self.passed += 1;
-        let turn = self.turn;
-        if self.passed == words {
-            self.passed = 0;
-            self.turn = (turn + 1) % 64;
-        }
-        let own = (here as u32).wrapping_mul(self.key) >> 26;
-        (here, (turn + own) % 64)
-    }
-}
-
-fn gcd(mut a: usize, mut b: usize) -> usize {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
 impl Ports {
     /// All `count` (at most 65,535) numbers from `first` on but 0 are ready, past 65,535 from 0 on,
     /// in a random order.
     pub(crate) fn new(first: u16, count: usize, rng: &mut fastrand::Rng) -> Self {
-        let mut busy = vec![0; count.div_ceil(64)].into_boxed_slice();
-        if let Some(last) = busy.last_mut()
-            && !count.is_multiple_of(64)
-        {
-            *last = u64::MAX << (count % 64);
-        }
-        let zero = usize::from(first.wrapping_neg());
-        let has_zero = zero < count;
-        if has_zero {
-            busy[zero / 64] |= 1 << (zero % 64);
-        }
+        let zero = first.wrapping_neg();
+        let hole = (usize::from(zero) < count).then_some(zero);
         Self {
-            count: count as u32,
-            busy,
-            all: (count - usize::from(has_zero)) as u32,
-            order: Order::new(count.div_ceil(64), rng),
+            busy: Busy::new(count, hole, rng),
+            all: count as u32 - u32::from(hole.is_some()),
             ..Self::none(first)
         }
     }
@@ -199,7 +131,8 @@ impl Ports {
         #[cfg(feature = "mutants")]
         if let Some(port) = self.hurried.take()
             && let Some(offset) = self.offset(port)
-            && !self.is_busy(offset)
+            && !self.busy.has(&rests.blocks, offset)
+            && self.busy.insert(&mut rests.blocks, offset)
         {
             return Some(self.goes_out(rests, offset));
         }
@@ -240,28 +173,24 @@ impl Ports {
         if self.ready() == 0 || rests.spare() == 0 {
             return None;
         }
-        // Of words, at most some 470; nearly always the first has one.
-        for _ in 0..self.busy.len() {
-            let (at, turn) = self.order.next(self.busy.len());
-            let free = !self.busy[at];
-            if free != 0 {
-                let bit = (free.rotate_right(turn).trailing_zeros() + turn) % 64;
-                let offset = (at * 64) as u16 + bit as u16;
-                return Some(self.goes_out(rests, offset));
-            }
-        }
-        None
+        let offset = self.busy.take_next(&mut rests.blocks)?;
+        Some(self.goes_out(rests, offset))
+    }
+
+    /// Whether there is a ready port.
+    fn finds_ready(&self, rests: &Rests) -> bool {
+        self.ready() > 0 && rests.spare() > 0 && self.busy.has_next(&rests.blocks)
     }
 
     /// Whether [`Ports::take`] would find one for a move in need.
     pub(crate) fn has_ready(&mut self, rests: &mut Rests, now_ms: u64) -> bool {
         self.settle(rests, now_ms, SETTLED_PER_CALL);
-        self.ready() > 0 && rests.spare() > 0
+        self.finds_ready(rests)
     }
 
     /// Whether [`Ports::take`] would find one for our SYN.
     pub(crate) fn has_one(&self, rests: &Rests, now_ms: u64) -> bool {
-        (self.ready() > 0 && rests.spare() > 0)
+        self.finds_ready(rests)
             || (0..self.resting.len()).any(|kind| self.has_rested(rests, kind, now_ms))
     }
 
@@ -310,14 +239,14 @@ impl Ports {
     /// Gives back a port that [`Ports::take`] returned. One that is not in use is refused: with
     /// debug assertions a panic, otherwise no effect.
     pub(crate) fn give_back(&mut self, rests: &mut Rests, port: u16, now_ms: u64, rest: Rest) {
-        if let Some(offset) = self.comes_back(port) {
+        if let Some(offset) = self.comes_back(rests, port) {
             rests.rests(&mut self.resting[rest as usize], offset, now_ms);
         }
     }
 
     /// The same for one that no tracker remembers for certain.
     pub(crate) fn give_back_forgotten(&mut self, rests: &mut Rests, port: u16) {
-        if let Some(offset) = self.comes_back(port) {
+        if let Some(offset) = self.comes_back(rests, port) {
             self.is_ready(rests, offset);
         }
     }
@@ -376,47 +305,33 @@ impl Ports {
         self.all() / RESERVE_SHARE
     }
 
-    /// The first port from an offset on that is in use or rests; where the search goes on.
-    pub(crate) fn next_busy(&self, from: usize) -> Option<(u16, usize)> {
-        let mut mask = u64::MAX << (from % 64);
-        for (at, word) in self.busy.iter().enumerate().skip(from / 64) {
-            let rest = word & std::mem::replace(&mut mask, u64::MAX);
-            if rest != 0 {
-                let offset = at * 64 + rest.trailing_zeros() as usize;
-                let port = self.first.wrapping_add(offset as u16);
-                if port == 0 {
-                    return self.next_busy(offset + 1);
-                }
-                return (offset < self.count as usize).then_some((port, offset + 1));
-            }
-        }
-        None
+    /// The next port that is in use or rests, in no order of theirs; where the search goes on.
+    pub(crate) fn next_busy(&self, rests: &Rests, from: usize) -> Option<(u16, usize)> {
+        let (offset, next) = self.busy.next_busy(&rests.blocks, from)?;
+        Some((self.first.wrapping_add(offset), next))
     }
 
     fn offset(&self, port: u16) -> Option<u16> {
         let offset = port.wrapping_sub(self.first);
-        (port != 0 && u32::from(offset) < self.count).then_some(offset)
+        (port != 0 && u32::from(offset) < self.busy.count()).then_some(offset)
     }
 
-    fn is_busy(&self, offset: u16) -> bool {
-        self.busy[usize::from(offset) / 64] >> (offset % 64) & 1 == 1
-    }
-
+    /// It is busy from now on.
     fn goes_out(&mut self, rests: &mut Rests, offset: u16) -> u16 {
-        self.busy[usize::from(offset) / 64] |= 1 << (offset % 64);
         self.taken += 1;
         rests.hold();
         self.first.wrapping_add(offset)
     }
 
     fn is_ready(&mut self, rests: &mut Rests, offset: u16) {
-        self.busy[usize::from(offset) / 64] &= !(1 << (offset % 64));
+        self.busy.remove(&mut rests.blocks, offset);
         self.taken -= 1;
         rests.let_go();
     }
 
-    fn comes_back(&self, port: u16) -> Option<u16> {
-        let offset = self.offset(port).filter(|offset| self.is_busy(*offset));
+    fn comes_back(&self, rests: &Rests, port: u16) -> Option<u16> {
+        let is_busy = |offset: &u16| self.busy.has(&rests.blocks, *offset);
+        let offset = self.offset(port).filter(is_busy);
         let used = offset.filter(|_| self.used() > 0);
         debug_assert!(
             used.is_some(),

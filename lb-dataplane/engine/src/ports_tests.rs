@@ -49,7 +49,8 @@ fn ports(range: RangeInclusive<u16>, seed: u64) -> Alone {
     let range = *range.start().max(&1)..=*range.end();
     let count = range.clone().count();
     let ports = Ports::new(*range.start(), count, &mut fastrand::Rng::with_seed(seed));
-    Alone(ports, Rests::new(count))
+    let blocks = crate::blocks::Blocks::new(1, count, 1 << 20);
+    Alone(ports, Rests::new(count, blocks))
 }
 
 fn take_all(ports: &mut Alone, now_ms: u64, purpose: Purpose) -> Vec<u16> {
@@ -210,7 +211,7 @@ fn handshakes_leave_the_reserve_to_rescues() {
 /// Of two backends, one has all that may rest in all: the other has what rescues need.
 #[test]
 fn pairs_are_bounded_in_all() {
-    let mut rests = Rests::new(0);
+    let mut rests = Rests::new(0, crate::blocks::Blocks::new(5, 60_000, 1 << 24));
     let mut rng = fastrand::Rng::with_seed(1);
     let count = 60_000;
     let mut all: Vec<Ports> = (0..5).map(|_| Ports::new(1, count, &mut rng)).collect();
@@ -361,7 +362,8 @@ proptest! {
             let half_open = half.first().map(|(oldest, _)| (*oldest, half.len()));
             prop_assert_eq!(ports.0.half_open(&ports.1), half_open);
             let resting = ports.0.remembered();
-            let busy = std::iter::successors(ports.0.next_busy(0), |(_, next)| ports.0.next_busy(*next));
+            let next = |from| ports.0.next_busy(&ports.1, from);
+            let busy = std::iter::successors(next(0), |(_, from)| next(*from));
             prop_assert_eq!(busy.count(), out.len() + resting);
             prop_assert_eq!(ports.1.spare(), 16 + RESTING_MAX - out.len() - resting);
         }

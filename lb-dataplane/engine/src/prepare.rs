@@ -140,7 +140,7 @@ pub(crate) struct Named {
 pub(crate) struct Ready {
     pub(crate) spec: Arc<baton_api::Policy>,
     /// What it replaces comes here.
-    pub(crate) policy: Option<Policy>,
+    pub(crate) policy: Option<Box<Policy>>,
     pub(crate) ends: [Vec<End>; 2],
     pub(crate) frontends: Vec<End>,
 }
@@ -154,7 +154,7 @@ pub struct Prepared {
     pub(crate) known: usize,
     pub(crate) frontends: HashSet<End>,
     /// Backends that are new, for all that was known. What they replace comes here.
-    pub(crate) fresh: Vec<Option<Backend>>,
+    pub(crate) fresh: Vec<Option<Box<Backend>>>,
     pub(crate) policies: Vec<Ready>,
     /// What is left over of policies and backends that went.
     pub(crate) pools: Vec<[Pool; 2]>,
@@ -190,7 +190,8 @@ impl Prepared {
                     let v6 = backend.endpoint.address().is_ipv6();
                     let ports = (first, fixed.numbers[usize::from(v6)]);
                     let name = backend.name.clone();
-                    fresh.push(Some(Backend::new(name, end.0, end.1, ports, rng)));
+                    let new = Backend::new(name, end.0, end.1, ports, rng);
+                    fresh.push(Some(Box::new(new)));
                 }
                 Named {
                     name: String::new(),
@@ -229,7 +230,7 @@ impl Prepared {
                         all.map(|(_, b)| end_of(b.endpoint)).collect()
                     }),
                     frontends: fixed.ends(spec),
-                    policy: Some(Policy::new(spec, pools, fixed.share)),
+                    policy: Some(Box::new(Policy::new(spec, pools, fixed.share))),
                     spec: Arc::clone(spec),
                 }
             })

@@ -274,7 +274,7 @@ impl Engine {
         let mut cost = 0;
         let from = legs.at;
         while cost < PIECE
-            && let Some((port, next)) = backend.ports.next_busy(legs.at)
+            && let Some((port, next)) = backend.ports.next_busy(&self.rests, legs.at)
         {
             let used = self.legs.used_by(Leg {
                 backend: index,

@@ -4,6 +4,8 @@
 //! nobody used, and the bound on how many pairs of a port and a pod are busy in all. What a queue
 //! means is `ports`' own.
 
+use crate::blocks::Blocks;
+
 /// No entry, end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
 /// Pairs that may rest beside those in use: as many as Linux's connection trackers remember by
@@ -48,6 +50,8 @@ pub(crate) struct Rests {
     entries: Box<[Entry]>,
     free: u32,
     spare: usize,
+    /// Which ports are busy, of all backends.
+    pub(crate) blocks: Blocks,
 }
 
 impl Default for Queue {
@@ -68,7 +72,7 @@ impl Queue {
 
 impl Rests {
     /// For so many ports in use, and what rests beside them.
-    pub(crate) fn new(used: usize) -> Self {
+    pub(crate) fn new(used: usize, blocks: Blocks) -> Self {
         let all = used + RESTING_MAX;
         let entry = |at: usize| Entry {
             offset: 0,
@@ -79,6 +83,7 @@ impl Rests {
             entries: (0..all).map(entry).collect(),
             free: if all == 0 { NONE } else { 0 },
             spare: all,
+            blocks,
         }
     }
 

@@ -20,12 +20,17 @@ use baton_packet::{Flags, Segment, SeqNumber};
 
 impl Engine {
     fn prelude(&self, id: FlowId, bytes: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
-        self.tracker(id)?.prelude(bytes)
+        self.guards.prelude(self.flows[id].guard, bytes)
+    }
+
+    /// Whether the flow has a session that another owner would have to be told.
+    pub(crate) fn has_session(&self, id: FlowId) -> bool {
+        self.prelude(id, &mut [0; PRELUDE_MAX]).is_some()
     }
 
     /// Notes whether the hand-over that begins has a session to restore.
     pub(crate) fn prepare_prelude(&mut self, id: FlowId) {
-        let needed = self.prelude(id, &mut [0; PRELUDE_MAX]).is_some();
+        let needed = self.has_session(id);
         let bits = &mut self.flows[id].bits;
         bits.set(Bits::PRELUDE_HALF, false);
         bits.set(Bits::PRELUDE, needed);

@@ -4,7 +4,7 @@
 //! Owns the counts. Networks have numbers by a keyed hash; those that share a number share its
 //! part.
 
-use crate::ids::Addr;
+use crate::{ids::Addr, slots::Slots};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
@@ -20,36 +20,38 @@ pub(crate) fn network(network: Addr, keys: (u64, u64)) -> u16 {
 
 /// What each network has of one pool, and the most that one may have.
 pub(crate) struct Shares {
-    used: Box<[u32]>,
-    max: u32,
+    used: Box<[Slots]>,
+    max: Slots,
 }
 
 impl Shares {
-    pub(crate) fn new(max: u32) -> Self {
+    pub(crate) fn new(max: Slots) -> Self {
         Self {
-            used: vec![0; NETWORKS].into_boxed_slice(),
+            used: vec![Slots::default(); NETWORKS].into_boxed_slice(),
             max,
         }
     }
 
     /// Whether the network may have so many more.
     #[inline]
-    pub(crate) fn has_room(&self, network: u16, count: u16) -> bool {
-        self.used[usize::from(network)] + u32::from(count) <= self.max
+    pub(crate) fn have_room(&self, network: u16, more: Slots) -> bool {
+        self.used[usize::from(network)].have_room(more, self.max)
     }
 
     #[inline]
-    pub(crate) fn takes(&mut self, network: u16, count: u16) {
-        self.used[usize::from(network)] += u32::from(count);
+    pub(crate) fn takes(&mut self, network: u16, more: Slots) {
+        self.used[usize::from(network)] += more;
     }
 
     #[inline]
-    pub(crate) fn returns(&mut self, network: u16, count: u16) {
-        self.used[usize::from(network)] -= u32::from(count);
+    pub(crate) fn returns(&mut self, network: u16, less: Slots) {
+        self.used[usize::from(network)] -= less;
     }
 
     /// What all have together, for tests.
-    pub(crate) fn sum(&self) -> usize {
-        self.used.iter().map(|n| *n as usize).sum()
+    pub(crate) fn sum(&self) -> Slots {
+        let mut sum = Slots::default();
+        self.used.iter().for_each(|used| sum += *used);
+        sum
     }
 }

@@ -46,7 +46,6 @@ use crate::{
     },
 };
 use baton_api::Legs;
-use baton_guard::PRELUDE_MAX;
 use baton_packet::{Flags, Segment, Shift};
 
 /// Options that both ends of a leg agreed to, and that the next flow must have.
@@ -79,9 +78,7 @@ impl Engine {
             // Begun before the policy changed, and this client's for the pod.
             && !flow.progress.is(Mark::Restored)
             && !flow.progress.told.begins()
-            && self
-                .tracker(id)
-                .is_none_or(|t| t.prelude(&mut [0; PRELUDE_MAX]).is_none())
+            && !self.has_session(id)
     }
 
     /// Whether the leg that the flow leaves with this request may be another one's next: the flow

@@ -116,7 +116,7 @@ impl Engine {
     ) -> Option<(Progress, u64)> {
         let next_busy = |engine: &Self, from: u32| {
             let ports = &engine.backends[usize::from(index)].ports;
-            ports.next_busy(from as usize)
+            ports.next_busy(&engine.rests, from as usize)
         };
         while let Some((port, next)) = next_busy(self, progress.at) {
             if room.is_used_up() {

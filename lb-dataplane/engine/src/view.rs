@@ -122,6 +122,7 @@ impl Engine {
 
     pub(crate) fn tables_with(&self, slots: Slots) -> BTreeMap<String, (u64, u64)> {
         let (listed, ports) = (slots.listed, slots.ports);
+        let blocks = self.rests.blocks.used();
         let entries = [
             (
                 "flows",
@@ -155,10 +156,16 @@ impl Engine {
                 u64::from(self.settings.limits.tracked_pairs),
             ),
             ("leg_ports", ports.0, ports.1),
+            ("port_blocks", blocks.0, blocks.1),
             (
                 "kept_segments",
-                self.kept.used() as u64,
-                self.kept.capacity() as u64,
+                u64::from(self.kept.used().all),
+                u64::from(self.kept.capacity().all),
+            ),
+            (
+                "kept_long_segments",
+                u64::from(self.kept.used().long),
+                u64::from(self.kept.capacity().long),
             ),
             (
                 "early_segments",
@@ -169,6 +176,11 @@ impl Engine {
                 "guarded_flows",
                 u64::from(self.guards.used()),
                 u64::from(self.guards.limit()),
+            ),
+            (
+                "resp_sessions",
+                u64::from(self.guards.sessions().0),
+                u64::from(self.guards.sessions().1),
             ),
             (
                 "affinities",

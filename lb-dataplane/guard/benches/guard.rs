@@ -1,7 +1,7 @@
 //! Figures of the guards: `cargo bench -p baton-guard`.
 #![allow(missing_docs)]
 
-use baton_guard::{Guard, Tracker};
+use baton_guard::{Guard, Session, Sessions, Tracker};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 
@@ -17,11 +17,12 @@ fn exchange(c: &mut Criterion, name: &str, guard: Guard, request: &[u8], respons
     let mut group = c.benchmark_group(name);
     group.throughput(Throughput::Bytes(request.len() as u64));
     let fresh = Tracker::new(guard);
+    let mut sessions = Sessions::new([Session::new()]);
     group.bench_function("request", |b| {
         let mut tracker = fresh.clone();
         b.iter(|| {
             tracker.clone_from(&fresh);
-            tracker.client(0, black_box(request));
+            tracker.client(0, black_box(request), &mut sessions);
             tracker.unanswered()
         });
     });
@@ -29,8 +30,8 @@ fn exchange(c: &mut Criterion, name: &str, guard: Guard, request: &[u8], respons
     group.bench_function("exchange", |b| {
         let mut tracker = fresh.clone();
         b.iter(|| {
-            tracker.client(0, black_box(request));
-            tracker.server(0, black_box(response));
+            tracker.client(0, black_box(request), &mut sessions);
+            tracker.server(0, black_box(response), &mut sessions);
             assert!(tracker.at_rest());
         });
     });
@@ -46,13 +47,15 @@ fn bench(c: &mut Criterion) {
     exchange(c, "memcached_get", Guard::Memcached, b"get key\r\n", value);
 
     let mut tracker = Tracker::new(Guard::Http1);
+    let mut sessions = Sessions::new([]);
     tracker.client(
         0,
         b"PUT / HTTP/1.1\r\nContent-Length: 999999999999999\r\n\r\n",
+        &mut sessions,
     );
     c.bench_function("body_segment/1448", |b| {
         let data = [b'x'; 1448];
-        b.iter(|| tracker.client(0, black_box(&data)));
+        b.iter(|| tracker.client(0, black_box(&data), &mut sessions));
     });
     assert_eq!((tracker.unanswered(), tracker.pinned()), (1, None));
 }

@@ -12,9 +12,9 @@ mod corpus;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 
-use baton_guard::{Guard, PRELUDE_MAX, Tracker, detect};
+use baton_guard::{Guard, PRELUDE_MAX, detect};
 use bolero::check;
-use support::{Checked, Turn, seen, turns};
+use support::{Checked, Followed, Turn, seen, turns};
 
 /// Parts of conversations that get deep.
 const PARTS: [&[&[u8]]; 3] = [
@@ -156,8 +156,8 @@ fn check_conversation(input: &[u8]) {
 }
 
 /// A default tracker goes on as a new one does: the engine may forget it.
-fn like_new(tracker: &Tracker, guard: Guard, turns: &[Turn]) {
-    let (mut old, mut new) = (tracker.clone(), Tracker::new(guard));
+fn like_new(tracker: &Followed, guard: Guard, turns: &[Turn]) {
+    let (mut old, mut new) = (tracker.clone(), Followed::new(guard));
     for turn in turns {
         for tracker in [&mut old, &mut new] {
             if turn.client {

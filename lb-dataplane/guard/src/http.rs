@@ -11,24 +11,51 @@ use crate::{
     line::{Cut, End},
     pin::Pin,
 };
-use side::{At, Side, Stage, WORD_BYTES_MAX, is_token};
+use side::{At, Head, Side, Stage, WORD_BYTES_MAX, is_token};
 
 /// Bits of the lists below. Browsers do not pipeline and proxies send a handful.
-const PIPELINE_MAX: u32 = 32;
+const PIPELINE_MAX: u8 = 32;
 /// ` HTTP/1.1`, the end of a request line.
 const VERSION_BYTES: usize = 9;
 /// `HTTP/1.1 200 `, the start of a status line.
 const STATUS_BYTES: usize = 13;
 
+/// One bit for each outstanding request, the oldest in bit 0. Like all of `Side`, without
+/// alignment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct List([u8; 4]);
+
+impl List {
+    const EMPTY: Self = Self([0; 4]);
+
+    fn bits(self) -> u32 {
+        u32::from_ne_bytes(self.0)
+    }
+
+    fn first(self) -> bool {
+        self.bits() & 1 != 0
+    }
+
+    /// Sets the bit of one request, if this is so.
+    fn add(&mut self, so: bool, at: u8) {
+        *self = Self((self.bits() | u32::from(so) << at).to_ne_bytes());
+    }
+
+    /// The oldest is answered.
+    fn pop(&mut self) {
+        *self = Self((self.bits() >> 1).to_ne_bytes());
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Http1 {
     client: Side,
     server: Side,
-    /// Outstanding requests whose method is known. The oldest is bit 0 of the lists.
-    count: u32,
-    was_head: u32,
-    not_idempotent: u32,
-    wants_close: u32,
+    was_head: List,
+    not_idempotent: List,
+    wants_close: List,
+    /// Outstanding requests whose method is known.
+    count: u8,
     /// Of the response in progress, once its status line says it; else 0.
     status: u16,
     /// A final response began since the last rest.
@@ -43,10 +70,10 @@ impl Http1 {
         Self {
             client: Side::new(),
             server: Side::new(),
+            was_head: List::EMPTY,
+            not_idempotent: List::EMPTY,
+            wants_close: List::EMPTY,
             count: 0,
-            was_head: 0,
-            not_idempotent: 0,
-            wants_close: 0,
             status: 0,
             begun: false,
             closing: false,
@@ -63,15 +90,15 @@ impl Http1 {
     }
 
     pub(crate) fn idempotent(&self) -> bool {
-        self.count > 0 && self.not_idempotent == 0 && !self.in_method()
+        self.count > 0 && self.not_idempotent == List::EMPTY && !self.in_method()
     }
 
     pub(crate) fn unanswered(&self) -> u32 {
-        self.count + u32::from(self.in_method())
+        u32::from(self.count) + u32::from(self.in_method())
     }
 
     pub(crate) fn closing(&self) -> bool {
-        self.closing || (self.status >= 200 && self.wants_close & 1 != 0)
+        self.closing || (self.status >= 200 && self.wants_close.first())
     }
 
     pub(crate) fn until_close(&self) -> bool {
@@ -81,9 +108,9 @@ impl Http1 {
     pub(crate) fn to_come(&self) -> ToCome {
         match self.client.at {
             At::Start if self.client.idle() => ToCome::Exactly(0),
-            At::Body(left) => ToCome::Exactly(left),
-            At::ChunkData(left) => ToCome::AtLeast(left),
-            At::Fields => ToCome::AtLeast(self.client.head.length.unwrap_or(0)),
+            At::Body => ToCome::Exactly(self.client.left.get()),
+            // Of a head the length that it has announced, if it has.
+            At::ChunkData | At::Fields => ToCome::AtLeast(self.client.left.get()),
             _ => ToCome::AtLeast(0),
         }
     }
@@ -172,8 +199,8 @@ impl Http1 {
                     if self.count == PIPELINE_MAX {
                         return Err(Pin::PipelineTooDeep);
                     }
-                    self.was_head |= u32::from(was_head) << self.count;
-                    self.not_idempotent |= u32::from(!idempotent) << self.count;
+                    self.was_head.add(was_head, self.count);
+                    self.not_idempotent.add(!idempotent, self.count);
                     self.count += 1;
                     side.word.clear();
                     side.stage = Stage::Rest;
@@ -209,7 +236,7 @@ impl Http1 {
         if name != b" HTTP/1." {
             return Err(Pin::Unparsable);
         }
-        side.head.version_1_0 = *minor == b'0';
+        side.head.set(Head::VERSION_1_0, *minor == b'0');
         side.begin_fields();
         Ok(&rest[used..])
     }
@@ -219,14 +246,14 @@ impl Http1 {
         if head.ends() {
             // With none outstanding, the answer ended before the request's head did.
             match self.count.checked_sub(1) {
-                Some(newest) => self.wants_close |= 1 << newest,
+                Some(newest) => self.wants_close.add(true, newest),
                 None => self.closing = true,
             }
         }
         if self.client.begin_body() {
             self.request_ended();
         } else {
-            self.awaiting = head.expect && self.count > 0;
+            self.awaiting = head.says(Head::EXPECT) && self.count > 0;
         }
     }
 
@@ -313,7 +340,7 @@ impl Http1 {
                 };
                 let digit = |d: &u8| u16::from(d - b'0');
                 self.status = digit(a) * 100 + digit(b) * 10 + digit(c);
-                side.head.version_1_0 = *minor == b'0';
+                side.head.set(Head::VERSION_1_0, *minor == b'0');
                 side.stage = Stage::Rest;
                 if self.status == 101 {
                     return Err(Pin::Upgrade);
@@ -346,8 +373,9 @@ impl Http1 {
             return;
         }
         self.closing |= head.ends();
-        let bodiless = self.was_head & 1 != 0 || matches!(self.status, 204 | 304);
-        if !bodiless && !head.chunked && head.length.is_none() {
+        let bodiless = self.was_head.first() || matches!(self.status, 204 | 304);
+        let framed = head.says(Head::CHUNKED) || head.says(Head::LENGTH);
+        if !bodiless && !framed {
             self.server.at = At::UntilClose;
             self.closing = true;
         } else if bodiless || self.server.begin_body() {
@@ -356,11 +384,11 @@ impl Http1 {
     }
 
     fn response_ended(&mut self) {
-        self.closing |= self.wants_close & 1 != 0;
+        self.closing |= self.wants_close.first();
         self.count -= 1;
-        self.was_head >>= 1;
-        self.not_idempotent >>= 1;
-        self.wants_close >>= 1;
+        self.was_head.pop();
+        self.not_idempotent.pop();
+        self.wants_close.pop();
         self.status = 0;
         self.server = Side::new();
         self.settle();

@@ -9,8 +9,9 @@
 //! # Decisions
 //!
 //! - **Guards follow both directions exactly**: pipelined requests no longer pin, the flow moves
-//!   when all are answered. What they cannot follow pins. A tracker takes 256 bytes, and only while
-//!   something is outstanding or remembered.
+//!   when all are answered. What they cannot follow pins. A tracker takes 96 bytes, and only while
+//!   something is outstanding or remembered. What only RESP sessions need lies in [`Sessions`],
+//!   another table of whoever follows, 160 bytes each.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,7 @@ mod pin;
 mod resp;
 
 pub use pin::{Pin, detect};
-pub use resp::{PRELUDE_MAX, Prelude, prelude_reply_matches};
+pub use resp::{PRELUDE_MAX, Prelude, Session, Sessions, Store, prelude_reply_matches};
 
 use core::fmt;
 
@@ -46,7 +47,8 @@ pub enum ToCome {
     AtLeast(u64),
 }
 
-/// What is known of one connection's conversation.
+/// What is known of one connection's conversation. A copy of one with a session is only of use
+/// together with a copy of the [`Sessions`].
 #[derive(Clone)]
 pub struct Tracker {
     pin: Option<Pin>,
@@ -62,7 +64,9 @@ enum Talk {
 
 // One per flow with something outstanding or a session; the engine's table of them is sized with
 // this.
-const _: () = assert!(size_of::<Tracker>() <= 256);
+const _: () = assert!(size_of::<Tracker>() <= 96);
+// The same of sessions.
+const _: () = assert!(size_of::<Session>() <= 160);
 
 /// Runs the same call on whichever conversation this is.
 macro_rules! each {
@@ -98,21 +102,39 @@ impl Tracker {
 
     /// New bytes of the client, in order. `gap` bytes directly before `data` will never be shown:
     /// see [`Tracker::client_may_skip`]. Where they may not be skipped, they pin ([`Pin::Gap`]).
+    /// `sessions` is where this tracker's session lies: the same at each call.
     #[inline]
-    pub fn client(&mut self, gap: u32, data: &[u8]) {
+    pub fn client<S: Store>(&mut self, gap: u32, data: &[u8], sessions: &mut Sessions<S>) {
         if self.pin.is_none() {
-            let followed = each!(&mut self.talk, t => t.client(gap, data));
+            let followed = match &mut self.talk {
+                Talk::Http1(t) => t.client(gap, data),
+                Talk::Resp(t) => t.client(gap, data, sessions),
+                Talk::Memcached(t) => t.client(gap, data),
+            };
             self.settle(followed);
         }
     }
 
     /// The same for the server's bytes.
     #[inline]
-    pub fn server(&mut self, gap: u32, data: &[u8]) {
+    pub fn server<S: Store>(&mut self, gap: u32, data: &[u8], sessions: &mut Sessions<S>) {
         if self.pin.is_none() {
-            let followed = each!(&mut self.talk, t => t.server(gap, data));
+            let followed = match &mut self.talk {
+                Talk::Http1(t) => t.server(gap, data),
+                Talk::Resp(t) => t.server(gap, data, sessions),
+                Talk::Memcached(t) => t.server(gap, data),
+            };
             self.settle(followed);
         }
+    }
+
+    /// Forgets the conversation: as new, and the room of its session is given back. What was
+    /// remembered may be a secret, and is overwritten.
+    pub fn forget<S: Store>(&mut self, sessions: &mut Sessions<S>) {
+        if let Talk::Resp(resp) = &mut self.talk {
+            resp.forget(sessions);
+        }
+        *self = Self::new(Guard::Http1);
     }
 
     /// Whether the client's next `gap` bytes need not be shown: they lie wholly inside a body of
@@ -197,10 +219,14 @@ impl Tracker {
     /// RESP: the bytes that restore the session (`AUTH`, `SELECT`) on another server, written into
     /// `out`; `None` if the session is the default one. The session is the one in which the oldest
     /// unanswered command was sent.
-    pub fn prelude(&self, out: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
+    pub fn prelude<S: Store>(
+        &self,
+        sessions: &Sessions<S>,
+        out: &mut [u8; PRELUDE_MAX],
+    ) -> Option<Prelude> {
         match &self.talk {
             // Also if what came since pins: a hand-over that began with a session goes on with it.
-            Talk::Resp(resp) => resp.prelude(out),
+            Talk::Resp(resp) => resp.prelude(sessions, out),
             _ => None,
         }
     }

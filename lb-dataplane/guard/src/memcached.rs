@@ -89,7 +89,8 @@ fn answer(word: &[u8]) -> Option<Answer> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Line,
-    Data(u32),
+    /// Of so many bytes as `length` says.
+    Data,
     /// CR LF behind the data.
     DataEnd,
 }
@@ -103,8 +104,10 @@ struct Side {
     words: u8,
     word: Word<WORD_BYTES_MAX>,
     budget: u32,
-    /// Of the data block that this line announces.
-    length: Option<u32>,
+    /// Of the data block that this line announces, if it is `announced`; then what is still to come
+    /// of it.
+    length: u32,
+    announced: bool,
 }
 
 impl Side {
@@ -115,7 +118,8 @@ impl Side {
             words: 0,
             word: Word::new(),
             budget: LINE_BYTES_MAX,
-            length: None,
+            length: 0,
+            announced: false,
         }
     }
 
@@ -126,33 +130,34 @@ impl Side {
     /// How many bytes from here on need not be seen.
     fn skips(&self) -> u32 {
         match self.at {
-            At::Data(left) => left,
+            At::Data => self.length,
             _ => 0,
         }
     }
 
-    fn skip(&mut self, gap: u32) -> Result<(), Pin> {
-        match &mut self.at {
-            _ if gap == 0 => Ok(()),
-            At::Data(left) if gap <= *left => {
-                *left -= gap;
-                if *left == 0 {
-                    self.at = At::DataEnd;
-                }
-                Ok(())
-            }
-            _ => Err(Pin::Gap),
+    /// Some of the data block came.
+    fn pass(&mut self, bytes: u32) {
+        self.length -= bytes;
+        if self.length == 0 {
+            self.at = At::DataEnd;
         }
+    }
+
+    fn skip(&mut self, gap: u32) -> Result<(), Pin> {
+        if gap > self.skips() {
+            return Err(Pin::Gap);
+        }
+        if gap > 0 {
+            self.pass(gap);
+        }
+        Ok(())
     }
 
     /// Takes a piece of a data block: what is left, and whether the block ended.
     fn data<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], bool), Pin> {
-        if let At::Data(left) = self.at {
-            let taken = data.len().min(left as usize);
-            self.at = match left - taken as u32 {
-                0 => At::DataEnd,
-                left => At::Data(left),
-            };
+        if self.at == At::Data {
+            let taken = data.len().min(self.length as usize);
+            self.pass(taken as u32);
             return Ok((&data[taken..], false));
         }
         match (self.cr, data.first()) {
@@ -208,7 +213,8 @@ impl Side {
     fn set_length(&mut self) -> Result<(), Pin> {
         let number = self.word.get().and_then(decimal);
         let number = number.and_then(|n| u32::try_from(n).ok());
-        self.length = Some(number.ok_or(Pin::Unparsable)?);
+        self.length = number.ok_or(Pin::Unparsable)?;
+        self.announced = true;
         Ok(())
     }
 
@@ -222,10 +228,9 @@ impl Side {
     /// The line ended and announced a data block of this length.
     fn begin_data(&mut self, length: u32) {
         *self = Self::new();
-        self.at = match length {
-            0 => At::DataEnd,
-            length => At::Data(length),
-        };
+        self.at = At::Data;
+        self.length = length;
+        self.pass(0);
     }
 }
 
@@ -316,8 +321,9 @@ impl Memcached {
         match side.at {
             At::Line if side.at_line_start() => ToCome::Exactly(0),
             // The length may be known before its line ends.
-            At::Line => ToCome::AtLeast(side.length.map_or(0, |length| u64::from(length) + 2)),
-            At::Data(left) => ToCome::Exactly(u64::from(left) + 2),
+            At::Line if side.announced => ToCome::AtLeast(u64::from(side.length) + 2),
+            At::Line => ToCome::AtLeast(0),
+            At::Data => ToCome::Exactly(u64::from(side.length) + 2),
             At::DataEnd => ToCome::Exactly(2 - u64::from(side.cr)),
         }
     }
@@ -409,14 +415,14 @@ impl Memcached {
     }
 
     fn command_line_ended(&mut self) -> Result<(), Pin> {
-        let length = self.client.length;
         let stores = matches!(self.verb, Verb::Store | Verb::MetaSet);
-        if self.client.words == 0 || stores != length.is_some() {
+        if self.client.words == 0 || stores != self.client.announced {
             return Err(Pin::Unparsable);
         }
-        match length {
-            Some(length) => self.client.begin_data(length),
-            None => self.client = Side::new(),
+        if stores {
+            self.client.begin_data(self.client.length);
+        } else {
+            self.client = Side::new();
         }
         let reads = self.verb == Verb::Reads || (self.verb == Verb::MetaGet && !self.changes);
         if self.verb == Verb::Quit {
@@ -496,11 +502,15 @@ impl Memcached {
 
     fn reply_line_ended(&mut self) -> Result<(), Pin> {
         let (length, words) = (self.server.length, self.server.words);
+        let announced = self.server.announced;
         self.server = Side::new();
         match self.answer {
             _ if words == 0 => Err(Pin::Unparsable),
             Answer::Value | Answer::MetaValue => {
-                self.server.begin_data(length.ok_or(Pin::Unparsable)?);
+                if !announced {
+                    return Err(Pin::Unparsable);
+                }
+                self.server.begin_data(length);
                 Ok(())
             }
             Answer::More => Ok(()),

@@ -53,6 +53,8 @@ pins! {
     Hello = "hello",
     /// RESP: `AUTH` or `SELECT` that cannot be remembered exactly.
     Session = "session",
+    /// RESP: no room to remember `AUTH`, `SELECT` or a transaction.
+    SessionsFull = "sessions_full",
     /// The memcached binary protocol.
     Binary = "binary",
     /// Bytes that the guard cannot follow, or that servers read in different ways.

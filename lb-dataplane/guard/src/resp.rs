@@ -3,29 +3,32 @@
 //!
 //! Owns the counting of commands and replies and what their answers change. Never looks at keys or
 //! values.
+//!
+//! # Decisions
+//!
+//! - **Credentials lie apart** (`sessions`): with them each connection's tracker took 256 bytes,
+//!   whatever its protocol. A connection has room for a session while it has one, or while a
+//!   command is unanswered that may change it or hold the connection (`MULTI`, `WATCH`). Where
+//!   there is no room, it is pinned (`sessions_full`).
 
 mod command;
 mod reply;
 mod session;
+mod sessions;
 mod table;
 
-pub use session::{PRELUDE_MAX, Prelude, prelude_reply_matches};
+pub use session::{PRELUDE_MAX, Prelude, Session, prelude_reply_matches};
+pub use sessions::{Sessions, Store};
 
 use crate::{ToCome, pin::Pin};
 use command::{Commands, Parser};
 use reply::{Outcome, Replies};
-use session::Session;
+use sessions::NONE;
 use table::{Class, Kind};
 
 /// Commands outstanding. Pipelines have hundreds; more is a bulk load, which had better stay where
 /// it is.
 const PIPELINE_MAX: u32 = 1 << 20;
-/// Outstanding commands whose answer changes the session or a hold.
-const SPECIAL_MAX: usize = 8;
-
-/// The low 24 bits of a count: more than `PIPELINE_MAX`.
-const SPECIAL_INDEX: u32 = 0xff_ffff;
-
 #[derive(Clone)]
 pub(crate) struct Resp {
     client: Parser,
@@ -35,15 +38,13 @@ pub(crate) struct Resp {
 
 #[derive(Clone)]
 struct State {
-    session: Session,
+    /// Its room among the sessions, if it needs any.
+    session: u32,
     /// Commands whose name is known, and whole replies, since the last rest.
     sent: u32,
     answered: u32,
     /// `sent` behind the newest command that is not idempotent.
     tainted: u32,
-    /// Low byte: the kind; above it, the low 24 bits of `sent` before the command. Oldest first.
-    special: [u32; SPECIAL_MAX],
-    special_count: u8,
     /// Inside a transaction; keys are watched.
     multi: bool,
     watch: bool,
@@ -57,12 +58,10 @@ impl Resp {
             client: Parser::new(),
             server: Replies::new(),
             state: State {
-                session: Session::new(),
+                session: NONE,
                 sent: 0,
                 answered: 0,
                 tainted: 0,
-                special: [0; SPECIAL_MAX],
-                special_count: 0,
                 multi: false,
                 watch: false,
                 begun: false,
@@ -108,22 +107,44 @@ impl Resp {
         self.state.closing
     }
 
+    /// Whether there is a session, or one may come of what is unanswered.
     pub(crate) fn has_session(&self) -> bool {
-        !self.state.session.is_default()
+        self.state.session != NONE
     }
 
-    pub(crate) fn prelude(&self, out: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
-        self.state.session.prelude(out)
+    pub(crate) fn prelude<S: Store>(
+        &self,
+        sessions: &Sessions<S>,
+        out: &mut [u8; PRELUDE_MAX],
+    ) -> Option<Prelude> {
+        sessions.get(self.state.session)?.prelude(out)
     }
 
-    pub(crate) fn client(&mut self, gap: u32, data: &[u8]) -> Result<(), Pin> {
+    /// Gives the room of the session back.
+    pub(crate) fn forget<S: Store>(&mut self, sessions: &mut Sessions<S>) {
+        sessions.give_back(self.state.session);
+        self.state.session = NONE;
+    }
+
+    pub(crate) fn client<S: Store>(
+        &mut self,
+        gap: u32,
+        data: &[u8],
+        sessions: &mut Sessions<S>,
+    ) -> Result<(), Pin> {
         self.client.skip(gap)?;
-        self.client.take(data, &mut self.state)?;
-        self.settle();
+        let state = &mut self.state;
+        self.client.take(data, &mut Talk { state, sessions })?;
+        self.settle(sessions);
         Ok(())
     }
 
-    pub(crate) fn server(&mut self, gap: u32, mut data: &[u8]) -> Result<(), Pin> {
+    pub(crate) fn server<S: Store>(
+        &mut self,
+        gap: u32,
+        mut data: &[u8],
+        sessions: &mut Sessions<S>,
+    ) -> Result<(), Pin> {
         self.server.skip(gap)?;
         while !data.is_empty() {
             if self.server.idle() {
@@ -136,14 +157,20 @@ impl Resp {
             let (rest, outcome) = self.server.take(data)?;
             data = rest;
             if let Some(outcome) = outcome {
-                self.state.replied(outcome)?;
+                self.state.replied(outcome, sessions)?;
             }
         }
-        self.settle();
+        self.settle(sessions);
         Ok(())
     }
 
-    fn settle(&mut self) {
+    fn settle<S: Store>(&mut self, sessions: &mut Sessions<S>) {
+        if sessions
+            .get(self.state.session)
+            .is_some_and(Session::is_idle)
+        {
+            self.forget(sessions);
+        }
         if self.at_rest() {
             let state = &mut self.state;
             state.begun = false;
@@ -154,10 +181,32 @@ impl Resp {
     }
 }
 
-impl Commands for State {
+/// What a command's parts change.
+struct Talk<'a, S> {
+    state: &'a mut State,
+    sessions: &'a mut Sessions<S>,
+}
+
+impl<S: Store> Talk<'_, S> {
+    /// The connection's session; from now on it has room for one.
+    fn session(&mut self) -> Result<&mut Session, Pin> {
+        if self.state.session == NONE {
+            self.state.session = self.sessions.take().ok_or(Pin::SessionsFull)?;
+        }
+        self.known().ok_or(Pin::SessionsFull)
+    }
+
+    /// The same if it has one. A command that turned out to be of no interest may have given it
+    /// back already.
+    fn known(&mut self) -> Option<&mut Session> {
+        self.sessions.get_mut(self.state.session)
+    }
+}
+
+impl<S: Store> Commands for Talk<'_, S> {
     fn named(&mut self, name: &[u8]) -> Result<bool, Pin> {
         let class = table::class(name);
-        if self.outstanding() >= PIPELINE_MAX {
+        if self.state.outstanding() >= PIPELINE_MAX {
             return Err(Pin::PipelineTooDeep);
         }
         let mut captured = false;
@@ -165,38 +214,47 @@ impl Commands for State {
             Class::Pins(pin) => return Err(pin),
             Class::Special(kind @ (Kind::Auth | Kind::Select | Kind::Script)) => {
                 // What RESET does is known only with its reply, and there is room for one of each.
+                let known = self.session()?;
                 let session = kind != Kind::Script;
-                if session && (self.waits_for(Kind::Reset) || self.waits_for(kind)) {
+                if session && (known.waits_for(Kind::Reset) || known.waits_for(kind)) {
                     return Err(Pin::Session);
                 }
-                self.session.begin(kind);
+                known.begin(kind);
                 captured = true;
             }
-            Class::Special(kind) => self.remember(kind, self.sent)?,
+            Class::Special(kind) => {
+                let sent = self.state.sent;
+                self.session()?.remember(kind, sent)?;
+            }
             Class::Reads | Class::Other => {}
         }
-        self.sent = self.sent.wrapping_add(1);
+        let state = &mut *self.state;
+        state.sent = state.sent.wrapping_add(1);
         let twice_is_once = matches!(
             class,
             Class::Reads | Class::Special(Kind::Auth | Kind::Select)
         );
         if !twice_is_once {
-            self.tainted = self.sent;
+            state.tainted = state.sent;
         }
         Ok(captured)
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Pin> {
-        self.session.bytes(bytes)
+        self.known().map_or(Ok(()), |known| known.bytes(bytes))
     }
 
     fn argument_ended(&mut self) -> Result<(), Pin> {
-        self.session.argument_ended()
+        self.known().map_or(Ok(()), Session::argument_ended)
     }
 
     fn command_ended(&mut self, captured: bool) -> Result<(), Pin> {
-        if captured && let Some(kind) = self.session.command_ended()? {
-            self.remember(kind, self.sent.wrapping_sub(1))?;
+        let index = self.state.sent.wrapping_sub(1);
+        if captured
+            && let Some(known) = self.known()
+            && let Some(kind) = known.command_ended()?
+        {
+            known.remember(kind, index)?;
         }
         Ok(())
     }
@@ -212,31 +270,19 @@ impl State {
         self.multi || self.watch
     }
 
-    /// Notes that the answer to the command with this index counts.
-    fn remember(&mut self, kind: Kind, index: u32) -> Result<(), Pin> {
-        let Some(free) = self.special.get_mut(usize::from(self.special_count)) else {
-            return Err(Pin::PipelineTooDeep);
-        };
-        *free = (index & SPECIAL_INDEX) << 8 | kind as u32;
-        self.special_count += 1;
-        Ok(())
-    }
-
-    fn waits_for(&self, kind: Kind) -> bool {
-        self.special[..usize::from(self.special_count)]
-            .iter()
-            .any(|s| s & 0xff == kind as u32)
-    }
-
-    fn replied(&mut self, outcome: Outcome) -> Result<(), Pin> {
-        let index = self.answered & SPECIAL_INDEX;
+    fn replied<S: Store>(
+        &mut self,
+        outcome: Outcome,
+        sessions: &mut Sessions<S>,
+    ) -> Result<(), Pin> {
+        let index = self.answered;
         self.answered = self.answered.wrapping_add(1);
-        if self.special_count == 0 || self.special[0] >> 8 != index {
+        let Some(session) = sessions.get_mut(self.session) else {
             return Ok(());
-        }
-        let kind = self.special[0] & 0xff;
-        self.special.rotate_left(1);
-        self.special_count -= 1;
+        };
+        let Some(kind) = session.is_answered(index) else {
+            return Ok(());
+        };
         let is = |k: Kind| kind == k as u32;
         let ok = outcome == Outcome::Ok;
         if is(Kind::Multi) {
@@ -258,9 +304,9 @@ impl State {
                 // It will count with EXEC, if that succeeds.
                 return Err(Pin::Session);
             }
-            self.session.answered(is(Kind::Auth), ok);
+            session.answered(is(Kind::Auth), ok);
         } else if is(Kind::Reset) && outcome == Outcome::Reset {
-            self.session.forget();
+            session.forget();
             self.multi = false;
             self.watch = false;
         } else if is(Kind::Quit) {

@@ -112,6 +112,7 @@ pub(crate) fn usual_limits() -> Limits {
         closing_legs: 48,
         kept_segments: 64,
         guarded_flows: 32,
+        resp_sessions: 32,
         affinities: 32,
         tracked_pairs: 65_536,
     }

@@ -348,6 +348,7 @@ fn limits(d: &mut Draw) -> Limits {
             closing_legs: 16,
             kept_segments: d.rng.u32(1..12),
             guarded_flows: d.rng.u32(1..10),
+            resp_sessions: 2,
             affinities: d.rng.u32(1..3),
             tracked_pairs: 64,
         };

@@ -246,6 +246,7 @@ fn limits_have_ranges() {
         ("limits.closingLegs", |l| l.closing_legs = (1 << 24) + 1),
         ("limits.keptSegments", |l| l.kept_segments = 0),
         ("limits.guardedFlows", |l| l.guarded_flows = 0),
+        ("limits.respSessions", |l| l.resp_sessions = 0),
         ("limits.guardedFlows", |l| l.guarded_flows = (1 << 24) + 1),
         ("limits.affinities", |l| l.affinities = 0),
         ("limits.affinities", |l| l.affinities = (1 << 24) + 1),

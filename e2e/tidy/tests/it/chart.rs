@@ -130,10 +130,11 @@ fn thirty_two_queues_and_full_tables_fit_the_charts_memory_limit() {
     /// Bytes of one of each, as the comments of the chart's values and `docs/operations.md` have
     /// it; a leg's port takes
     /// 14.1 at each backend.
-    const BYTES: [(&str, u64); 6] = [
+    const BYTES: [(&str, u64); 7] = [
         ("flows", 250),
-        ("guardedFlows", 256),
-        ("keptSegments", 2_048),
+        ("guardedFlows", 108),
+        ("respSessions", 160),
+        ("keptSegments", 920),
         ("closingLegs", 128),
         ("affinities", 56),
         ("trackedPairs", 0),

@@ -151,6 +151,7 @@ impl Lab {
                 closing_legs: 65_536,
                 kept_segments: 4_096,
                 guarded_flows: flows,
+                resp_sessions: 1_024,
                 affinities: 65_536,
                 tracked_pairs: 1 << 20,
             },

@@ -28,6 +28,10 @@ pub(crate) use liveness::{Belief, Down, Evidence, Liveness};
 use std::net::IpAddr;
 use telemetry::Telemetry;
 
+/// Backends by slot. Each has memory of its own, so that slots that may be needed cost none, and
+/// one is replaced by another without a copy.
+pub(crate) type Backends = [Box<Backend>];
+
 /// Memory of a slot that nobody uses, to be freed elsewhere.
 pub(crate) struct Tables {
     _ports: Ports,
@@ -81,7 +85,7 @@ pub(crate) struct Backend {
     pub(crate) estimate: Estimate,
     pub(crate) load: Load,
     /// What other workers' requests say, all together.
-    pub(crate) others: Load,
+    pub(crate) others: Option<Box<Load>>,
     pub(crate) move_cost: MoveCost,
     pub(crate) figures: OfBackend,
     pub(crate) keyring: Keyring,
@@ -122,10 +126,9 @@ impl Backend {
 
     /// How long requests wait here, those of all workers.
     pub(crate) fn reading(&self, now: Instant, by: LoadSignal) -> Reading {
-        let reading = if self.others.is_known() {
-            self.load.joined(&self.others, now.0).reading(now.0)
-        } else {
-            self.load.reading(now.0)
+        let reading = match &self.others {
+            Some(others) if others.is_known() => self.load.joined(others, now.0).reading(now.0),
+            _ => self.load.reading(now.0),
         };
         reading.at_least(self.pressed(now, by))
     }

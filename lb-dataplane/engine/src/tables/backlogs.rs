@@ -7,6 +7,7 @@ use crate::{
     counters::Counter,
     ids::BacklogId,
     kept::{Kept, KeptList},
+    slots::Slots,
 };
 use baton_packet::SeqNumber;
 
@@ -66,14 +67,14 @@ pub(crate) struct Backlogs {
     pub(crate) free: BacklogId,
     pub(crate) used: u16,
     /// Segments of all, and how many there may be.
-    pub(crate) segments: usize,
-    pub(crate) segments_max: usize,
+    pub(crate) segments: Slots,
+    pub(crate) segments_max: Slots,
 }
 
 impl Backlogs {
     /// For an engine with so many kept segments, of which half may wait.
-    pub(crate) fn new(kept_segments: u32) -> Self {
-        let count = (kept_segments / SEGMENTS_PER_BACKLOG).clamp(1, BACKLOGS_MAX) as u16;
+    pub(crate) fn new(pool: Slots) -> Self {
+        let count = (pool.all / SEGMENTS_PER_BACKLOG).clamp(1, BACKLOGS_MAX) as u16;
         let slot = |next| Backlog {
             waiting: KeptList::default(),
             reach: Reach::Unconfirmed,
@@ -91,8 +92,8 @@ impl Backlogs {
                 .collect(),
             free: BacklogId(0),
             used: 0,
-            segments: 0,
-            segments_max: kept_segments as usize / 2,
+            segments: Slots::default(),
+            segments_max: pool.part(2, 0),
         }
     }
 
@@ -124,7 +125,7 @@ impl Backlogs {
     }
 
     /// Segments that wait.
-    pub(crate) fn segments(&self) -> usize {
+    pub(crate) fn segments(&self) -> Slots {
         self.segments
     }
 
@@ -134,15 +135,14 @@ impl Backlogs {
     }
 
     /// Why so many more copies cannot wait, if they cannot.
-    pub(crate) fn refuses(&self, id: BacklogId, copies: u16, kept: &Kept) -> Option<Counter> {
-        let waiting = self.waiting(id);
+    pub(crate) fn refuses(&self, id: BacklogId, copies: Slots, kept: &Kept) -> Option<Counter> {
+        let waiting = u32::from(kept.count(self.waiting(id)));
+        let room = |takes| self.segments.have_room(takes, self.segments_max);
         if id == BacklogId::NONE && self.free == BacklogId::NONE {
             Some(Counter::BacklogsFull)
-        } else if copies > BACKLOG_PER_FLOW_MAX - kept.count(waiting) {
+        } else if copies.all > u32::from(BACKLOG_PER_FLOW_MAX) - waiting {
             Some(Counter::BacklogFlowFull)
-        } else if self.segments + usize::from(copies) > self.segments_max
-            || !kept.has_room(waiting, copies, BACKLOG_PER_FLOW_MAX)
-        {
+        } else if !kept.takes(copies).is_some_and(room) {
             Some(Counter::BacklogFull)
         } else {
             None
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn slots_are_given_out_once() {
-        let mut backlogs = Backlogs::new(24);
+        let mut backlogs = Backlogs::new(Slots::of_pool(24));
         let slots: Vec<_> = (0..3).filter_map(|_| backlogs.take(Reach::Known)).collect();
         assert_eq!((slots.len(), backlogs.used()), (3, 3));
         assert!(backlogs.take(Reach::Known).is_none());

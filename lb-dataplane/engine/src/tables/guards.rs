@@ -1,11 +1,11 @@
 //! The conversations that protocol guards follow.
 //!
-//! Owns one slab of trackers, reserved at start, and the order in which requests began. Which flow
-//! has one, and what its findings mean, is `follow`'s.
+//! Owns one slab of trackers, reserved at start, the room for their sessions, and the order in which
+//! requests began. Which flow has one, and what its findings mean, is `follow`'s.
 
 use crate::ids::{FlowId, NONE};
 use baton_api::Protocol;
-use baton_guard::{Guard, ToCome, Tracker};
+use baton_guard::{Guard, PRELUDE_MAX, Pin, Prelude, Session, Sessions, ToCome, Tracker};
 
 /// The guard of a protocol, if it has one.
 pub(crate) const fn guard_of(protocol: Protocol) -> Option<Guard> {
@@ -34,7 +34,8 @@ pub(crate) struct Place {
 
 /// All trackers: a slab with a free list, and a list of those with a request.
 pub(crate) struct Guards {
-    pub(crate) slots: Box<[Tracker]>,
+    slots: Box<[Tracker]>,
+    sessions: Sessions<Box<[Session]>>,
     pub(crate) places: Box<[Place]>,
     pub(crate) free: u32,
     pub(crate) used: u32,
@@ -43,7 +44,7 @@ pub(crate) struct Guards {
 }
 
 impl Guards {
-    pub(crate) fn new(limit: u32) -> Self {
+    pub(crate) fn new(limit: u32, sessions: u32) -> Self {
         let place = |i: u32| Place {
             flow: NONE,
             before: UNLISTED,
@@ -51,6 +52,7 @@ impl Guards {
         };
         Self {
             slots: vec![Tracker::new(Guard::Http1); limit as usize].into_boxed_slice(),
+            sessions: Sessions::new((0..sessions).map(|_| Session::new()).collect()),
             places: (0..limit).map(place).collect(),
             free: if limit == 0 { NONE } else { 0 },
             used: 0,
@@ -76,7 +78,7 @@ impl Guards {
     pub(crate) fn give_back(&mut self, id: u32) {
         self.rests(id);
         // What it remembered may be a secret.
-        self.slots[id as usize] = Tracker::new(Guard::Http1);
+        self.slots[id as usize].forget(&mut self.sessions);
         self.places[id as usize].next = self.free;
         self.free = id;
         self.used -= 1;
@@ -134,8 +136,29 @@ impl Guards {
         self.slots.get(id as usize)
     }
 
+    /// Shows new bytes to a tracker, behind `gap` that are not shown.
+    #[inline(always)]
+    pub(crate) fn shows(&mut self, id: u32, from: From, gap: u32, data: &[u8]) -> Option<Pin> {
+        let tracker = &mut self.slots[id as usize];
+        match from {
+            From::Client => tracker.client(gap, data, &mut self.sessions),
+            From::Server => tracker.server(gap, data, &mut self.sessions),
+        }
+        tracker.pinned()
+    }
+
+    /// What restores the session that a tracker follows.
+    pub(crate) fn prelude(&self, id: u32, bytes: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
+        self.get(id)?.prelude(&self.sessions, bytes)
+    }
+
     pub(crate) fn used(&self) -> u32 {
         self.used
+    }
+
+    /// How many sessions are remembered, and how many may be.
+    pub(crate) fn sessions(&self) -> (u32, u32) {
+        (self.sessions.used(), self.sessions.limit())
     }
 
     pub(crate) fn limit(&self) -> u32 {

@@ -133,6 +133,7 @@ pub fn settings() -> Settings {
             closing_legs: 32,
             kept_segments: 32,
             guarded_flows: 64,
+            resp_sessions: 64,
             affinities: 64,
             tracked_pairs: 4_096,
         },

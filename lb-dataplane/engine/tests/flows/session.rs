@@ -509,3 +509,32 @@ fn what_cannot_be_restored_pins() {
         assert_eq!(w.count(Counter::MigrationsBegun), 0, "{pin:?}");
     }
 }
+
+#[test]
+fn without_room_to_remember_a_session_a_flow_is_pinned_and_served() {
+    let mut s = settings();
+    s.limits.resp_sessions = 1;
+    let mut p = policy(2);
+    p.protocol = Protocol::Resp;
+    p.migration.mode = MigrationMode::Always;
+    let mut w = World::with(s, p);
+    let mut flows: Vec<Conn> = (0..3).map(|n| w.open(n)).collect();
+    let exchange = |w: &mut World, c: &mut Conn, command: &[u8]| {
+        w.stays(c, command);
+        w.responds(c, b"+OK\r\n");
+        w.ack(c);
+    };
+    exchange(&mut w, &mut flows[0], AUTH);
+    assert_eq!(w.table("resp_sessions"), (1, 1));
+    exchange(&mut w, &mut flows[1], AUTH);
+    assert_eq!(w.engine.pinned(PinReason::Guard(Pin::SessionsFull)), 1);
+    assert_eq!((w.pins(), w.table("resp_sessions")), (1, (1, 1)));
+    // What needs no session moves as ever.
+    exchange(&mut w, &mut flows[2], b"SET a 1\r\n");
+    w.moves(&mut flows[2], b"GET a\r\n");
+    // The room is free again once its flow ends.
+    let frame = w.client_wire(&flows[0], Flags::RST, &[]).build();
+    w.inject(&frame);
+    assert_eq!(w.table("resp_sessions"), (0, 1));
+    assert_eq!(w.table("guarded_flows").0, 1);
+}

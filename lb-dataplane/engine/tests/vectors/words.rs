@@ -76,6 +76,7 @@ pub fn world<'a>(
             ["closing-legs", n] => s.limits.closing_legs = n.parse().map_err(|_| wrong(words))?,
             ["kept-segments", n] => s.limits.kept_segments = n.parse().map_err(|_| wrong(words))?,
             ["guarded-flows", n] => s.limits.guarded_flows = n.parse().map_err(|_| wrong(words))?,
+            ["resp-sessions", n] => s.limits.resp_sessions = n.parse().map_err(|_| wrong(words))?,
             ["affinities", n] => s.limits.affinities = n.parse().map_err(|_| wrong(words))?,
             ["ports", n] => {
                 let last = 40_000 + n.parse::<u16>().map_err(|_| wrong(words))? - 1;

@@ -3,24 +3,26 @@
 //!
 //! Owns where a body ends once its head is known. Never looks at what is in one.
 
-use super::side::{At, HEAD_BYTES_MAX, Side, Stage};
+use super::side::{At, HEAD_BYTES_MAX, Head, Side, Stage};
 use crate::{
-    line::{Cut, End},
+    line::{Cut, End, Loose},
     pin::Pin,
 };
 
 /// Bytes of a chunk's size with its extensions.
-const CHUNK_LINE_BYTES_MAX: u32 = 4 << 10;
+const CHUNK_LINE_BYTES_MAX: u16 = 4 << 10;
 /// 15 hexadecimal digits: below 2^60.
 const CHUNK_DIGITS_MAX: u8 = 15;
 
 impl Side {
     /// Goes to the body that the head declares; true if there is none.
     pub(crate) fn begin_body(&mut self) -> bool {
-        self.at = match self.head.length {
-            _ if self.head.chunked => At::ChunkSize,
-            Some(length) if length > 0 => At::Body(length),
-            _ => return true,
+        self.at = if self.head.says(Head::CHUNKED) {
+            At::ChunkSize
+        } else if self.left.get() > 0 {
+            At::Body
+        } else {
+            return true;
         };
         self.stage = Stage::First;
         self.budget = CHUNK_LINE_BYTES_MAX;
@@ -31,23 +33,20 @@ impl Side {
     /// ended with them.
     #[inline]
     fn advance(&mut self, bytes: u64) -> (u64, bool) {
-        match &mut self.at {
-            At::UntilClose => (bytes, false),
-            At::Body(left) => {
-                let taken = bytes.min(*left);
-                *left -= taken;
-                (taken, *left == 0)
-            }
-            At::ChunkData(left) => {
-                let taken = bytes.min(*left);
-                *left -= taken;
-                if *left == 0 {
-                    self.at = At::ChunkEnd;
-                }
-                (taken, false)
-            }
-            _ => (0, false),
+        if self.at == At::UntilClose {
+            return (bytes, false);
         }
+        if !matches!(self.at, At::Body | At::ChunkData) {
+            return (0, false);
+        }
+        let taken = bytes.min(self.left.get());
+        let left = self.left.get() - taken;
+        self.left = Loose::new(left);
+        if left == 0 && self.at == At::ChunkData {
+            self.at = At::ChunkEnd;
+            return (taken, false);
+        }
+        (taken, left == 0)
     }
 
     /// How many bytes from here on need not be seen.
@@ -55,7 +54,7 @@ impl Side {
     pub(crate) fn skips(&self) -> u64 {
         match self.at {
             At::UntilClose => u64::MAX,
-            At::Body(left) | At::ChunkData(left) => left,
+            At::Body | At::ChunkData => self.left.get(),
             _ => 0,
         }
     }
@@ -82,7 +81,7 @@ impl Side {
 
     /// Bytes of a body: what is left of the data, and whether the message ended.
     pub(crate) fn body<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], bool), Pin> {
-        if matches!(self.at, At::Body(_) | At::ChunkData(_) | At::UntilClose) {
+        if matches!(self.at, At::Body | At::ChunkData | At::UntilClose) {
             let (taken, ended) = self.advance(data.len() as u64);
             return Ok((&data[taken as usize..], ended));
         }
@@ -97,9 +96,11 @@ impl Side {
                     return Err(Pin::Unparsable);
                 }
                 if ended {
-                    (self.at, self.budget) = match self.number {
+                    let size = self.number();
+                    self.left = Loose::new(size);
+                    (self.at, self.budget) = match size {
                         0 => (At::Trailers, HEAD_BYTES_MAX),
-                        size => (At::ChunkData(size), CHUNK_LINE_BYTES_MAX),
+                        _ => (At::ChunkData, CHUNK_LINE_BYTES_MAX),
                     };
                     self.clear_number();
                     self.stage = Stage::First;
@@ -134,7 +135,7 @@ impl Side {
                 b'a'..=b'f' => byte - b'a' + 10,
                 b'A'..=b'F' => byte - b'A' + 10,
                 b' ' | b'\t' if self.digits > 0 => {
-                    self.closed = true;
+                    self.head.set(Head::CLOSED, true);
                     continue;
                 }
                 b';' if self.digits > 0 => {
@@ -143,11 +144,10 @@ impl Side {
                 }
                 _ => return Err(Pin::Unparsable),
             };
-            if self.closed || self.digits == CHUNK_DIGITS_MAX {
+            if self.head.says(Head::CLOSED) || self.digits == CHUNK_DIGITS_MAX {
                 return Err(Pin::Unparsable);
             }
-            self.number = self.number << 4 | u64::from(digit);
-            self.digits += 1;
+            self.add_digit(16, digit);
         }
         Ok(())
     }

@@ -5,27 +5,29 @@
 //! direction; bodies are in `body`.
 
 use crate::{
-    line::{Cut, DIGITS_MAX, End, Word, cut},
+    line::{Cut, DIGITS_MAX, End, Loose, Word, cut},
     pin::Pin,
 };
 use memchr::memchr2;
 
 /// Bytes of a head or of a trailer section. Servers take 8 to 64 KiB; whoever sends more is
 /// answered with an error or is no HTTP.
-pub(super) const HEAD_BYTES_MAX: u32 = 64 << 10;
+pub(super) const HEAD_BYTES_MAX: u16 = u16::MAX;
 /// The longest field name of interest, `proxy-authorization`.
 const NAME_BYTES_MAX: usize = 19;
 /// Methods have at most 17 bytes in IANA's registry, words of interest in field values at most 12.
-pub(crate) const WORD_BYTES_MAX: usize = 24;
+pub(crate) const WORD_BYTES_MAX: usize = NAME_BYTES_MAX;
 
 /// Where in a message the direction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Start,
     Fields,
-    Body(u64),
+    /// Of so many bytes as `left` says.
+    Body,
     ChunkSize,
-    ChunkData(u64),
+    /// Likewise.
+    ChunkData,
     ChunkEnd,
     Trailers,
     UntilClose,
@@ -58,39 +60,56 @@ enum Field {
     Credentials,
 }
 
-/// What a head says.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Head {
-    pub(crate) length: Option<u64>,
-    pub(crate) chunked: bool,
-    pub(crate) close: bool,
-    pub(crate) keep_alive: bool,
-    pub(crate) expect: bool,
-    pub(crate) version_1_0: bool,
-}
+/// What a head says, one bit each, and one of its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Head(u8);
 
 impl Head {
+    /// It has a length: see `left`.
+    pub(crate) const LENGTH: Self = Self(1);
+    pub(crate) const CHUNKED: Self = Self(2);
+    pub(crate) const CLOSE: Self = Self(4);
+    pub(crate) const KEEP_ALIVE: Self = Self(8);
+    pub(crate) const EXPECT: Self = Self(16);
+    pub(crate) const VERSION_1_0: Self = Self(32);
+    /// Blanks came behind the digits of the number in progress.
+    pub(super) const CLOSED: Self = Self(64);
+
+    /// Whether it says any of these.
+    #[inline]
+    pub(crate) const fn says(self, any: Self) -> bool {
+        self.0 & any.0 != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, what: Self, so: bool) {
+        self.0 = self.0 & !what.0 | if so { what.0 } else { 0 };
+    }
+
     /// The sender ends the connection after this message, or wants it ended (RFC 9112 section 9.3).
-    pub(crate) fn ends(&self) -> bool {
-        self.close || (self.version_1_0 && !self.keep_alive)
+    pub(crate) fn ends(self) -> bool {
+        self.says(Self::CLOSE) || (self.says(Self::VERSION_1_0) && !self.says(Self::KEEP_ALIVE))
     }
 }
 
+/// 36 bytes, and nothing in it needs more than two's alignment: there are two in each tracker.
 #[derive(Clone)]
 pub(crate) struct Side {
+    /// What is still to come of a body or a chunk; before, the length that the head announced.
+    pub(crate) left: Loose,
+    /// Bytes that the head may still have.
+    pub(super) budget: u16,
     pub(crate) at: At,
     pub(crate) stage: Stage,
     field: Field,
     pub(super) cr: bool,
-    /// Blanks came behind the digits.
-    pub(super) closed: bool,
+    /// Of the number in progress. The number itself lies in the word's room: there is never both.
     pub(super) digits: u8,
-    pub(crate) word: Word<WORD_BYTES_MAX>,
-    /// Bytes that the head may still have.
-    pub(super) budget: u32,
-    pub(super) number: u64,
     pub(crate) head: Head,
+    pub(crate) word: Word<WORD_BYTES_MAX>,
 }
+
+const _: () = assert!(size_of::<Side>() == 36);
 
 /// RFC 9110 section 5.6.2.
 pub(crate) const fn is_token(byte: u8) -> bool {
@@ -167,23 +186,15 @@ fn is<const N: usize>(name: &[u8], other: &[u8; N]) -> bool {
 impl Side {
     pub(crate) const fn new() -> Self {
         Self {
+            left: Loose::new(0),
+            budget: HEAD_BYTES_MAX,
             at: At::Start,
             stage: Stage::First,
             field: Field::Nothing,
             cr: false,
-            closed: false,
             digits: 0,
+            head: Head(0),
             word: Word::new(),
-            budget: HEAD_BYTES_MAX,
-            number: 0,
-            head: Head {
-                length: None,
-                chunked: false,
-                close: false,
-                keep_alive: false,
-                expect: false,
-                version_1_0: false,
-            },
         }
     }
 
@@ -195,12 +206,12 @@ impl Side {
     /// The next piece of a line, within the head's limit.
     #[inline]
     pub(crate) fn cut<'a>(&mut self, data: &'a [u8]) -> Result<Cut<'a>, Pin> {
-        let within = data.len().min(self.budget as usize);
+        let within = data.len().min(usize::from(self.budget));
         if within == 0 && !data.is_empty() {
             return Err(Pin::HeadTooLong);
         }
         let piece = cut(&mut self.cr, &data[..within]);
-        self.budget -= piece.used as u32;
+        self.budget -= piece.used as u16;
         Ok(piece)
     }
 
@@ -223,7 +234,8 @@ impl Side {
             data = &data[used..];
             let ended = end == End::Line;
             if ended && part.is_empty() && self.stage == Stage::First {
-                if self.head.chunked && (self.head.length.is_some() || self.head.version_1_0) {
+                let otherwise = self.head.says(Head::LENGTH) || self.head.says(Head::VERSION_1_0);
+                if self.head.says(Head::CHUNKED) && otherwise {
                     // Which of the two counts is where request smuggling begins (RFC 9112 section
                     // 6.1).
                     return Err(Pin::Unparsable);
@@ -241,7 +253,7 @@ impl Side {
     /// Skips whole lines of no interest, exactly as [`Self::field`] does: most of a head is that.
     #[inline]
     fn lines_of_no_interest<'a>(&mut self, mut data: &'a [u8]) -> &'a [u8] {
-        if self.stage != Stage::First || self.cr || data.len() > self.budget as usize {
+        if self.stage != Stage::First || self.cr || data.len() > usize::from(self.budget) {
             return data;
         }
         let before = data.len();
@@ -265,7 +277,7 @@ impl Side {
         }
         if data.len() < before {
             self.field = Field::Other;
-            self.budget -= (before - data.len()) as u32;
+            self.budget -= (before - data.len()) as u16;
         }
         data
     }
@@ -350,28 +362,43 @@ impl Side {
     fn content_length(&mut self, part: &[u8], ended: bool) -> Result<(), Pin> {
         for byte in part {
             match byte {
-                b'0'..=b'9' if !self.closed && self.digits < DIGITS_MAX => {
-                    self.number = self.number * 10 + u64::from(byte - b'0');
-                    self.digits += 1;
+                b'0'..=b'9' if !self.head.says(Head::CLOSED) && self.digits < DIGITS_MAX => {
+                    self.add_digit(10, *byte - b'0');
                 }
-                b' ' | b'\t' => self.closed = self.digits > 0,
+                b' ' | b'\t' => self.head.set(Head::CLOSED, self.digits > 0),
                 _ => return Err(Pin::Unparsable),
             }
         }
         if ended {
-            let known = self.head.length.replace(self.number);
-            if self.digits == 0 || known.is_some_and(|length| length != self.number) {
+            let length = self.number();
+            let other = self.head.says(Head::LENGTH) && self.left.get() != length;
+            if self.digits == 0 || other {
                 return Err(Pin::Unparsable);
             }
+            self.left = Loose::new(length);
+            self.head.set(Head::LENGTH, true);
             self.clear_number();
         }
         Ok(())
     }
 
+    /// The number in progress.
+    pub(super) fn number(&self) -> u64 {
+        match self.digits {
+            0 => 0,
+            _ => self.word.number(),
+        }
+    }
+
+    pub(super) fn add_digit(&mut self, base: u64, digit: u8) {
+        let number = self.number() * base + u64::from(digit);
+        self.word.set_number(number);
+        self.digits += 1;
+    }
+
     pub(super) fn clear_number(&mut self) {
-        self.number = 0;
         self.digits = 0;
-        self.closed = false;
+        self.head.set(Head::CLOSED, false);
     }
 
     fn words(&mut self, part: &[u8], ended: bool) -> Result<(), Pin> {
@@ -395,7 +422,7 @@ impl Side {
         }
         if ended {
             self.word_ended()?;
-            if self.field == Field::TransferEncoding && !self.head.chunked {
+            if self.field == Field::TransferEncoding && !self.head.says(Head::CHUNKED) {
                 return Err(Pin::Unparsable);
             }
         }
@@ -410,13 +437,13 @@ impl Side {
         let is = |other: &[u8]| word.eq_ignore_ascii_case(other);
         match self.field {
             // Other codings, and chunked twice, are read in different ways.
-            Field::TransferEncoding if self.head.chunked || !is(b"chunked") => {
+            Field::TransferEncoding if self.head.says(Head::CHUNKED) || !is(b"chunked") => {
                 return Err(Pin::Unparsable);
             }
-            Field::TransferEncoding => self.head.chunked = true,
-            Field::Connection if is(b"close") => self.head.close = true,
-            Field::Connection if is(b"keep-alive") => self.head.keep_alive = true,
-            Field::Expect if is(b"100-continue") => self.head.expect = true,
+            Field::TransferEncoding => self.head.set(Head::CHUNKED, true),
+            Field::Connection if is(b"close") => self.head.set(Head::CLOSE, true),
+            Field::Connection if is(b"keep-alive") => self.head.set(Head::KEEP_ALIVE, true),
+            Field::Expect if is(b"100-continue") => self.head.set(Head::EXPECT, true),
             Field::Challenge | Field::Credentials if is(b"ntlm") || is(b"negotiate") => {
                 return Err(Pin::BoundAuth);
             }

@@ -24,7 +24,8 @@ enum At {
     Count,
     Dollar,
     Length,
-    Data(u32),
+    /// Of so many bytes as `number` says.
+    Data,
     /// CR LF behind the data.
     DataEnd,
     Inline,
@@ -85,7 +86,7 @@ impl Parser {
     pub(super) fn to_come(&self) -> ToCome {
         let of_this = match self.at {
             At::Start => return ToCome::Exactly(0),
-            At::Data(left) => u64::from(left) + 2,
+            At::Data => u64::from(self.number.left()) + 2,
             At::DataEnd => 2 - u64::from(self.cr),
             At::Count | At::Dollar | At::Length | At::Inline => return ToCome::AtLeast(0),
         };
@@ -102,25 +103,20 @@ impl Parser {
     /// How many bytes from here on need not be seen.
     pub(super) fn skips(&self) -> u32 {
         match self.at {
-            At::Data(left) if self.named && !self.captured => left,
+            At::Data if self.named && !self.captured => self.number.left(),
             _ => 0,
         }
     }
 
     /// Bytes that were not seen.
     pub(super) fn skip(&mut self, gap: u32) -> Result<(), Pin> {
-        let skips = self.skips();
-        match &mut self.at {
-            _ if gap == 0 => Ok(()),
-            At::Data(left) if gap <= skips => {
-                *left -= gap;
-                if *left == 0 {
-                    self.at = At::DataEnd;
-                }
-                Ok(())
-            }
-            _ => Err(Pin::Gap),
+        if gap > self.skips() {
+            return Err(Pin::Gap);
         }
+        if gap > 0 && self.number.pass(gap) {
+            self.at = At::DataEnd;
+        }
+        Ok(())
     }
 
     pub(super) fn take(&mut self, mut data: &[u8], to: &mut impl Commands) -> Result<(), Pin> {
@@ -158,16 +154,19 @@ impl Parser {
                     match length {
                         None => {}
                         Some(0) => self.at = At::DataEnd,
-                        Some(length) if length > 0 => self.at = At::Data(length as u32),
+                        Some(length) if length > 0 => {
+                            self.number.announce(length as u32);
+                            self.at = At::Data;
+                        }
                         Some(_) => return Err(Pin::Unparsable),
                     }
                 }
-                At::Data(left) => {
-                    let (bytes, rest) = data.split_at(data.len().min(left as usize));
-                    self.at = match left - bytes.len() as u32 {
-                        0 => At::DataEnd,
-                        left => At::Data(left),
-                    };
+                At::Data => {
+                    let left = self.number.left() as usize;
+                    let (bytes, rest) = data.split_at(data.len().min(left));
+                    if self.number.pass(bytes.len() as u32) {
+                        self.at = At::DataEnd;
+                    }
                     data = rest;
                     self.argument(bytes, to)?;
                 }

@@ -29,7 +29,8 @@ enum At {
     Line,
     Length,
     Count,
-    Data(u32),
+    /// Of so many bytes as `number` says.
+    Data,
     /// CR LF behind the data.
     DataEnd,
 }
@@ -64,26 +65,23 @@ impl Replies {
         self.left == 0
     }
 
-    /// Bytes that were not seen.
+    /// How many bytes from here on need not be seen.
     pub(super) fn skips(&self) -> u32 {
         match self.at {
-            At::Data(left) => left,
+            At::Data => self.number.left(),
             _ => 0,
         }
     }
 
+    /// Bytes that were not seen.
     pub(super) fn skip(&mut self, gap: u32) -> Result<(), Pin> {
-        match &mut self.at {
-            _ if gap == 0 => Ok(()),
-            At::Data(left) if gap <= *left => {
-                *left -= gap;
-                if *left == 0 {
-                    self.at = At::DataEnd;
-                }
-                Ok(())
-            }
-            _ => Err(Pin::Gap),
+        if gap > self.skips() {
+            return Err(Pin::Gap);
         }
+        if gap > 0 && self.number.pass(gap) {
+            self.at = At::DataEnd;
+        }
+        Ok(())
     }
 
     /// Follows one reply as far as `data` goes: what is left of the data, and what the reply is if
@@ -138,7 +136,10 @@ impl Replies {
                         None => {}
                         Some(-1) => self.value_ended(),
                         Some(0) => self.at = At::DataEnd,
-                        Some(length) if length > 0 => self.at = At::Data(length as u32),
+                        Some(length) if length > 0 => {
+                            self.number.announce(length as u32);
+                            self.at = At::Data;
+                        }
                         Some(_) => return Err(Pin::Unparsable),
                     }
                 }
@@ -156,12 +157,11 @@ impl Replies {
                         Some(_) => return Err(Pin::Unparsable),
                     }
                 }
-                At::Data(left) => {
-                    let taken = data.len().min(left as usize);
-                    self.at = match left - taken as u32 {
-                        0 => At::DataEnd,
-                        left => At::Data(left),
-                    };
+                At::Data => {
+                    let taken = data.len().min(self.number.left() as usize);
+                    if self.number.pass(taken as u32) {
+                        self.at = At::DataEnd;
+                    }
                     data = &data[taken..];
                 }
                 At::DataEnd => {

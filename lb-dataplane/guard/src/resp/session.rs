@@ -1,4 +1,5 @@
-//! The session of a connection that can be restored on another server: `AUTH` and `SELECT`.
+//! The session of a connection that can be restored on another server: `AUTH` and `SELECT`; and the
+//! commands whose answers may change it, or hold the connection.
 //!
 //! Owns the credentials and the database's number, and renders the commands that restore them.
 //! Never shows a secret; overwrites it when it is forgotten.
@@ -48,8 +49,10 @@ enum Reading {
     AuthAgain,
 }
 
+/// What is remembered of a connection with `AUTH` or `SELECT`, or for as long as a command is
+/// unanswered that may change the session or hold the connection.
 #[derive(Clone)]
-pub(super) struct Session {
+pub struct Session {
     /// User, then password.
     auth: [u8; AUTH_BYTES_MAX],
     auth_bytes: u8,
@@ -68,10 +71,28 @@ pub(super) struct Session {
     text: [u8; 5],
     database: u16,
     next_database: u16,
+    /// Low byte: the kind; above it, the low 24 bits of `sent` before the command. Oldest first.
+    special: [u32; SPECIAL_MAX],
+    special_count: u8,
+    /// Where it is not in use: the next such one.
+    pub(super) next: u32,
+}
+
+/// Outstanding commands whose answer changes the session or a hold.
+const SPECIAL_MAX: usize = 8;
+/// The low 24 bits of a count: more than `PIPELINE_MAX`.
+const SPECIAL_INDEX: u32 = 0xff_ffff;
+
+impl Default for Session {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Session {
-    pub(super) const fn new() -> Self {
+    /// The default one, with nothing to remember.
+    #[must_use]
+    pub const fn new() -> Self {
         Self {
             auth: [0; AUTH_BYTES_MAX],
             auth_bytes: 0,
@@ -85,6 +106,9 @@ impl Session {
             text: [0; 5],
             database: 0,
             next_database: 0,
+            special: [0; SPECIAL_MAX],
+            special_count: 0,
+            next: u32::MAX,
         }
     }
 
@@ -92,9 +116,50 @@ impl Session {
         !self.authenticated && self.database == 0
     }
 
+    #[cfg(test)]
+    pub(super) fn has_bytes(&self, bytes: &[u8]) -> bool {
+        self.auth.windows(bytes.len()).any(|part| part == bytes)
+    }
+
+    /// Whether nothing has to be remembered.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_default() && self.special_count == 0 && self.reading == Reading::Nothing
+    }
+
     /// Back to the default session; the secret is overwritten.
     pub(super) fn forget(&mut self) {
-        *self = Self::new();
+        *self = Self {
+            special: self.special,
+            special_count: self.special_count,
+            ..Self::new()
+        };
+    }
+
+    /// Notes that the answer to the command with this index counts.
+    pub(super) fn remember(&mut self, kind: Kind, index: u32) -> Result<(), Pin> {
+        let Some(free) = self.special.get_mut(usize::from(self.special_count)) else {
+            return Err(Pin::PipelineTooDeep);
+        };
+        *free = (index & SPECIAL_INDEX) << 8 | kind as u32;
+        self.special_count += 1;
+        Ok(())
+    }
+
+    pub(super) fn waits_for(&self, kind: Kind) -> bool {
+        self.special[..usize::from(self.special_count)]
+            .iter()
+            .any(|s| s & 0xff == kind as u32)
+    }
+
+    /// The command with this index is answered: its kind, if its answer counts.
+    pub(super) fn is_answered(&mut self, index: u32) -> Option<u32> {
+        if self.special_count == 0 || self.special[0] >> 8 != index & SPECIAL_INDEX {
+            return None;
+        }
+        let kind = self.special[0] & 0xff;
+        self.special.rotate_left(1);
+        self.special_count -= 1;
+        Some(kind)
     }
 
     fn forget_auth(&mut self) {

@@ -1,7 +1,7 @@
 //! HTTP/1: each rule as a small conversation, told in pieces of many sizes.
 
-use crate::support::check;
-use baton_guard::{Guard, Pin, Tracker};
+use crate::support::{Followed, check};
+use baton_guard::{Guard, Pin};
 
 const GET: &str = r"> GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 const OK: &str = r"< HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -440,8 +440,8 @@ fn gaps() {
 
 #[test]
 fn limits() {
-    let (fill, more) = ("a: b\r\n".repeat(10_920), "a".repeat(100));
-    let mut tracker = Tracker::new(Guard::Http1);
+    let (fill, more) = ("a: b\r\n".repeat(10_919), "a".repeat(100));
+    let mut tracker = Followed::new(Guard::Http1);
     tracker.client(0, b"GET / HTTP/1.1\r\n");
     tracker.client(0, fill.as_bytes());
     assert_eq!(tracker.pinned(), None);

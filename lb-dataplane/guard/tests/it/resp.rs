@@ -1,7 +1,7 @@
 //! RESP: each rule as a small conversation, told in pieces of many sizes.
 
-use crate::support::check;
-use baton_guard::{Guard, PRELUDE_MAX, Pin, Tracker, prelude_reply_matches};
+use crate::support::{Followed, check};
+use baton_guard::{Guard, PRELUDE_MAX, Pin, Session, Sessions, Tracker, prelude_reply_matches};
 
 /// Commands are written as words here: `> GET k` becomes an array of bulk strings.
 fn resp(lines: &[&str]) {
@@ -338,7 +338,7 @@ fn sessions_are_remembered_when_accepted() {
 
 #[test]
 fn the_longest_prelude_fits_and_its_replies_are_matched() {
-    let mut tracker = Tracker::new(Guard::Resp);
+    let mut tracker = Followed::new(Guard::Resp);
     let (user, password) = ("u".repeat(48), "p".repeat(48));
     tracker.client(
         0,
@@ -419,7 +419,7 @@ fn gaps() {
 
 #[test]
 fn deep_pipelines() {
-    let mut tracker = Tracker::new(Guard::Resp);
+    let mut tracker = Followed::new(Guard::Resp);
     let many = "PING\r\n".repeat(1 << 10);
     for _ in 0..1 << 10 {
         tracker.client(0, many.as_bytes());
@@ -434,4 +434,70 @@ fn deep_pipelines() {
         tracker.client(0, many.as_bytes());
     }
     assert_eq!(tracker.pinned(), Some(Pin::PipelineTooDeep));
+}
+
+/// Both directions of one connection, told to a tracker that shares the room for sessions.
+fn tell(tracker: &mut Tracker, room: &mut Sessions<[Session; 1]>, turns: &[(&[u8], &[u8])]) {
+    for (client, server) in turns {
+        tracker.client(0, client, room);
+        tracker.server(0, server, room);
+    }
+}
+
+#[test]
+fn room_for_a_session_is_taken_with_the_first_command_that_needs_it_and_given_back() {
+    let mut room = Sessions::new([Session::new()]);
+    let mut tracker = Tracker::new(Guard::Resp);
+    let mut used_after = |turns: &[(&[u8], &[u8])]| {
+        tell(&mut tracker, &mut room, turns);
+        room.used()
+    };
+    assert_eq!(used_after(&[(b"GET a\r\n", b"$1\r\nx\r\n")]), 0);
+    assert_eq!(used_after(&[(b"MULTI\r\n", b"")]), 1);
+    // The hold itself needs none.
+    assert_eq!(used_after(&[(b"", b"+OK\r\n")]), 0);
+    assert_eq!(used_after(&[(b"EXEC\r\n", b"*0\r\n")]), 0);
+    assert_eq!(used_after(&[(b"SCRIPT ", b"")]), 1);
+    assert_eq!(used_after(&[(b"LONGER THAN DEBUG\r\n", b"+OK\r\n")]), 0);
+    assert_eq!(used_after(&[(b"AUTH secret\r\n", b"-WRONGPASS\r\n")]), 0);
+    assert_eq!(used_after(&[(b"SELECT 3\r\n", b"+OK\r\n")]), 1);
+    assert_eq!(used_after(&[(b"SELECT 0\r\n", b"+OK\r\n")]), 0);
+    assert!(tracker.is_default());
+}
+
+#[test]
+fn without_room_for_a_session_a_connection_is_pinned_and_others_go_on() {
+    let mut room = Sessions::new([Session::new()]);
+    let mut trackers = [(); 3].map(|()| Tracker::new(Guard::Resp));
+    tell(
+        &mut trackers[0],
+        &mut room,
+        &[(b"AUTH secret\r\n", b"+OK\r\n")],
+    );
+    tell(&mut trackers[1], &mut room, &[(b"GET a\r\n", b"$-1\r\n")]);
+    assert_eq!(trackers[1].pinned(), None);
+    tell(
+        &mut trackers[1],
+        &mut room,
+        &[(b"SELECT 1\r\n", b"+OK\r\n")],
+    );
+    assert_eq!(trackers[1].pinned(), Some(Pin::SessionsFull));
+    assert_eq!(room.used(), 1);
+    trackers[1].forget(&mut room);
+    assert_eq!(room.used(), 1);
+    // What is given back is nobody's any more.
+    trackers[0].forget(&mut room);
+    assert_eq!(room.used(), 0);
+    let mut out = [0; PRELUDE_MAX];
+    assert_eq!(trackers[0].prelude(&room, &mut out), None);
+    tell(
+        &mut trackers[2],
+        &mut room,
+        &[(b"SELECT 2\r\n", b"+OK\r\n")],
+    );
+    let prelude = trackers[2].prelude(&room, &mut out).expect("a session");
+    assert_eq!(
+        &out[..usize::from(prelude.len)],
+        b"*2\r\n$6\r\nSELECT\r\n$1\r\n2\r\n"
+    );
 }

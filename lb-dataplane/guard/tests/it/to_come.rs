@@ -1,6 +1,7 @@
 //! What is still to come of a request, told in every possible pair of pieces.
 
-use baton_guard::{Guard, ToCome, Tracker};
+use crate::support::Followed;
+use baton_guard::{Guard, ToCome};
 
 /// Shows the client's bytes in two pieces, cut anywhere; what is missing behind the second must not
 /// depend on the cut.
@@ -8,7 +9,7 @@ fn to_come(guard: Guard, shown: &str) -> ToCome {
     let bytes = shown.as_bytes();
     let mut found = None;
     for cut in 0..=bytes.len() {
-        let mut tracker = Tracker::new(guard);
+        let mut tracker = Followed::new(guard);
         tracker.client(0, &bytes[..cut]);
         tracker.client(0, &bytes[cut..]);
         assert_eq!(tracker.pinned(), None, "{shown:?}");
@@ -99,7 +100,7 @@ fn of_memcached() {
 
 #[test]
 fn a_pinned_conversation_tells_nothing() {
-    let mut tracker = Tracker::new(Guard::Http1);
+    let mut tracker = Followed::new(Guard::Http1);
     tracker.client(0, b"CONNECT x HTTP/1.1\r\n\r\n");
     assert!(tracker.pinned().is_some());
     assert_eq!(tracker.to_come(), ToCome::AtLeast(0));

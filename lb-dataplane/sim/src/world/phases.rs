@@ -158,6 +158,7 @@ impl World {
             "closing_legs",
             "kept_segments",
             "guarded_flows",
+            "resp_sessions",
             "affinities",
         ]
         .iter()

@@ -9,7 +9,10 @@
     reason = "shared by several tests, which shall panic"
 )]
 
-use baton_guard::{Guard, PRELUDE_MAX, Pin, Tracker, prelude_reply_matches};
+use baton_guard::{
+    Guard, PRELUDE_MAX, Pin, Prelude, Session, Sessions, Tracker, prelude_reply_matches,
+};
+use std::{fmt, ops::Deref};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
@@ -53,7 +56,49 @@ impl Seen {
     }
 }
 
-pub fn seen(tracker: &Tracker) -> Seen {
+/// A tracker, and room for its session alone.
+#[derive(Clone)]
+pub struct Followed {
+    tracker: Tracker,
+    pub sessions: Sessions<[Session; 1]>,
+}
+
+impl Followed {
+    pub fn new(guard: Guard) -> Self {
+        Self {
+            tracker: Tracker::new(guard),
+            sessions: Sessions::new([Session::new()]),
+        }
+    }
+
+    pub fn client(&mut self, gap: u32, data: &[u8]) {
+        self.tracker.client(gap, data, &mut self.sessions);
+    }
+
+    pub fn server(&mut self, gap: u32, data: &[u8]) {
+        self.tracker.server(gap, data, &mut self.sessions);
+    }
+
+    pub fn prelude(&self, out: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
+        self.tracker.prelude(&self.sessions, out)
+    }
+}
+
+impl fmt::Debug for Followed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tracker.fmt(f)
+    }
+}
+
+impl Deref for Followed {
+    type Target = Tracker;
+
+    fn deref(&self) -> &Tracker {
+        &self.tracker
+    }
+}
+
+pub fn seen(tracker: &Followed) -> Seen {
     let mut out = [0xa5; PRELUDE_MAX];
     let prelude = tracker.prelude(&mut out);
     Seen {
@@ -70,12 +115,12 @@ pub fn seen(tracker: &Tracker) -> Seen {
 
 /// A tracker whose promises are checked after each piece.
 pub struct Checked {
-    pub tracker: Tracker,
+    pub tracker: Followed,
 }
 
 impl Checked {
     pub fn new(guard: Guard) -> Self {
-        let tracker = Tracker::new(guard);
+        let tracker = Followed::new(guard);
         assert!(tracker.at_rest() && tracker.is_default());
         Self { tracker }
     }
@@ -111,6 +156,7 @@ impl Checked {
         }
         if now.default {
             assert!(now.at_rest && !now.closing && now.prelude.is_none());
+            assert_eq!(self.tracker.sessions.used(), 0);
         }
     }
 
