@@ -354,7 +354,7 @@ pub struct Limits {
     /// Old legs that are closing at one time.
     pub closing_legs: u32,
     /// Kept copies of client segments, for requests that may have to be sent again: one in four has
-    /// room for a full frame (1,600 bytes), the others for 640 bytes.
+    /// room for a full frame (1,600 bytes), the others for 576 bytes.
     pub kept_segments: u32,
     /// Conversations that a protocol guard follows at one time, 108 bytes each: flows with a
     /// request outstanding, or with state to remember.

@@ -110,54 +110,73 @@ pub(crate) struct Busy {
 /// steps, so that a run of ports with stale sockets is spread out.
 #[derive(Default)]
 struct Order {
-    /// The present block, and from one to the next: by `step` further, which has no divisor in
-    /// common with how many there are.
-    at: u16,
-    step: u16,
-    /// Turns of the present block that are over.
-    passed: u16,
-    /// Where a block begins, beside what follows from its place.
+    /// The next word, how many a block has, and from one to the next: by `step` further, which has
+    /// no divisor in common with how many there are.
+    at: u8,
+    words: u8,
+    step: u8,
+    /// Words since all had their turn.
+    passed: u8,
+    /// Where of a word is looked, beside what follows from its place; and how often all words of
+    /// the block had their turn.
+    turn: u8,
+    turned: u8,
+    /// The same for blocks as for words.
+    block: u16,
+    block_step: u16,
     key: u32,
 }
 
+/// A step that has no divisor in common with `count`.
+fn step(count: usize, rng: &mut fastrand::Rng) -> usize {
+    let start = rng.usize(..count);
+    let mut steps = (0..count).map(|n| 1 + (start + n) % count);
+    steps.find(|s| gcd(*s, count) == 1).unwrap_or(1)
+}
+
 impl Order {
-    fn new(blocks: usize, rng: &mut fastrand::Rng) -> Self {
+    fn new(ports: usize, rng: &mut fastrand::Rng) -> Self {
         let mut rng = rng.fork();
-        if blocks == 0 {
+        if ports == 0 {
             return Self::default();
         }
-        let start = rng.usize(..blocks);
-        let mut steps = (0..blocks).map(|n| 1 + (start + n) % blocks);
+        let blocks = blocks_of(ports);
+        let words = ports.div_ceil(blocks).div_ceil(64);
+        let step_of_words = step(words, &mut rng);
         Self {
-            at: rng.usize(..blocks) as u16,
-            step: steps.find(|s| gcd(*s, blocks) == 1).unwrap_or(1) as u16,
-            passed: rng.u16(..PORTS as u16),
+            at: rng.usize(..words) as u8,
+            words: words as u8,
+            step: step_of_words as u8,
+            turn: rng.u32(..64) as u8,
             key: rng.u32(..) | 1,
+            block: rng.usize(..blocks) as u16,
+            block_step: step(blocks, &mut rng) as u16,
+            ..Self::default()
         }
     }
 
-    /// The word whose turn it is, and the bit of it to begin with.
-    fn turn(&self) -> (usize, u32) {
-        let own = (u32::from(self.at) + 1).wrapping_mul(self.key);
-        let passed = u32::from(self.passed);
-        let (word, bit) = (own >> 29, own >> 23);
-        // Odd steps: each word has its turn.
-        let step = (own >> 20 | 1) % WORDS as u32;
-        let word = (word + step * passed) as usize % WORDS;
-        (word, (bit + passed / WORDS as u32) % 64)
-    }
-
-    /// The turn is over; perhaps the block is.
-    fn passes(&mut self, blocks: usize) {
+    /// A block, a word of it, and the bit to begin with.
+    fn next(&mut self, blocks: usize) -> Place {
+        let (block, word) = (usize::from(self.block), usize::from(self.at));
+        self.at = (self.at + self.step) % self.words;
         self.passed += 1;
-        if usize::from(self.passed) >= PORTS {
-            self.next_block(blocks);
+        let turn = u32::from(self.turn);
+        if self.passed == self.words {
+            self.passed = 0;
+            self.turn = (self.turn + 1) % 64;
+            self.turned += 1;
+            if self.turned == 64 {
+                self.next_block(blocks);
+            }
         }
+        let own = ((block * WORDS + word) as u32).wrapping_mul(self.key) >> 26;
+        let bit = (turn + own) % 64;
+        Place { block, word, bit }
     }
 
     fn next_block(&mut self, blocks: usize) {
-        self.passed = 0;
-        self.at = ((usize::from(self.at) + usize::from(self.step)) % blocks) as u16;
+        self.turned = 0;
+        self.block = ((usize::from(self.block) + usize::from(self.block_step)) % blocks) as u16;
     }
 }
 
@@ -176,7 +195,7 @@ impl Busy {
             count: count as u32,
             hole,
             ids: vec![NONE; blocks].into_boxed_slice(),
-            order: Order::new(blocks, rng),
+            order: Order::new(count, rng),
             ..Self::default()
         }
     }
@@ -295,21 +314,22 @@ impl Busy {
     /// The next port in the order that is not busy, and may be; it is from now on.
     pub(crate) fn take_next(&mut self, pool: &mut Blocks) -> Option<u16> {
         let blocks = self.ids.len();
-        // All blocks, at most 128, and the present one again, whose first turns are over; nearly
-        // always the first word has one.
+        // All blocks, at most 128, and the first once more, some of whose words were passed over;
+        // nearly always the first word has one.
         for _ in 0..=blocks {
-            for _ in 0..WORDS {
-                let block = usize::from(self.order.at);
-                let (word, turn) = self.order.turn();
+            let first = self.order.block;
+            for _ in 0..self.order.words {
+                let Place { block, word, bit } = self.order.next(blocks);
                 let free = self.free(pool, block, word);
-                self.order.passes(blocks);
                 if free != 0 {
-                    let bit = (free.rotate_right(turn).trailing_zeros() + turn) % 64;
+                    let bit = (free.rotate_right(bit).trailing_zeros() + bit) % 64;
                     let offset = self.offset(Place { block, word, bit });
                     return self.insert(pool, offset).then_some(offset);
                 }
             }
-            self.order.next_block(blocks);
+            if self.order.block == first {
+                self.order.next_block(blocks);
+            }
         }
         None
     }

@@ -179,7 +179,7 @@ impl Engine {
                 assert_eq!(pool.members.len(), pool.evidence.len(), "evidence");
                 for (member, evidence) in pool.members.iter().zip(&pool.evidence) {
                     let backend = &self.backends[usize::from(member.backend)];
-                    let named = policy.spec.backends[usize::from(member.at)].endpoint;
+                    let named = policy.origin.backends[usize::from(member.at)].endpoint;
                     let at = (to_addr(named.address()), named.port());
                     assert_eq!(at, (backend.addr, backend.port), "a member's slot");
                     let process = backend.liveness.process();

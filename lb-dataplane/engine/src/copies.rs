@@ -28,7 +28,7 @@ use baton_api::{BackendFailure, MigrationMode, Protocol};
 use baton_packet::{Decoded, Flags, Segment, decode, extend_segment};
 
 /// Segments of a request share a copy up to so many bytes of payload: less than any pod's MSS (RFC
-/// 9293 section 3.7.1). A short slot has room for it.
+/// 9293 section 3.7.1). In a short slot there is room for somewhat less.
 const SHARED_BYTES_MAX: usize = 512;
 /// Of the requests that have been incomplete for the longest time, so many are looked at for one
 /// that can give way.

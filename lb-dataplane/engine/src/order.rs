@@ -75,7 +75,7 @@ impl Engine {
                 continue;
             };
             order.at.1 += 1;
-            if spec.backends[usize::from(member.at)].name != order.backend {
+            if policy.origin.backends[usize::from(member.at)].name != order.backend {
                 continue;
             }
             member.drained = order.on;

@@ -64,8 +64,9 @@ pub(crate) struct Target {
 
 /// One policy.
 pub(crate) struct Policy {
+    /// Without its backends.
     pub(crate) spec: baton_api::Policy,
-    /// Where that is from: one that stays as it is is known by it.
+    /// Where that is from, with them: one that stays as it is is known by it.
     pub(crate) origin: Arc<baton_api::Policy>,
     /// In the snapshot in force. A policy that left it keeps its slot until its last flow is gone.
     pub(crate) listed: bool,
@@ -107,9 +108,11 @@ impl Policy {
         for pool in &mut pools {
             pool.set_rules(spec.load, spec.migration.method);
         }
+        let mut own = (**spec).clone();
+        own.backends = Vec::new();
         Self {
             share,
-            spec: (**spec).clone(),
+            spec: own,
             origin: Arc::clone(spec),
             listed: true,
             allowed: Allowed::new(spec.allow_from.as_deref()),
@@ -457,7 +460,7 @@ impl Policy {
 
     /// What the policy calls one of its members.
     pub(crate) fn name_of(&self, member: &Member) -> &str {
-        &self.spec.backends[usize::from(member.at)].name
+        &self.origin.backends[usize::from(member.at)].name
     }
 
     /// The member that a backend is, if it is one.

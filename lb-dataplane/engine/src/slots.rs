@@ -9,9 +9,9 @@ use std::ops::{AddAssign, SubAssign};
 /// Largest copy, in whole cache lines: a full Ethernet frame at the usual MTU of 1500 is 1514
 /// bytes, and a segment of 3,000 takes two. Longer segments are kept in pieces.
 pub(crate) const KEPT_BYTES: usize = 1600;
-/// Largest copy in a short slot, in whole cache lines: small segments of one request share a copy
-/// of up to 512 bytes (`copies`), behind 86 of headers (Ethernet, IPv6, TCP with timestamps).
-pub(crate) const SHORT_BYTES: usize = 640;
+/// Largest copy in a short slot, in whole cache lines: a request of 490 bytes behind 86 of headers
+/// (Ethernet, IPv6, TCP with timestamps).
+pub(crate) const SHORT_BYTES: usize = 576;
 /// One slot of so many is a long one: most requests are smaller than half a frame.
 const LONG_PART: u32 = 4;
 /// But never fewer than two requests of full frames, where there are as many slots.
@@ -88,8 +88,8 @@ mod tests {
     }
 
     #[test]
-    fn shared_copies_fit_into_short_slots() {
-        assert_eq!(Slots::one(86 + 512), Slots { all: 1, long: 0 });
+    fn full_frames_need_long_slots() {
+        assert_eq!(Slots::one(86 + 490), Slots { all: 1, long: 0 });
         assert_eq!(Slots::one(1_514), Slots { all: 1, long: 1 });
     }
 }
