@@ -12,10 +12,11 @@
 //! - **Clients and legs are found through one kind of index**: buckets of one cache line, two for
 //!   each entry (cuckoo hashing with one step, full to five sixths by simulation before anything
 //!   finds no room). A flow is two lines, what each segment needs in the first. Legs of all
-//!   backends are in one table (`legs.rs`), and of its ports a backend keeps one bit each; entries
-//!   exist only for those that rest (`rests.rs`, bounded in all by what a node's tracker
-//!   remembers). Before, a backend had arrays over all its ports: 180 KB each, 739 MB for 4,096;
-//!   now 1.9 KB (`engine/tests/growth.rs`). A look-up in an array was 45 instructions shorter.
+//!   backends are in one table (`legs.rs`), and of its ports a backend keeps bits only where some
+//!   are busy (`blocks.rs`); entries exist only for those that rest (`rests.rs`, bounded in all by
+//!   what a node's tracker remembers). Before, a backend had arrays over all its ports: 180 KB
+//!   each, 739 MB for 4,096; now 1.4 KB (`engine/tests/growth.rs`). A look-up in an array was 45
+//!   instructions shorter.
 
 /// Entries of a bucket: 8 marks and 8 numbers of 4 bytes fill a cache line.
 const SLOTS: usize = 8;
