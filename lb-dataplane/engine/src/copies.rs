@@ -108,25 +108,34 @@ impl Engine {
         }
         let (network, copies) = (self.flows[id].network, pieces::count(segment));
         let mut list = self.flows[id].kept;
-        let before = self.kept.slots_of(list);
-        let fits = copies.all + before.all <= u32::from(KEPT_PER_FLOW_MAX);
-        let has_room = |e: &Self| {
-            let takes = e.kept.takes(copies);
-            takes.is_some_and(|takes| e.requests.have_room(network, takes))
+        let before = match copies.all {
+            1 => Slots::default(),
+            _ => self.kept.slots_of(list),
         };
-        let mut kept = fits && has_room(self);
-        if fits && !kept {
+        let count = u32::from(self.kept.count(list));
+        let fits = copies.all + count <= u32::from(KEPT_PER_FLOW_MAX);
+        let room = |e: &Self| {
+            let takes = e.kept.takes(copies);
+            takes.filter(|takes| e.requests.have_room(network, *takes))
+        };
+        let mut takes = if fits { room(self) } else { None };
+        if fits && takes.is_none() {
             self.make_room(id, copies);
-            kept = has_room(self);
+            takes = room(self);
         }
-        kept = kept
+        let kept = takes.is_some()
             && pieces::all(frame, segment, |copy| {
                 self.kept.push(&mut list, copy, KEPT_PER_FLOW_MAX)
             });
-        let mut added = self.kept.slots_of(list);
-        added -= before;
-        self.requests.takes(network, added);
         self.flows[id].kept = list;
+        if let Some(takes) = takes.filter(|_| kept) {
+            self.requests.takes(network, takes);
+        } else if copies.all > 1 {
+            // Pieces may have been kept before one that could not be made.
+            let mut added = self.kept.slots_of(list);
+            added -= before;
+            self.requests.takes(network, added);
+        }
         if !kept {
             self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
             self.counters.add(Counter::KeptFull);
@@ -181,9 +190,11 @@ impl Engine {
 
     pub(crate) fn drop_kept(&mut self, id: FlowId) {
         let flow = &mut self.flows[id];
-        self.requests
-            .returns(flow.network, self.kept.slots_of(flow.kept));
-        self.kept.clear(&mut flow.kept);
+        if !flow.kept.is_empty() {
+            let slots = self.kept.slots_of(flow.kept);
+            self.requests.returns(flow.network, slots);
+            self.kept.clear(&mut flow.kept);
+        }
         flow.bits.set(Bits::KEPT_WHOLE, false);
         flow.progress.set(Mark::Unseen, false);
         if flow.progress.take(Mark::ReleaseAsked) {

@@ -70,6 +70,7 @@ pub(crate) struct Kept {
     /// Short slots, and long ones behind them.
     slab: Box<[u8]>,
     slots: Box<[Slot]>,
+    all: Slots,
     /// How many are short.
     short: u32,
     /// The first free short one and the first free long one.
@@ -106,6 +107,7 @@ impl Kept {
         Self {
             slab: vec![0; bytes].into_boxed_slice(),
             slots: (0..count).map(slot).collect(),
+            all: Slots { all: count, long },
             short,
             free: [first(0, short), first(short, long)],
             used: Slots::default(),
@@ -118,31 +120,26 @@ impl Kept {
         slot >= self.short
     }
 
-    /// Where a slot's bytes are.
+    /// Where a slot's bytes begin.
     #[inline]
-    fn place(&self, slot: u32) -> std::ops::Range<usize> {
-        let short = slot.min(self.short) as usize;
-        let at = short * SHORT_BYTES + (slot as usize - short) * KEPT_BYTES;
-        let bytes = if self.is_long(slot) {
-            KEPT_BYTES
-        } else {
-            SHORT_BYTES
-        };
-        at..at + bytes
+    fn place(&self, slot: u32) -> usize {
+        match slot.checked_sub(self.short) {
+            None => slot as usize * SHORT_BYTES,
+            Some(long) => self.short as usize * SHORT_BYTES + long as usize * KEPT_BYTES,
+        }
     }
 
     /// The slots that so many copies would take now, if there is room: short ones take long slots
     /// where no short ones are free.
     #[inline]
     pub(crate) fn takes(&self, copies: Slots) -> Option<Slots> {
-        let all = self.capacity();
         let short = copies.all - copies.long;
         let short_free = self.short - (self.used.all - self.used.long);
         let takes = Slots {
             all: copies.all,
             long: copies.long + short.saturating_sub(short_free),
         };
-        self.used.have_room(takes, all).then_some(takes)
+        self.used.have_room(takes, self.all).then_some(takes)
     }
 
     /// What `list` holds is a request of which more is to come: the newest one of these.
@@ -202,9 +199,14 @@ impl Kept {
             return false;
         };
         let last = first.tail;
-        let place = self.place(last);
+        let at = self.place(last);
+        let room = if self.is_long(last) {
+            KEPT_BYTES
+        } else {
+            SHORT_BYTES
+        };
         let last = &mut self.slots[last as usize];
-        let longer = change(&mut self.slab[place], usize::from(last.bytes));
+        let longer = change(&mut self.slab[at..at + room], usize::from(last.bytes));
         if let Some(bytes) = longer {
             last.bytes = bytes as u16;
         }
@@ -233,33 +235,28 @@ impl Kept {
         max: u16,
         comes_later: impl Fn(&[u8]) -> bool,
     ) -> bool {
-        let copy = Slots::one(frame.len());
-        if frame.len() > KEPT_BYTES || self.count(*list) >= max {
+        // A short copy takes a long slot where no short one is free.
+        let is_long = frame.len() > SHORT_BYTES || self.free[0] == NONE;
+        let slot = self.free[usize::from(is_long)];
+        let (tail, count, long) = match self.slots.get(list.head as usize) {
+            Some(first) => (first.tail, first.count, first.long),
+            None => (NONE, 0, 0),
+        };
+        if slot == NONE || frame.len() > KEPT_BYTES || count >= max {
             return false;
         }
-        let Some(takes) = self.takes(copy) else {
-            return false;
-        };
         // Mostly the newest one comes last.
-        let tail = self.slots.get(list.head as usize).map(|first| first.tail);
-        let mut before = tail.filter(|last| !comes_later(self.copy(*last)));
-        let mut next = NONE;
-        if before.is_none() {
-            next = list.head;
+        let (mut before, mut next) = (tail, NONE);
+        if tail != NONE && comes_later(self.copy(tail)) {
+            (before, next) = (NONE, list.head);
             while next != NONE && !comes_later(self.copy(next)) {
-                before = Some(next);
+                before = next;
                 next = self.slots[next as usize].next;
             }
         }
-        let free = &mut self.free[takes.long as usize];
-        let slot = *free;
-        *free = self.slots[slot as usize].next;
-        let at = self.place(slot).start;
+        self.free[usize::from(is_long)] = self.slots[slot as usize].next;
+        let at = self.place(slot);
         self.slab[at..at + frame.len()].copy_from_slice(frame);
-        let (tail, count, long) = match self.slots.get(list.head as usize) {
-            Some(first) => (first.tail, first.count, first.long),
-            None => (slot, 0, 0),
-        };
         self.slots[slot as usize] = Slot {
             next,
             tail: NONE,
@@ -270,20 +267,21 @@ impl Kept {
             before: NONE,
             after: NONE,
         };
-        match before {
-            Some(before) => self.slots[before as usize].next = slot,
+        match self.slots.get_mut(before as usize) {
+            Some(before) => before.next = slot,
             None => list.head = slot,
         }
         let first = &mut self.slots[list.head as usize];
         first.tail = if next == NONE { slot } else { tail };
         first.count = count + 1;
-        first.long = long + takes.long as u16;
-        self.used += takes;
+        first.long = long + u16::from(is_long);
+        self.used.all += 1;
+        self.used.long += u32::from(is_long);
         true
     }
 
     fn copy(&self, slot: u32) -> &[u8] {
-        let at = self.place(slot).start;
+        let at = self.place(slot);
         &self.slab[at..at + usize::from(self.slots[slot as usize].bytes)]
     }
 
@@ -304,6 +302,9 @@ impl Kept {
 
     /// Gives all segments of `list` back to the pool.
     pub(crate) fn clear(&mut self, list: &mut KeptList) {
+        if list.is_empty() {
+            return;
+        }
         self.is_complete(*list);
         self.used -= self.slots_of(*list);
         let mut slot = std::mem::take(list).head;
@@ -380,11 +381,7 @@ impl Kept {
 
     /// How many segments can be kept at a time.
     pub(crate) fn capacity(&self) -> Slots {
-        let all = self.slots.len() as u32;
-        Slots {
-            all,
-            long: all - self.short,
-        }
+        self.all
     }
 }
 

@@ -240,7 +240,7 @@ fn unknown_fields_and_port_0_cannot_be_parsed() {
 fn limits_have_ranges() {
     assert_eq!(Limits::default().validate(), Ok(()));
     type Change = fn(&mut Limits);
-    let cases: [(&str, Change); 9] = [
+    let cases: [(&str, Change); 10] = [
         ("limits.flows", |l| l.flows = 15),
         ("limits.backends", |l| l.backends = 0),
         ("limits.closingLegs", |l| l.closing_legs = (1 << 24) + 1),

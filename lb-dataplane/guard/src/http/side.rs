@@ -360,17 +360,20 @@ impl Side {
     }
 
     fn content_length(&mut self, part: &[u8], ended: bool) -> Result<(), Pin> {
+        let (mut length, mut digits) = (self.number(), self.digits);
+        let mut closed = self.head.says(Head::CLOSED);
         for byte in part {
             match byte {
-                b'0'..=b'9' if !self.head.says(Head::CLOSED) && self.digits < DIGITS_MAX => {
-                    self.add_digit(10, *byte - b'0');
+                b'0'..=b'9' if !closed && digits < DIGITS_MAX => {
+                    length = length * 10 + u64::from(byte - b'0');
+                    digits += 1;
                 }
-                b' ' | b'\t' => self.head.set(Head::CLOSED, self.digits > 0),
+                b' ' | b'\t' => closed = digits > 0,
                 _ => return Err(Pin::Unparsable),
             }
         }
+        self.digits = digits;
         if ended {
-            let length = self.number();
             let other = self.head.says(Head::LENGTH) && self.left.get() != length;
             if self.digits == 0 || other {
                 return Err(Pin::Unparsable);
@@ -378,6 +381,9 @@ impl Side {
             self.left = Loose::new(length);
             self.head.set(Head::LENGTH, true);
             self.clear_number();
+        } else {
+            self.word.set_number(length);
+            self.head.set(Head::CLOSED, closed);
         }
         Ok(())
     }
