@@ -1,8 +1,8 @@
 //! Which ports of a backend are busy: one bit each, in blocks that exist only where one is.
 //!
 //! Owns the bits of one backend and the pool of blocks that all share, so that a backend whose
-//! ports nobody uses costs one block and two bytes for each other. It never grows, and knows nothing
-//! of why a port is busy (`ports`).
+//! ports nobody uses costs one block and two bytes for each other. It never grows, and knows
+//! nothing of why a port is busy (`ports`).
 //!
 //! # Decisions
 //!

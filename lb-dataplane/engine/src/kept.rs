@@ -7,14 +7,14 @@
 //!
 //! # Decisions
 //!
-//! - **Slots have two sizes** (`slots`): of `limits.keptSegments`, three quarters have 576 bytes and
-//!   one quarter 1,600. Most requests are smaller than half a frame, and with slots of 1,600 bytes
-//!   alone 16,384 took 27 MB; now 14. A short copy takes a long slot where no short one is free. A
-//!   copy that outgrows its slot stays as it is, and what follows begins another. Limits that are
-//!   parts of the pool are the same parts of its long slots, so that full frames of one client, or
-//!   those that wait for a window, leave room for others' too. A list has slots of both sizes, so
-//!   it is given back slot by slot: as many steps as its copies took. Rejected: cutting full frames
-//!   into pieces of 576 bytes, which would be sent again so.
+//! - **Slots have two sizes** (`slots`): of `limits.keptSegments`, three quarters have 576 bytes
+//!   and one quarter 1,600. Most requests are smaller than half a frame, and with slots of 1,600
+//!   bytes alone 16,384 took 27 MB; now 14. A short copy takes a long slot where no short one is
+//!   free. A copy that outgrows its slot stays as it is, and what follows begins another. Limits
+//!   that are parts of the pool are the same parts of its long slots, so that full frames of one
+//!   client, or those that wait for a window, leave room for others' too. A list has slots of both
+//!   sizes, so it is given back slot by slot: as many steps as its copies took. Rejected: cutting
+//!   full frames into pieces of 576 bytes, which would be sent again so.
 
 use crate::{
     ids::FlowId,

@@ -53,10 +53,10 @@ impl Engine {
         let index = own.unwrap_or_else(|| {
             // None in front of it comes free while a snapshot is put in force.
             let named = &prepared.named;
-            let used = |b: &Box<Backend>| {
+            let used = |b: &Backend| {
                 b.listed || b.ports.used() > 0 || named.contains_key(&(b.addr, b.port))
             };
-            while self.backends.get(*free).is_some_and(used) {
+            while self.backends.get(*free).is_some_and(|slot| used(slot)) {
                 *free += 1;
                 cost += COST_SLOT;
             }

@@ -1,7 +1,7 @@
 //! The conversations that protocol guards follow.
 //!
-//! Owns one slab of trackers, reserved at start, the room for their sessions, and the order in which
-//! requests began. Which flow has one, and what its findings mean, is `follow`'s.
+//! Owns one slab of trackers, reserved at start, the room for their sessions, and the order in
+//! which requests began. Which flow has one, and what its findings mean, is `follow`'s.
 
 use crate::ids::{FlowId, NONE};
 use baton_api::Protocol;
