@@ -45,6 +45,8 @@ impl Engine {
             usize::from(self.backlogs.used()),
             "backlogs"
         );
+        let sessions = self.guards.sessions().0;
+        assert_eq!(self.guards.shared(), sessions, "sessions by network");
         assert_eq!(self.requests.sum(), kept, "copies of requests by network");
         for id in self.kept.incomplete() {
             assert!(!self.request_is_complete(id), "a complete request");

@@ -56,7 +56,8 @@ impl Engine {
             }
         }
         self.guards.works(slot);
-        if let Some(pin) = self.guards.shows(slot, from, gap, data) {
+        let network = self.flows[id].network;
+        if let Some(pin) = self.guards.shows((slot, network), from, gap, data) {
             self.pin(id, PinReason::Guard(pin));
         }
     }
@@ -119,7 +120,7 @@ impl Engine {
     pub(crate) fn drop_guard(&mut self, id: FlowId) {
         let slot = std::mem::replace(&mut self.flows[id].guard, NONE);
         if self.guards.get(slot).is_some() {
-            self.guards.give_back(slot);
+            self.guards.give_back(slot, self.flows[id].network);
         }
     }
 

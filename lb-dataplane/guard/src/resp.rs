@@ -9,7 +9,8 @@
 //! - **Credentials lie apart** (`sessions`): with them each connection's tracker took 256 bytes,
 //!   whatever its protocol. A connection has room for a session while it has one, or while a
 //!   command is unanswered that may change it or hold the connection (`MULTI`, `WATCH`). Where
-//!   there is no room, it is pinned (`sessions_full`).
+//!   there is no room, it is pinned (`sessions_full`); the engine gives the clients of one network
+//!   half of it at most.
 
 mod command;
 mod reply;

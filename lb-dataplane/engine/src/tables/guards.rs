@@ -3,9 +3,14 @@
 //! Owns one slab of trackers, reserved at start, the room for their sessions, and the order in
 //! which requests began. Which flow has one, and what its findings mean, is `follow`'s.
 
-use crate::ids::{FlowId, NONE};
+use crate::{
+    ids::{FlowId, NONE},
+    shares::Shares,
+    slots::Slots,
+};
 use baton_api::Protocol;
 use baton_guard::{Guard, PRELUDE_MAX, Pin, Prelude, Session, Sessions, ToCome, Tracker};
+use std::cmp::Ordering;
 
 /// The guard of a protocol, if it has one.
 pub(crate) const fn guard_of(protocol: Protocol) -> Option<Guard> {
@@ -32,10 +37,17 @@ pub(crate) struct Place {
     pub(crate) next: u32,
 }
 
+/// The clients of one network have one of so many parts of the sessions, at most.
+const NETWORK_PART: u32 = 2;
+/// One session, as shares are counted.
+const ONE: Slots = Slots { all: 1, long: 0 };
+
 /// All trackers: a slab with a free list, and a list of those with a request.
 pub(crate) struct Guards {
     slots: Box<[Tracker]>,
     sessions: Sessions<Box<[Session]>>,
+    /// What the clients of each network have of these.
+    shares: Shares,
     pub(crate) places: Box<[Place]>,
     pub(crate) free: u32,
     pub(crate) used: u32,
@@ -53,6 +65,10 @@ impl Guards {
         Self {
             slots: vec![Tracker::new(Guard::Http1); limit as usize].into_boxed_slice(),
             sessions: Sessions::new((0..sessions).map(|_| Session::new()).collect()),
+            shares: Shares::new(Slots {
+                all: (sessions / NETWORK_PART).max(1),
+                long: 0,
+            }),
             places: (0..limit).map(place).collect(),
             free: if limit == 0 { NONE } else { 0 },
             used: 0,
@@ -75,10 +91,13 @@ impl Guards {
         Some(id)
     }
 
-    pub(crate) fn give_back(&mut self, id: u32) {
+    /// `network`: that of the flow's client.
+    pub(crate) fn give_back(&mut self, id: u32, network: u16) {
         self.rests(id);
+        let before = self.sessions.used();
         // What it remembered may be a secret.
         self.slots[id as usize].forget(&mut self.sessions);
+        self.share(before, network);
         self.places[id as usize].next = self.free;
         self.free = id;
         self.used -= 1;
@@ -136,9 +155,42 @@ impl Guards {
         self.slots.get(id as usize)
     }
 
-    /// Shows new bytes to a tracker, behind `gap` that are not shown.
+    /// Shows new bytes to a tracker, behind `gap` that are not shown. `network`: that of the
+    /// flow's client.
     #[inline(always)]
-    pub(crate) fn shows(&mut self, id: u32, from: From, gap: u32, data: &[u8]) -> Option<Pin> {
+    pub(crate) fn shows(
+        &mut self,
+        (id, network): (u32, u16),
+        from: From,
+        gap: u32,
+        data: &[u8],
+    ) -> Option<Pin> {
+        if self.slots[id as usize].guard() != Guard::Resp {
+            return self.tells(id, from, gap, data);
+        }
+        let before = self.sessions.used();
+        self.sessions.withhold(!self.shares.have_room(network, ONE));
+        let pin = self.tells(id, from, gap, data);
+        self.share(before, network);
+        pin
+    }
+
+    /// There were `before` sessions in use before a client of this network had or lost one.
+    fn share(&mut self, before: u32, network: u16) {
+        match self.sessions.used().cmp(&before) {
+            Ordering::Less => self.shares.returns(network, ONE),
+            Ordering::Equal => {}
+            Ordering::Greater => self.shares.takes(network, ONE),
+        }
+    }
+
+    /// What networks have of the sessions together, for tests.
+    pub(crate) fn shared(&self) -> u32 {
+        self.shares.sum().all
+    }
+
+    #[inline(always)]
+    fn tells(&mut self, id: u32, from: From, gap: u32, data: &[u8]) -> Option<Pin> {
         let tracker = &mut self.slots[id as usize];
         match from {
             From::Client => tracker.client(gap, data, &mut self.sessions),

@@ -6,6 +6,7 @@ use baton_api::{BackendFailure, MigrationMode, Protocol};
 use baton_engine::{Counter, Lost, PinReason};
 use baton_guard::Pin;
 use baton_packet::{Flags, Reason};
+use std::net::SocketAddr;
 
 const AUTH: &[u8] = b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$6\r\nsecret\r\n";
 const INCR: &[u8] = b"*2\r\n$4\r\nINCR\r\n$1\r\na\r\n";
@@ -537,4 +538,30 @@ fn without_room_to_remember_a_session_a_flow_is_pinned_and_served() {
     w.inject(&frame);
     assert_eq!(w.table("resp_sessions"), (0, 1));
     assert_eq!(w.table("guarded_flows").0, 1);
+}
+
+#[test]
+fn the_clients_of_one_network_have_half_of_the_room_for_sessions() {
+    let mut s = settings();
+    s.limits.resp_sessions = 4;
+    let mut p = policy(2);
+    p.protocol = Protocol::Resp;
+    p.migration.mode = MigrationMode::Always;
+    let mut w = World::with(s, p);
+    let mut login = |n: u8, network: u8| {
+        let mut c = Conn::of(0, false);
+        c.client = SocketAddr::from(([192, 0, 2, network], 10_000 + u16::from(n)));
+        let mut c = w.open_as(c);
+        w.stays(&mut c, AUTH);
+        w.responds(&mut c, b"+OK\r\n");
+        w.ack(&mut c);
+        (
+            w.engine.pinned(PinReason::Guard(Pin::SessionsFull)),
+            w.table("resp_sessions").0,
+        )
+    };
+    let of_one: Vec<_> = (0..3).map(|n| login(n, 1)).collect();
+    assert_eq!(of_one, [(0, 1), (0, 2), (1, 2)]);
+    let of_another: Vec<_> = (0..3).map(|n| login(n, 2)).collect();
+    assert_eq!(of_another, [(1, 3), (1, 4), (2, 4)]);
 }

@@ -19,6 +19,8 @@ pub struct Sessions<S> {
     slots: S,
     free: u32,
     used: u32,
+    /// None is given out at present.
+    withheld: bool,
 }
 
 impl<S: Store> Sessions<S> {
@@ -34,7 +36,13 @@ impl<S: Store> Sessions<S> {
             slots,
             free: if count == 0 { NONE } else { 0 },
             used: 0,
+            withheld: false,
         }
+    }
+
+    /// Whether no further one is given out, whoever asks: for callers that share them out.
+    pub fn withhold(&mut self, withheld: bool) {
+        self.withheld = withheld;
     }
 
     /// How many are in use.
@@ -56,6 +64,9 @@ impl<S: Store> Sessions<S> {
     }
 
     pub(super) fn take(&mut self) -> Option<u32> {
+        if self.withheld {
+            return None;
+        }
         let id = self.free;
         self.free = self.get(id)?.next;
         self.used += 1;
@@ -88,6 +99,9 @@ mod tests {
             (3, 3, None)
         );
         sessions.give_back(1);
+        sessions.withhold(true);
+        assert_eq!((sessions.used(), sessions.take()), (2, None));
+        sessions.withhold(false);
         assert_eq!((sessions.used(), sessions.take()), (2, Some(1)));
         assert_eq!(Sessions::new([]).take(), None);
     }
