@@ -5,7 +5,7 @@
 //! until that one has ended: of two writes at a time the older one may arrive last.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     hash::Hash,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -31,7 +31,8 @@ struct Waiting<K, V> {
     values: HashMap<K, Item<V>>,
     /// Without those whose turn it is.
     order: BTreeSet<(Rank, K)>,
-    turns: HashSet<K>,
+    /// With whether the key was taken out since its turn began.
+    turns: HashMap<K, bool>,
     count: u64,
 }
 
@@ -79,7 +80,7 @@ impl<K: Clone + Ord + Hash, V> Default for CoalescingQueue<K, V> {
         let waiting = Waiting {
             values: HashMap::new(),
             order: BTreeSet::new(),
-            turns: HashSet::new(),
+            turns: HashMap::new(),
             count: 0,
         };
         Self {
@@ -98,7 +99,7 @@ impl<K: Clone + Ord + Hash, V> CoalescingQueue<K, V> {
 
     /// Whether it is the key's turn now.
     pub fn is_under_way(&self, key: &K) -> bool {
-        self.lock().turns.contains(key)
+        self.lock().turns.contains_key(key)
     }
 
     /// A value whose turn is at once, in the place of what waits for the key.
@@ -125,7 +126,7 @@ impl<K: Clone + Ord + Hash, V> CoalescingQueue<K, V> {
             }
             None => wanted,
         };
-        if !waiting.turns.contains(&key) {
+        if !waiting.turns.contains_key(&key) {
             waiting.order.insert((rank, key.clone()));
         }
         waiting.values.insert(key, Item { value, rank });
@@ -133,10 +134,14 @@ impl<K: Clone + Ord + Hash, V> CoalescingQueue<K, V> {
         self.inner.changed.notify_one();
     }
 
-    /// The same for a value that could not be handled, if nothing newer waits for the key.
+    /// The same for a value that could not be handled, if nothing newer waits for the key and the
+    /// key was not taken out meanwhile. Belongs to the key's turn.
     pub fn again(&self, key: K, value: V, due: Instant) {
-        let newer = self.lock().values.contains_key(&key);
-        if !newer {
+        let waiting = self.lock();
+        let out = waiting.turns.get(&key).is_some_and(|out| *out);
+        let newer = waiting.values.contains_key(&key);
+        drop(waiting);
+        if !newer && !out {
             self.later(key, value, due);
         }
     }
@@ -170,7 +175,7 @@ impl<K: Clone + Ord + Hash, V> CoalescingQueue<K, V> {
         let Some(item) = waiting.values.remove(&key) else {
             return Err(None);
         };
-        waiting.turns.insert(key.clone());
+        waiting.turns.insert(key.clone(), false);
         let turn = Turn {
             key: key.clone(),
             inner: Arc::clone(&self.inner),
@@ -178,9 +183,12 @@ impl<K: Clone + Ord + Hash, V> CoalescingQueue<K, V> {
         Ok((key, item.value, turn))
     }
 
-    /// Takes a key out.
+    /// Takes a key out. What its turn, if it has one, could not handle does not wait again.
     pub fn remove(&self, key: &K) {
         let mut waiting = self.lock();
+        if let Some(out) = waiting.turns.get_mut(key) {
+            *out = true;
+        }
         if let Some(item) = waiting.values.remove(key) {
             waiting.order.remove(&(item.rank, key.clone()));
         }
@@ -251,6 +259,23 @@ mod tests {
         queue.urgent("a", 5);
         queue.clear();
         assert_eq!(queue.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_taken_out_during_its_turn_does_not_come_again() {
+        let queue = CoalescingQueue::default();
+        queue.urgent("a", 1);
+        let (key, value, turn) = queue.next().await;
+        queue.remove(&"a");
+        queue.again(key, value, Instant::now());
+        drop(turn);
+        assert_eq!(queue.len(), 0);
+        // Its next turn is one like any other.
+        queue.urgent("a", 2);
+        let (key, value, turn) = queue.next().await;
+        queue.again(key, value, Instant::now());
+        drop(turn);
+        assert_eq!(taken(&queue).await, ("a", 2));
     }
 
     #[tokio::test(start_paused = true)]

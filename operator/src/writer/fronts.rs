@@ -2,8 +2,19 @@
 //!
 //! Owns their form. What is to be written is the index's to say, from what is there: nothing here
 //! is compared. Each step is by itself; one that failed is tried again with all of them.
+//!
+//! # Whose a Service is
+//!
+//! A Service of somebody else never changes here, also without the admission policy of
+//! `operator/rbac/frontends.yaml`. One that is not known to be there is created, which the API
+//! server refuses where there is one; it is tried again until the watch has brought that one and the
+//! index says whose it is. One that is known is applied with its uid, so one that was made in its
+//! place since stays as it is.
 
-use super::kubernetes::{Writer, Written};
+use super::{
+    handover::to_apply,
+    kubernetes::{Writer, Written},
+};
 use crate::{
     notice::{About, Notice},
     translate::cluster::{MANAGED_BY, SERVICE_LABEL, SLICE_MANAGED_BY},
@@ -16,7 +27,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 use tracing::warn;
@@ -25,6 +36,8 @@ use tracing::warn;
 const FRONT_MANAGER: &str = "baton-operator-frontend";
 /// In metrics.
 const WHAT: &str = "frontend";
+/// Others write to a new Service too, as the controllers of load balancers do.
+const LIMIT_HANDOVERS: usize = 4;
 
 impl Writer {
     /// Writes what is to be written of one Service.
@@ -35,9 +48,11 @@ impl Writer {
         let mut failed = false;
         let mut note = |written: Written| failed |= matches!(written, Written::Failed);
         if let (Some(wanted), Some((policy, uid))) = (&writes.make, &writes.owner) {
-            let patch = Patch::Apply(service(key, wanted, policy, uid));
-            let written = self.outcome(WHAT, key, services.patch(&key.name, &apply, &patch));
-            let written = written.await;
+            let object = service(key, wanted, policy, uid);
+            let written = match &writes.uid {
+                None => self.create(&services, key, object).await,
+                Some(known) => self.mend(&services, key, object, known).await,
+            };
             if let Written::Refused(words) = &written {
                 self.outbox.notice(refused(key, policy, uid, words));
             }
@@ -85,6 +100,90 @@ impl Writer {
         } else {
             Written::Done
         }
+    }
+
+    /// Makes a Service that is not known to be there.
+    async fn create(&self, services: &Api<Service>, key: &Key, object: Value) -> Written {
+        let object: Service = match serde_json::from_value(object) {
+            Ok(object) => object,
+            Err(error) => return Written::Refused(error.to_string()),
+        };
+        let params = PostParams {
+            field_manager: Some(FRONT_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let (mut made, mut taken) = (None, false);
+        let request = async {
+            let answer = services.create(&params, &object).await;
+            taken = matches!(&answer, Err(kube::Error::Api(status)) if status.is_already_exists());
+            made = answer.as_ref().ok().cloned();
+            answer
+        };
+        let written = self.outcome(WHAT, key, request).await;
+        match made {
+            Some(made) => self.hand_over(services, key, made).await,
+            // The watch is about to bring it, and the index will say what is to be done then.
+            None if taken => Written::Failed,
+            None => written,
+        }
+    }
+
+    /// Has a Service that is known as it should be.
+    async fn mend(
+        &self,
+        services: &Api<Service>,
+        key: &Key,
+        mut object: Value,
+        uid: &str,
+    ) -> Written {
+        object["metadata"]["uid"] = json!(uid);
+        let apply = PatchParams::apply(FRONT_MANAGER).force();
+        let patch = Patch::Apply(object);
+        let mut mended = None;
+        let request = async {
+            let answer = services.patch(&key.name, &apply, &patch).await;
+            mended = answer.as_ref().ok().cloned();
+            answer
+        };
+        let written = self.outcome(WHAT, key, request).await;
+        match mended {
+            Some(mended) if to_apply(&mended, FRONT_MANAGER).is_some() => {
+                // Its creator ended too early. Only the next apply takes away what is left over.
+                self.hand_over(services, key, mended).await;
+                Written::Failed
+            }
+            _ => written,
+        }
+    }
+
+    /// Has later applies take away what a create has set. Where that fails, they find out.
+    async fn hand_over(&self, services: &Api<Service>, key: &Key, made: Service) -> Written {
+        let params = PatchParams::default();
+        let mut object = made;
+        for _ in 0..LIMIT_HANDOVERS {
+            let Some(patch) = to_apply(&object, FRONT_MANAGER) else {
+                break;
+            };
+            let mut newer = None;
+            let request = async {
+                let answer = services
+                    .patch(&key.name, &params, &Patch::Merge(patch))
+                    .await;
+                if matches!(&answer, Err(kube::Error::Api(status)) if status.code == 409) {
+                    // Nothing changes by this one, which gives the Service as it is now.
+                    let same = json!({"metadata": {"uid": object.metadata.uid}});
+                    let same = Patch::Merge(same);
+                    newer = Some(services.patch(&key.name, &params, &same).await?);
+                }
+                answer
+            };
+            let written = self.outcome(WHAT, key, request).await;
+            match newer {
+                Some(newer) => object = newer,
+                None => return written,
+            }
+        }
+        Written::Done
     }
 }
 

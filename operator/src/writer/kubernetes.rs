@@ -21,6 +21,7 @@ use jiff::Timestamp;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
+    core::Status,
 };
 use serde_json::{Value, json};
 use std::{hash::Hash, sync::Arc, time::Duration};
@@ -212,7 +213,8 @@ impl Writer {
                 // else's. 403 with `create`: a Pod that is gone, which an apply would make again.
                 let is_gone = status.code == 404
                     || status.code == 409
-                    || (status.code == 403 && status.message.contains("cannot create"));
+                    || (status.code == 403 && status.message.contains("cannot create"))
+                    || is_anothers(&status);
                 if is_gone {
                     debug!(what, object = %key, reason = status.message, "not written");
                     ("moot", Written::Moot)
@@ -240,6 +242,16 @@ impl Writer {
         }
         written
     }
+}
+
+/// Whether it is said of the uid that it cannot change: so the API server refuses an apply to
+/// another Service of the name, which is a conflict with custom resources.
+fn is_anothers(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 422
+        && causes
+            .into_iter()
+            .any(|cause| cause.field == "metadata.uid")
 }
 
 /// The uid makes sure that another object that has the name by now does not get this one's status.

@@ -3,4 +3,5 @@
 pub mod events;
 pub mod files;
 mod fronts;
+mod handover;
 pub mod kubernetes;

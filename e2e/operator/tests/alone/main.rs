@@ -3,6 +3,7 @@
 
 mod certificates;
 mod costs;
+mod fronts;
 mod keys;
 mod kills;
 mod leaders;
