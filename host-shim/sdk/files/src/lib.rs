@@ -13,7 +13,7 @@ use std::{
     io,
     net::{TcpListener, TcpStream},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Condvar, Mutex, PoisonError},
 };
 
 /// What all threads share.
@@ -21,13 +21,51 @@ use std::{
 pub struct Server {
     directory: PathBuf,
     link: Link,
+    connections: Mutex<usize>,
+    /// A connection has ended, or another server has it.
+    ended: Condvar,
+}
+
+/// A connection that is counted until it is dropped.
+struct Counted(Arc<Server>);
+
+impl Counted {
+    fn new(server: &Arc<Server>) -> Self {
+        *server.count() += 1;
+        Self(Arc::clone(server))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        *self.0.count() -= 1;
+        self.0.ended.notify_all();
+    }
 }
 
 impl Server {
     /// Files of a directory.
     #[must_use]
     pub const fn new(directory: PathBuf, link: Link) -> Self {
-        Self { directory, link }
+        Self {
+            directory,
+            link,
+            connections: Mutex::new(0),
+            ended: Condvar::new(),
+        }
+    }
+
+    fn count(&self) -> std::sync::MutexGuard<'_, usize> {
+        // A number is right whatever panicked.
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it has no connection.
+    pub fn wait_until_idle(&self) {
+        let wait = self.ended.wait_while(self.count(), |count| *count > 0);
+        drop(wait.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The connection to host-shim.
@@ -38,11 +76,12 @@ impl Server {
 
     /// Serves a connection on a thread of its own, from where it is.
     fn spawn(self: &Arc<Self>, stream: TcpStream, session: Session) {
-        let server = Arc::clone(self);
+        let counted = Counted::new(self);
         let made = std::thread::Builder::new()
             .name("connection".into())
             .spawn(move || {
                 // What ends a connection its client knows as well.
+                let server = &counted.0;
                 let _ = serve::serve(&server.link, &server.directory, stream, session);
             });
         if let Err(problem) = made {

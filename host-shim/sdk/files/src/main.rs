@@ -1,7 +1,11 @@
 //! The program: `baton-files --listen ADDRESS:PORT --directory DIRECTORY`.
+//!
+//! SIGTERM ends it as soon as it has no connection: when its pod goes, the others go on with them. A
+//! second one ends it at once.
 
 use baton_files::Server;
 use baton_sdk::Link;
+use signal_hook::{consts::TERM_SIGNALS, iterator::Signals};
 use std::{net::TcpListener, path::PathBuf, process::ExitCode, sync::Arc};
 
 const USAGE: &str = "usage: baton-files --listen ADDRESS:PORT --directory DIRECTORY";
@@ -39,6 +43,24 @@ fn run() -> Result<(), String> {
     std::thread::Builder::new()
         .name("taker".into())
         .spawn(move || taker.take_over())
+        .map_err(|e| e.to_string())?;
+    // As the first process of a container it would not be ended by a signal that it does not catch.
+    let mut signals = Signals::new(TERM_SIGNALS).map_err(|e| e.to_string())?;
+    let ending = Arc::clone(&server);
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for (number, _) in signals.forever().enumerate() {
+                if number > 0 {
+                    std::process::exit(0);
+                }
+                let ending = Arc::clone(&ending);
+                std::thread::spawn(move || {
+                    ending.wait_until_idle();
+                    std::process::exit(0);
+                });
+            }
+        })
         .map_err(|e| e.to_string())?;
     eprintln!("baton-files: listening on {listen}");
     server.accept(&listener).map_err(|e| e.to_string())
