@@ -1,7 +1,11 @@
 //! Events for people: what became of a policy, beside the policy; what was done to a Secret, beside
 //! the Secret.
 //!
-//! Owns their form. Others decide what is worth one.
+//! Owns their form, and those that have to be tried again. Others decide what is worth one.
+//!
+//! The recorder of `kube` sends each once: an API server that is restarted would cost all Events of
+//! these seconds, and a condition says only what is so at last. One whose answer was lost may be
+//! there twice then.
 
 use crate::{
     kind::Kind,
@@ -14,10 +18,10 @@ use kube::{
     Client,
     runtime::events::{Event as Published, EventType, Recorder, Reporter},
 };
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 use tokio::{
     sync::{mpsc::Receiver, watch},
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
 };
 use tracing::{debug, warn};
 
@@ -26,12 +30,33 @@ use tracing::{debug, warn};
 const PACE: Duration = Duration::from_millis(25);
 /// One request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// One that could not be written is tried again after this long,
+const RETRY: Duration = Duration::from_secs(5);
+/// and so often in all: for half a minute, which is longer than an API server takes to come back.
+const TRIES_MAX: u8 = 6;
+/// So many wait for another try.
+const LIMIT_WAITING: usize = 100;
 /// Bytes of a note that the API takes.
 const LIMIT_NOTE_BYTES: usize = 1_024;
 /// Who reports.
 const CONTROLLER: &str = "baton.dev/operator";
 /// What was done when it happened.
 const ACTION: &str = "Reconcile";
+
+/// One that could not be written.
+struct Waiting {
+    due: Instant,
+    tries: u8,
+    event: Notice,
+}
+
+/// What became of a try.
+enum Tried {
+    Written,
+    /// It never will be.
+    Refused,
+    Failed,
+}
 
 /// Publishes Events until dropped.
 pub async fn run(
@@ -48,25 +73,69 @@ pub async fn run(
     let recorder = Recorder::new(client, reporter);
     let mut pace = interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while let Some(event) = events.recv().await {
+    // All wait equally long, so the first is due first.
+    let mut waiting: VecDeque<Waiting> = VecDeque::new();
+    loop {
+        let (event, tries) = tokio::select! {
+            biased;
+            Some(next) = first_due(&mut waiting) => (next.event, next.tries),
+            event = events.recv() => match event {
+                Some(event) => (event, 0),
+                // Nobody says anything any more.
+                None => return,
+            },
+        };
         pace.tick().await;
         if leadership.borrow().epoch().is_none() {
             // The next leader says what is so then.
+            waiting.clear();
             continue;
         }
-        let (published, about) = published(&event);
-        let result = match timeout(REQUEST_LIMIT, recorder.publish(&published, &about)).await {
-            Ok(Ok(())) => "written",
-            Ok(Err(error)) => {
-                warn!(object = %event.about.key(), %error, "an Event cannot be written");
+        let result = match publish(&recorder, &event).await {
+            Tried::Written => "written",
+            Tried::Refused => "failed",
+            Tried::Failed if tries + 1 < TRIES_MAX && waiting.len() < LIMIT_WAITING => {
+                let (due, tries) = (Instant::now() + RETRY, tries + 1);
+                waiting.push_back(Waiting { due, tries, event });
                 "failed"
             }
-            Err(_) => {
-                debug!(object = %event.about.key(), "no answer to an Event in time");
-                "failed"
+            Tried::Failed => {
+                warn!(object = %event.about.key(), reason = event.reason, "an Event is given up");
+                "dropped"
             }
         };
         metrics.writes.with_label_values(&["event", result]).inc();
+    }
+}
+
+/// The first that waits, when it is due; nothing where none waits.
+async fn first_due(waiting: &mut VecDeque<Waiting>) -> Option<Waiting> {
+    let due = waiting.front()?.due;
+    sleep_until(due).await;
+    waiting.pop_front()
+}
+
+async fn publish(recorder: &Recorder, event: &Notice) -> Tried {
+    let (published, about) = published(event);
+    let object = event.about.key();
+    match timeout(REQUEST_LIMIT, recorder.publish(&published, &about)).await {
+        Ok(Ok(())) => Tried::Written,
+        Ok(Err(error)) => {
+            warn!(%object, %error, "an Event cannot be written");
+            match error {
+                // A rule is against it, or its namespace is gone.
+                kube::Error::Api(status)
+                    if (400..500).contains(&status.code) && status.code != 429 =>
+                {
+                    Tried::Refused
+                }
+                _ => Tried::Failed,
+            }
+        }
+        Err(_) => {
+            debug!(%object, "no answer to an Event in time");
+            Tried::Failed
+        }
     }
 }
 
@@ -113,7 +182,84 @@ fn cut(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_api::FakeApi;
     use baton_index::Key;
+    use tokio::{sync::mpsc, time::sleep};
+
+    /// An API server, where notices go in, and what became of them.
+    fn scene() -> (FakeApi, mpsc::Sender<Notice>, Metrics) {
+        let api = FakeApi::default();
+        let (notices, events) = mpsc::channel(1_000);
+        let metrics = Metrics::new().expect("figures");
+        let (_, leads) = watch::channel(Leadership::Leading { epoch: 1 });
+        tokio::spawn(run(
+            api.client(),
+            "one".into(),
+            events,
+            leads,
+            metrics.clone(),
+        ));
+        (api, notices, metrics)
+    }
+
+    fn notice(number: usize) -> Notice {
+        Notice {
+            about: About::Policy {
+                key: Key::new("shop", format!("web-{number}")),
+                uid: "u-1".into(),
+            },
+            warning: true,
+            reason: "Conflicted",
+            message: "two".into(),
+        }
+    }
+
+    fn count(metrics: &Metrics, result: &str) -> u64 {
+        metrics.writes.with_label_values(&["event", result]).get()
+    }
+
+    const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events/";
+
+    #[tokio::test(start_paused = true)]
+    async fn one_without_an_answer_is_tried_again_and_the_others_do_not_wait_for_it() {
+        let (api, notices, metrics) = scene();
+        api.silent(true);
+        notices.send(notice(0)).await.expect("it runs");
+        sleep(REQUEST_LIMIT + Duration::from_secs(1)).await;
+        assert_eq!(count(&metrics, "failed"), 1);
+        api.silent(false);
+        notices.send(notice(1)).await.expect("it runs");
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(api.all(EVENTS).len(), 1);
+        sleep(RETRY).await;
+        assert_eq!(api.all(EVENTS).len(), 2);
+        assert_eq!(
+            (count(&metrics, "written"), count(&metrics, "dropped")),
+            (2, 0)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_given_up_after_some_tries_and_counted() {
+        let (api, notices, metrics) = scene();
+        api.fail(Some(500));
+        for number in 0..LIMIT_WAITING + 3 {
+            notices.send(notice(number)).await.expect("it runs");
+        }
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(count(&metrics, "dropped"), 3, "no room");
+        sleep(RETRY * u32::from(TRIES_MAX) + Duration::from_secs(60)).await;
+        let all = u64::try_from(LIMIT_WAITING).expect("few") + 3;
+        assert_eq!(count(&metrics, "dropped"), all);
+        let tries = u64::from(TRIES_MAX - 1) * (all - 3);
+        assert_eq!(count(&metrics, "failed"), tries);
+        // What a rule is against is not tried again.
+        api.fail(Some(403));
+        notices.send(notice(0)).await.expect("it runs");
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(count(&metrics, "failed"), tries + 1);
+        assert!(api.all(EVENTS).is_empty());
+    }
 
     #[test]
     fn an_event_is_about_its_policy_and_short_enough() {
