@@ -161,10 +161,6 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
             "because the Pod before it ended the connection or died",
         ),
         ("every_request", "(`migration.mode: Always`)"),
-        (
-            "legless",
-            "it had left its connection to others between two requests",
-        ),
     ] {
         let text = with(move |flow| flow["lastMove"] = json!({"cause": cause, "ago": "2s"})).await;
         assert!(
@@ -190,6 +186,23 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
         text.contains("is on no Pod (policy") && text.contains("It can move: - Its next request"),
         "{text}"
     );
+    // It got a connection again, which is no move.
+    for (migrations, before) in [(0, false), (3, true)] {
+        let text = with(move |flow| {
+            flow["migrations"] = migrations.into();
+            flow["lastMove"] = json!({"cause": "legless", "ago": "1s", "by": "SharedLeg"});
+        })
+        .await;
+        assert!(
+            text.contains("between two requests") && text.contains("its request 1s ago took one"),
+            "{text}"
+        );
+        let moved = text.contains("Before, it had moved 3 times.");
+        assert_eq!(moved, before, "{text}");
+        for wrong in ["since the client connected", "the last time to", "It rests"] {
+            assert!(!text.contains(wrong), "{text}");
+        }
+    }
     let text = with(|flow| flow["lastMove"] = json!({"ago": "2s"})).await;
     assert!(text.contains("A move was taken back 2s ago"), "{text}");
     let text = with(|flow| flow["askedTo"] = "web-5d4f-klmno".into()).await;

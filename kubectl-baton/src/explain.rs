@@ -4,8 +4,8 @@
 //! one) leaves open whether another Pod is better *enough*, unless the bound that follows from its
 //! other figures is.
 
-use crate::waits::{self, Around, OTHERS_MAX, owner};
-use baton_api::{Adoptability, BackendLoad, BackendState, FlowView, LastMove, MoveBy};
+use crate::waits::{self, Around, CAUSE_LEGLESS, OTHERS_MAX, owner};
+use baton_api::{BackendLoad, BackendState, FlowView, LastMove, MoveBy};
 use baton_cli::{Flow, PolicyName, Style, Tone, count, line, micros, wrapped};
 use baton_crds::{LoadBalancerPolicySpec, MigrationMode, MoveMethod, Protocol};
 use serde::Serialize;
@@ -73,7 +73,17 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
         )];
     }
     let mut said = Vec::new();
+    let again = view.last_move.as_ref();
+    let again = again.filter(|last| last.cause.as_deref() == Some(CAUSE_LEGLESS));
+    if let Some(LastMove { ago, .. }) = again {
+        said.push(format!(
+            "It had left its connection to others between two requests, as `migration.legs: Shared` has it; its request {} ago took one to {pod}, the better of two Pods.",
+            micros(ago.0)
+        ));
+    }
     match view.migrations {
+        0 if again.is_some() => {}
+        moves if again.is_some() => said.push(format!("Before, it had moved {}.", times(moves))),
         0 => {
             let algorithm = around
                 .state
@@ -93,11 +103,7 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
         }
         moves => said.push(format!(
             "It has moved {}, the last time to {pod}{}.",
-            if moves == 1 {
-                "once".to_owned()
-            } else {
-                format!("{moves} times")
-            },
+            times(moves),
             last_move(view),
         )),
     }
@@ -131,6 +137,13 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
         ));
     }
     said
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
+    }
 }
 
 /// What the Pod's kernel says of its load, if it is not calm.
@@ -186,7 +199,6 @@ fn last_move(view: &FlowView) -> String {
             "the Pod before it stood still and had not read the request (`onStall: Release`)"
         }
         "manual" => "somebody asked for it (`migrate`)",
-        "legless" => "it had left its connection to others between two requests",
         other => other,
     };
     let how = match by {

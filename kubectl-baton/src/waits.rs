@@ -11,6 +11,9 @@ use baton_crds::{LoadBalancerPolicySpec, Migration};
 /// Other Pods that are named.
 pub const OTHERS_MAX: usize = 4;
 
+/// Why a flow that no Pod had a connection of got one again, which is no move.
+pub const CAUSE_LEGLESS: &str = "legless";
+
 /// Nothing answered for this long although it should: new requests go elsewhere (`STALLED_US` of
 /// the dataplane).
 const STALLED_US: u64 = 25_000;
@@ -177,6 +180,8 @@ fn in_calm(case: &Case<'_>) -> String {
 fn rests(view: &FlowView, migration: &Migration) -> Option<String> {
     let cooldown = migration.cooldown.micros().ok()?;
     match &view.last_move {
+        // That was no move.
+        Some(LastMove { cause, .. }) if cause.as_deref() == Some(CAUSE_LEGLESS) => None,
         Some(LastMove { ago, .. }) if *ago < cooldown => Some(format!(
             "It rests from its last move for another {} (`cooldown` {}), unless its Pod is distressed.",
             micros(cooldown.0 - ago.0),

@@ -61,7 +61,7 @@ impl Engine {
         let Some(chosen) = chosen else {
             return false;
         };
-        if ties != MoveConstraint::OwnerDown && policy.moved_enough(flow.migrations) {
+        if ties != MoveConstraint::OwnerDown && policy.moved_enough(flow.moves()) {
             self.counters.add(Counter::StayedFlow);
             return false;
         }
@@ -443,8 +443,8 @@ impl Engine {
         let legless = flow.causes.open() == Some(Cause::Legless);
         flow.bits.set(Bits::MOVED, !legless);
         flow.migrations = match legless {
-            true => flow.migrations.max(1),
-            false => flow.migrations.saturating_add(1),
+            true => flow.migrations | 1,
+            false => flow.migrations.saturating_add(2) | 1,
         };
         self.tell(id, What::Moved);
         self.move_ends(id, MoveEnd::Moved);

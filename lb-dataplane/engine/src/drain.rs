@@ -157,7 +157,7 @@ impl Engine {
         let policy = &self.policies[usize::from(flow.policy)];
         if flow.pin.is_some()
             || policy.spec.migration.mode == MigrationMode::Never
-            || policy.moved_enough(flow.migrations)
+            || policy.moved_enough(flow.moves())
             || !self.at_rest(id)
             || self.closing.is_full()
             || policy.spec.protocol == Protocol::None
@@ -292,7 +292,7 @@ impl Engine {
             State::Idle | State::Fresh if spec.migration.mode == MigrationMode::Never => {
                 DrainWait::NeverMoves
             }
-            State::Idle | State::Fresh if policy.moved_enough(flow.migrations) => {
+            State::Idle | State::Fresh if policy.moved_enough(flow.moves()) => {
                 DrainWait::MovedEnough
             }
             State::Idle | State::Fresh if quiet_for_us < quiet_us(spec) => DrainWait::QuietTime,

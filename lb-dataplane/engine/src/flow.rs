@@ -142,7 +142,8 @@ pub(crate) struct Flow {
     /// Its slot in the table of backlogs, if some of its client's bytes wait for a new owner's
     /// window.
     pub(crate) backlog: BacklogId,
-    /// At most 65,535 are counted.
+    /// Twice its moves, of which at most 32,767 are counted, and one more since it has another leg
+    /// than its first: one that had none between two requests has that without a move.
     pub(crate) migrations: u16,
     /// The client's MSS.
     pub(crate) mss: u16,
@@ -264,6 +265,11 @@ impl Flow {
     #[inline]
     pub(crate) fn client_window_max(&self) -> u32 {
         0xffff << (self.scales & 15)
+    }
+
+    /// Moves so far.
+    pub(crate) fn moves(&self) -> u16 {
+        self.migrations / 2
     }
 
     /// The flow came to its owner without a request and has had none since.

@@ -221,7 +221,7 @@ impl Engine {
         if policy.spec.affinity.is_some() {
             return Err(MigrateError::Affinity);
         }
-        if policy.moved_enough(flow.migrations) {
+        if policy.moved_enough(flow.moves()) {
             return Err(MigrateError::MovedEnough(policy.spec.migration.per_flow));
         }
         let Some(name) = to else {

@@ -116,7 +116,7 @@ impl Engine {
             && !flow.progress.is(Mark::Restored)
             && !flow.backlog.is_some()
             && policy.spec.migration.mode != MigrationMode::Never
-            && !policy.moved_enough(flow.migrations)
+            && !policy.moved_enough(flow.moves())
             && out.frame().is_some();
         if !asks || !may_be_transferred(&self.handover_view(now, id)) {
             return Swept::Stays;

@@ -245,7 +245,7 @@ impl Engine {
             backend: named(flow.owner.backend),
             port: self.leg_port(flow.owner),
             state: flow.state.name().to_owned(),
-            migrations: u32::from(flow.migrations),
+            migrations: u32::from(flow.moves()),
             quiet: Micros::from_millis(u64::from(now.ms32().wrapping_sub(flow.last_ms))),
             pinned: flow.pin.map(|p| p.label().to_owned()),
             last_move: self.last_move(flow, now),

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::common::{Conn, Dest, Sent, World, conn::*, pods::End, policy, settings};
 use baton_api::{Legs, MigrationMode};
-use baton_engine::Counter;
+use baton_engine::{Counter, Migrate, MigrateError};
 use baton_packet::{EndMark, Flags};
 
 /// The pause after which a flow at rest leaves its leg.
@@ -47,6 +47,35 @@ fn a_flow_at_rest_leaves_its_leg_and_its_next_request_has_it_again() {
     assert_eq!(policy.rescues_total, 0);
     assert_eq!(policy.moves_total["legless"]["moved"], 1);
     assert_eq!(w.count(Counter::LegsShared), 1);
+    assert_eq!(moves(&w), 0);
+}
+
+/// What the list of flows says.
+fn moves(w: &World) -> u32 {
+    let (views, _) = w.engine.flows(w.now, 0, 10);
+    views[0].migrations
+}
+
+#[test]
+fn leaving_a_leg_does_not_use_up_a_move() {
+    let mut w = World::of(1, |p| {
+        p.migration.legs = Legs::Shared;
+        p.migration.per_flow = 1;
+    });
+    let mut c = w.idle(1);
+    let asked = leaves(&mut w, &c);
+    answers(&mut w, &c, &asked);
+    let _ = w.data(&mut c, GET);
+    let _ = w.inject(&w.pod_wire(&c, PSH_ACK, OK).build());
+    assert_eq!(moves(&w), 0);
+    let wanted = Migrate {
+        client: c.client,
+        frontend: None,
+        to: None,
+    };
+    // Its one move is still to be had: there is only nobody to go to.
+    let nobody = MigrateError::Nobody("web".into());
+    assert_eq!(w.engine.migrate(w.now, &wanted, &mut w.out), Err(nobody));
 }
 
 #[test]
