@@ -105,6 +105,8 @@ worded! {
         ReadyUnmarked = "ready, but ends are not marked: connections at rest outlive their server's close",
         /// Nothing is known yet.
         NotProbed = "not probed yet",
+        /// Nobody is asked: there is no key to make adoptions with.
+        NoKey = "adoptions are off, as the dataplane has no adoption key (`keys` of its configuration; of the chart, the Secret baton-adoption-keys)",
         /// No probe was ever answered.
         Unanswered = "no answer to probes (a firewall, or addresses translated on the way?)",
         /// Probes were answered, and are no more.

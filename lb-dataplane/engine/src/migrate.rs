@@ -255,8 +255,7 @@ impl Engine {
         } else if member.weight == 0 {
             NotReady::Weightless
         } else if health.is_up() {
-            let marks = backend.liveness.marks_ends();
-            NotReady::CannotAdopt(backend.adopter.adoptability(now, marks))
+            NotReady::CannotAdopt(self.adoptability(now, backend))
         } else {
             NotReady::Down(health)
         };

@@ -16,7 +16,9 @@ use crate::{
     policy::Policy,
     view::Slots,
 };
-use baton_api::{BackendPlacement, BackendState, Endpoint, Micros, PolicyPlacement, PolicyState};
+use baton_api::{
+    Adoptability, BackendPlacement, BackendState, Endpoint, Micros, PolicyPlacement, PolicyState,
+};
 use std::collections::BTreeMap;
 
 /// What one piece may cost, in units of about 0.1 us: some 50 us, and twice that where memory is
@@ -231,7 +233,7 @@ impl Engine {
             endpoint,
             weight: member.weight,
             draining: member.is_leaving(),
-            adoptability: b.adopter.adoptability(now, b.liveness.marks_ends()),
+            adoptability: self.adoptability(now, b),
             flows: u64::from(b.flows),
             pinned: u64::from(b.pinned),
             outstanding: u64::from(load.outstanding),
@@ -259,6 +261,19 @@ impl Engine {
     }
 
     /// Goes through more of the legs of a policy's backend that is down or that it drains.
+    /// Whether a backend can take connections over, and why not.
+    pub(crate) fn adoptability(
+        &self,
+        now: Instant,
+        backend: &crate::backend::Backend,
+    ) -> Adoptability {
+        if self.keys.is_empty() {
+            return Adoptability::NoKey;
+        }
+        let marks = backend.liveness.marks_ends();
+        backend.adopter.adoptability(now, marks)
+    }
+
     fn report_legs(
         &self,
         now: Instant,

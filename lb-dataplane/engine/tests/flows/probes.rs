@@ -188,6 +188,8 @@ fn a_pod_that_refused_is_asked_again_soon_at_any_time() {
 fn without_keys_nothing_is_probed_and_nothing_moves() {
     let mut w = World::unprobed(settings(), policy(2));
     w.engine.set_keys(&[]);
+    let off = "adoptions are off, as the dataplane has no adoption key";
+    assert!(reason(&w, 0).starts_with(off), "{}", reason(&w, 0));
     w.run_ms(5_000);
     assert_eq!(w.count(Counter::ProbesSent), 0);
     let mut c = w.idle(1);
