@@ -241,10 +241,14 @@ pub struct BackendFigures {
     #[schemars(length(max = 256))]
     pub unusable: Option<String>,
     /// Why it does not adopt, if so: flows move to it by translation, unless
-    /// `migration.method: Adoption`.
+    /// `migration.method: Adoption`, or `untranslatable` says why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub unadoptable: Option<String>,
+    /// Why no flow moves to it by translation, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub untranslatable: Option<String>,
     /// Its share of new flows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 65_535))]

@@ -281,13 +281,14 @@ async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
 
 #[tokio::test]
 async fn explain_says_to_which_pods_it_goes_by_translation() {
-    async fn with(adoptability: &'static str, method: &str) -> String {
+    async fn with(adoptability: &'static str, unlike: bool, method: &str) -> String {
         let mut fake = Fake::changed("state", move |_, state| {
             let policies = state["policies"].as_array_mut().expect("policies");
             for policy in policies {
                 for backend in policy["backends"].as_array_mut().expect("backends") {
                     if backend["name"] != "web-5d4f-abcde" {
                         backend["adoptability"] = adoptability.into();
+                        backend["unlike"] = unlike.into();
                     }
                 }
             }
@@ -301,25 +302,57 @@ async fn explain_says_to_which_pods_it_goes_by_translation() {
         typed_in(&fake, "explain 192.0.2.7:40112").await.words()
     }
     let by = "By translation, one round trip longer, to Pods that do not adopt: web-5d4f-fghij (no adopter";
-    for (adoptability, method, words) in [
-        ("noAdopter", "Auto", by),
+    for (adoptability, unlike, method, words) in [
+        ("noAdopter", false, "Auto", by),
+        (
+            "noKey",
+            false,
+            "Auto",
+            "to Pods that do not adopt: web-5d4f-fghij (adoptions are off, as the dataplane has no adoption key",
+        ),
         (
             "noAdopter",
+            false,
             "Adoption",
             "No other Pod can take it now: web-5d4f-fghij cannot adopt: no adopter",
         ),
         // Where nobody listens no connection can be opened either.
         (
             "notListening",
+            false,
             "Translation",
-            "No other Pod can take it now: web-5d4f-fghij cannot adopt: nothing listens",
+            "No other Pod can take it now: web-5d4f-fghij can neither adopt nor be connected to: nothing listens",
         ),
-        ("ready", "Translation", "`migration.method: Translation`"),
+        (
+            "acceptQueueFull",
+            false,
+            "Auto",
+            "No other Pod can take it now: web-5d4f-fghij can neither adopt nor be connected to: accept queue full",
+        ),
+        // Nor where a client would lose the timestamps that it was promised.
+        (
+            "noAdopter",
+            true,
+            "Auto",
+            "and none moves there by translation: it has no TCP timestamps",
+        ),
+        (
+            "ready",
+            true,
+            "Translation",
+            "No other Pod can take it now: none moves to web-5d4f-fghij by translation: it has no TCP",
+        ),
+        (
+            "ready",
+            false,
+            "Translation",
+            "`migration.method: Translation`",
+        ),
     ] {
-        let text = with(adoptability, method).await;
+        let text = with(adoptability, unlike, method).await;
         assert!(text.contains(words), "{adoptability}, {method}: {text}");
     }
-    let text = with("ready", "Auto").await;
+    let text = with("ready", true, "Auto").await;
     assert!(!text.contains("ranslation"), "{text}");
 }
 

@@ -371,13 +371,12 @@ fn stays(spec: &LoadBalancerPolicySpec, pod: &str) -> Option<String> {
 
 /// Takes flows that move, as far as its state says.
 fn takes(backend: &BackendState, method: MoveMethod) -> bool {
-    match backend.word() {
-        "up" | "slow start" => true,
-        // Where nobody listens or accepts no connection can be opened either.
-        "no adopt" => {
-            let closed = [Adoptability::NotListening, Adoptability::AcceptQueueFull];
-            method != MoveMethod::Adoption && !closed.contains(&backend.adoptability)
-        }
+    let opens = backend.untranslatable().is_none();
+    match (backend.word(), method) {
+        ("up" | "slow start", MoveMethod::Translation) => opens,
+        ("up" | "slow start", _) => true,
+        ("no adopt", MoveMethod::Adoption) => false,
+        ("no adopt", _) => opens,
         _ => false,
     }
 }
@@ -409,10 +408,22 @@ fn others<'a>(flow: &Flow, around: &Around<'a>) -> Vec<&'a BackendState> {
 }
 
 fn refusals(others: &[&BackendState]) -> String {
-    let one = |backend: &&BackendState| match backend.word() {
-        "no adopt" => format!("{} cannot adopt: {}", backend.name, backend.adoptability),
-        "drains" => format!("{} drains", backend.name),
-        "weight 0" => format!("{} has weight 0", backend.name),
+    let one = |backend: &&BackendState| match (backend.word(), backend.untranslatable()) {
+        ("no adopt", None) => format!("{} cannot adopt: {}", backend.name, backend.adoptability),
+        // Where nobody listens or accepts.
+        ("no adopt", Some(why)) if why == backend.adoptability.words() => format!(
+            "{} can neither adopt nor be connected to: {why}",
+            backend.name
+        ),
+        ("no adopt", Some(why)) => format!(
+            "{} cannot adopt: {}, and none moves there by translation: {why}",
+            backend.name, backend.adoptability
+        ),
+        ("up" | "slow start", Some(why)) => {
+            format!("none moves to {} by translation: {why}", backend.name)
+        }
+        ("drains", _) => format!("{} drains", backend.name),
+        ("weight 0", _) => format!("{} has weight 0", backend.name),
         _ => format!("{} is {}", backend.name, backend.health),
     };
     let mut words: Vec<String> = others.iter().take(OTHERS_MAX).map(one).collect();

@@ -101,6 +101,7 @@ fn backend(into: &mut BackendState, more: BackendState) {
     if into.adoptability.is_ready() && !more.adoptability.is_ready() {
         into.adoptability = more.adoptability;
     }
+    into.unlike |= more.unlike;
     into.flows += more.flows;
     into.pinned += more.pinned;
     into.outstanding += more.outstanding;

@@ -315,6 +315,10 @@ fn backend(verdict: &BackendVerdict, said: bool) -> crd::BackendFigures {
             .unadoptable
             .as_deref()
             .map(|words| cut(words, LIMIT_WORDS)),
+        untranslatable: verdict
+            .untranslatable
+            .as_deref()
+            .map(|words| cut(words, LIMIT_WORDS)),
         weight: Some(i32::from(verdict.weight)),
         flows: figure(verdict.flows),
         pinned: figure(verdict.pinned),

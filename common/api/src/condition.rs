@@ -136,6 +136,12 @@ impl Adoptability {
     pub const fn is_ready(self) -> bool {
         matches!(self, Self::Ready | Self::ReadyUnmarked)
     }
+
+    /// Whether an ordinary connection to it may succeed: not where nobody listens or accepts.
+    #[must_use]
+    pub const fn may_connect(self) -> bool {
+        !matches!(self, Self::NotListening | Self::AcceptQueueFull)
+    }
 }
 
 worded! {
@@ -226,6 +232,7 @@ mod tests {
     fn who_is_ready_is_so_with_and_without_marks() {
         assert!(Adoptability::Ready.is_ready() && Adoptability::ReadyUnmarked.is_ready());
         assert!(!Adoptability::Lapsed.is_ready() && !Adoptability::NotProbed.is_ready());
+        assert!(Adoptability::NoKey.may_connect() && !Adoptability::NotListening.may_connect());
         assert_eq!(
             json!(Adoptability::AcceptQueueFull),
             json!("acceptQueueFull")

@@ -199,6 +199,10 @@ pub struct BackendState {
     /// Its application hands connections on in the middle of what they do, and takes them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transfers: bool,
+    /// It agreed to a connection without the timestamps that a client had been promised by another
+    /// backend: none moves to it by translation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unlike: bool,
     /// How it stands among the others. None from a dataplane that does not tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<BackendPlacement>,
@@ -222,6 +226,18 @@ pub struct BackendState {
 }
 
 impl BackendState {
+    /// Why no connection moves to it by translation, if so.
+    #[must_use]
+    pub const fn untranslatable(&self) -> Option<&'static str> {
+        match (self.adoptability.may_connect(), self.unlike) {
+            (false, _) => Some(self.adoptability.words()),
+            (true, true) => Some(
+                "it has no TCP timestamps, unlike other pods (net.ipv4.tcp_timestamps is 0 in the pod?)",
+            ),
+            (true, false) => None,
+        }
+    }
+
     /// One word for it, the reason that weighs most.
     #[must_use]
     pub fn word(&self) -> &'static str {

@@ -73,6 +73,12 @@ fn reasons(backend: &BackendState) -> Vec<String> {
     if !backend.adoptability.is_ready() {
         said.push(format!("cannot adopt: {}", backend.adoptability));
     }
+    if let Some(why) = backend.untranslatable() {
+        said.push(match backend.adoptability.may_connect() {
+            true => format!("gets no connection by translation: {why}"),
+            false => "no connection can be opened to it either".to_owned(),
+        });
+    }
     if backend.draining || backend.drain.is_some() {
         let by = match &backend.drain {
             Some(drain) if drain.by_command => "by command",

@@ -114,6 +114,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
             wait: None,
             load: None,
             transfers: false,
+            unlike: false,
             placement: None,
             requests_total: load.flows,
             migrations_in_total: 0,

@@ -241,6 +241,7 @@ impl Engine {
             wait: Some(Micros(b.wait_us(now, policy.spec.load))),
             load: b.telemetry.shown(now),
             transfers: b.liveness.transfers(),
+            unlike: b.adopter.unlike,
             placement: Some(BackendPlacement {
                 standing: standing.label().to_owned(),
                 mean_wait: Micros(load.long_us as u64),
@@ -260,7 +261,6 @@ impl Engine {
         Some(COST_BACKEND)
     }
 
-    /// Goes through more of the legs of a policy's backend that is down or that it drains.
     /// Whether a backend can take connections over, and why not.
     pub(crate) fn adoptability(
         &self,
@@ -274,6 +274,7 @@ impl Engine {
         backend.adopter.adoptability(now, marks)
     }
 
+    /// Goes through more of the legs of a policy's backend that is down or that it drains.
     fn report_legs(
         &self,
         now: Instant,

@@ -38,6 +38,7 @@ pub(super) fn figures(generation: u64) -> Report {
         first_byte: Micros(1_500),
         wait: Some(Micros(4_500)),
         transfers: false,
+        unlike: false,
         load: (name == "a").then_some(BackendLoad {
             accept_queue: 5,
             accept_queue_room: 129,

@@ -49,12 +49,20 @@ pub(crate) fn adoptable(
     let (mut never, mut translated, mut open) = (Reasons::default(), Reasons::default(), 0);
     for one in &wanted {
         let name = &one.detail.name;
-        match (adoptions(index, key, one), method, &one.verdict.unusable) {
+        let closed = &one.verdict.untranslatable;
+        match (
+            adoptions(index, key, one),
+            method,
+            one.verdict.unusable.as_ref().or(closed.as_ref()),
+        ) {
             // No connection can be opened there either.
             (_, MoveMethod::Translation, Some(why)) => never.add(name, why.to_string()),
             (_, MoveMethod::Translation, None) | (Adoptions::Possible, ..) => {}
             (Adoptions::NotProbed, ..) => open += 1,
             (Adoptions::Refused(why), MoveMethod::Auto, None) => translated.add(name, why),
+            (Adoptions::Refused(why), MoveMethod::Auto, _) => {
+                never.add(name, neither(why, closed.as_deref()))
+            }
             (Adoptions::Refused(why), ..) => never.add(name, why),
         }
     }
@@ -80,6 +88,17 @@ pub(crate) fn adoptable(
     };
     let message = format!("flows can move to all backends{how}");
     said(Status::True, Reason::Adoptable, message)
+}
+
+/// Why a backend adopts nothing, and why no connection can be opened there.
+fn neither(why: String, closed: Option<&str>) -> String {
+    match closed {
+        None => why,
+        Some(closed) if why.contains(closed) => {
+            format!("{why}, so no connection can be opened there either")
+        }
+        Some(closed) => format!("{why}, and not by translation either: {closed}"),
+    }
 }
 
 fn adoptions(index: &Index, key: &Key, one: &Measured) -> Adoptions {

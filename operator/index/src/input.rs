@@ -574,8 +574,10 @@ pub struct BackendFigures {
     pub totals: BackendTotals,
     /// Whether the dataplane has asked already whether flows can move to it.
     pub probed: bool,
-    /// Why the dataplane cannot move flows to it, if so, in its words.
+    /// Why it does not adopt flows, if so, in the dataplane's words.
     pub unadoptable: Option<Text>,
+    /// Why the dataplane opens no connection to it for a flow that moves, if so, in its words.
+    pub untranslatable: Option<Text>,
     /// Why the dataplane gives it no flows, if so, in its words.
     pub unusable: Option<Text>,
     /// How far its drain is, while it drains.

@@ -34,8 +34,9 @@ pub(crate) fn movable<'a>(
         let can = probed && one.unadoptable.is_none();
         takes(one) && can && method != MoveMethod::Translation
     };
-    let translates =
-        |(one, _): (&BackendVerdict, bool)| takes(one) && method != MoveMethod::Adoption;
+    let translates = |(one, _): (&BackendVerdict, bool)| {
+        takes(one) && one.untranslatable.is_none() && method != MoveMethod::Adoption
+    };
     let adopting = backends.clone().filter(|b| adopts(*b)).count();
     let translating = backends.clone().filter(|b| translates(*b)).count();
     for backend in backends {

@@ -498,6 +498,8 @@ pub struct BackendVerdict {
     pub totals: BackendTotals,
     /// Why flows cannot move to it, if so.
     pub unadoptable: Option<Text>,
+    /// Why dataplanes open no connection to it for a flow that moves, if so.
+    pub untranslatable: Option<Text>,
     /// Why dataplanes give it no flows, if so.
     pub unusable: Option<Text>,
 }

@@ -68,6 +68,7 @@ fn backend(state: &BackendState, at: i64, interner: &mut Interner) -> BackendFig
         },
         probed: adoptability != Adoptability::NotProbed,
         unadoptable: (!adoptability.is_ready()).then(|| interner.text(adoptability.words())),
+        untranslatable: state.untranslatable().map(|why| interner.text(why)),
         // Without the time that is left: a condition that counts seconds would be written with
         // each.
         unusable: (!health.is_up()).then(|| interner.text(&format!("{health:#}"))),
@@ -142,6 +143,8 @@ mod tests {
             (3, 1, 2, true)
         );
         assert_eq!(one.unadoptable.as_deref(), Some("accept queue full"));
+        assert_eq!(one.untranslatable, one.unadoptable);
+        assert_eq!(other.untranslatable, None);
         assert_eq!(one.unusable.as_deref(), Some("down: no answer"));
         let drain = one.drain.as_ref().expect("it drains");
         assert_eq!((drain.moved, drain.ended, drain.closed), (4, 1, 2));

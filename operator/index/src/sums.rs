@@ -129,6 +129,7 @@ fn listener(
                 outstanding: figures.iter().map(|f| f.outstanding).sum(),
                 totals: totals.copied().unwrap_or_default(),
                 unadoptable,
+                untranslatable: figures.iter().find_map(|f| f.untranslatable.clone()),
                 unusable: figures.iter().find_map(|f| f.unusable.clone()),
             },
             detail: detail.clone(),

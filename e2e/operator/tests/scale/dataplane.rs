@@ -265,6 +265,7 @@ fn backend(backend: &baton_api::Backend, traffic: u64) -> BackendState {
         wait: Some(Micros(250 + traffic)),
         load: None,
         transfers: false,
+        unlike: false,
         placement: None,
         requests_total: traffic * 100,
         migrations_in_total: traffic,

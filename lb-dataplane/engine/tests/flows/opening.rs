@@ -93,6 +93,9 @@ fn a_pod_without_timestamps_is_left_alone() {
     assert!(of(p.pod).count() > 0);
     assert_eq!(one(of(old.pod).cloned().collect()).data(), GET);
     assert_eq!(w.count(Counter::OpeningsUnlike), 1);
+    let told = w.engine.state(w.now).policies.remove(0).backends;
+    let told: Vec<usize> = (0..told.len()).filter(|n| told[*n].unlike).collect();
+    assert_eq!(told, [p.pod]);
     (c.pod, c.leg) = (old.pod, old.leg);
     w.responds(&mut c, OK);
     w.ack(&mut c);

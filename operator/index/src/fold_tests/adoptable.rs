@@ -118,13 +118,43 @@ fn what_does_not_adopt_is_moved_to_by_translation() {
         "all backends, by translation",
     );
     assert_eq!(status, Status::True);
+    // Nor can it where the queue of connections to accept is full.
+    let full = || {
+        let mut pods = pods();
+        pods[1].unadoptable = Some("accept queue full".into());
+        pods[1].untranslatable = Some("accept queue full".into());
+        pods
+    };
+    let unlike = || {
+        let mut pods = pods();
+        pods[1].untranslatable = Some("no TCP timestamps".into());
+        pods
+    };
+    let none = Reason::BackendsNotAdoptable;
+    let either = "pod-2: accept queue full, so no connection can be opened there either";
+    for (method, pods, part) in [
+        (MoveMethod::Auto, full(), either),
+        (MoveMethod::Translation, full(), "pod-2: accept queue full"),
+        (
+            MoveMethod::Auto,
+            unlike(),
+            "pod-2: no adopter, and not by translation either: no TCP",
+        ),
+        (
+            MoveMethod::Translation,
+            unlike(),
+            "pod-2: no TCP timestamps",
+        ),
+        (MoveMethod::Adoption, unlike(), "pod-2: no adopter"),
+    ] {
+        assert_eq!(said(method, pods, none, part), Status::False);
+    }
     // No connection can be opened where nobody listens.
     let dead = || {
         let mut pods = pods();
         pods[1].unusable = Some("down: nothing listens on the port".into());
         pods
     };
-    let none = Reason::BackendsNotAdoptable;
     for (method, part) in [
         (MoveMethod::Auto, "1 of 2 backends: pod-2: no adopter"),
         (MoveMethod::Translation, "1 of 2 backends: pod-2: down"),

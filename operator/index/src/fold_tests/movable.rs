@@ -110,6 +110,59 @@ fn a_few_flows_say_nothing_nor_do_policies_that_want_no_moves() {
     assert_eq!(reason(&index), Reason::FewFlowsCanMove);
 }
 
+/// Where neither backend adopts, and one was unlike the others or accepts nothing.
+#[test]
+fn none_moves_by_translation_to_where_no_connection_can_be_opened() {
+    for (unadoptable, untranslatable, method, expected) in [
+        (
+            Some("no adopter"),
+            Some("no TCP timestamps"),
+            MoveMethod::Auto,
+            (0, 5),
+        ),
+        (
+            Some("no adopter"),
+            Some("no TCP timestamps"),
+            MoveMethod::Translation,
+            (0, 5),
+        ),
+        (
+            Some("accept queue full"),
+            Some("accept queue full"),
+            MoveMethod::Auto,
+            (0, 5),
+        ),
+        // By adoption it can.
+        (None, Some("no TCP timestamps"), MoveMethod::Auto, (10, 5)),
+        (
+            None,
+            Some("no TCP timestamps"),
+            MoveMethod::Translation,
+            (0, 5),
+        ),
+    ] {
+        let mut index = index();
+        let mut policy = policy(1, "s", 80);
+        if let Ok(template) = &mut policy.template {
+            Arc::make_mut(template).migration.method = method;
+        }
+        add(&mut index, "p", policy);
+        let other = BackendFigures {
+            untranslatable: untranslatable.map(Into::into),
+            ..backend("pod-2", 5, unadoptable)
+        };
+        let one = backend("pod-1", 10, Some("no adopter"));
+        index.apply(figures(1, 0, vec![one, other]));
+        let _ = index.fold(2);
+        let movable = verdict(&index, "p").movable;
+        let is = (movable.by_adoption, movable.by_translation);
+        assert_eq!(
+            is, expected,
+            "{unadoptable:?} {untranslatable:?} {method:?}"
+        );
+    }
+}
+
 /// Both backends have 10 flows, of which 3 are pinned.
 #[test]
 fn flows_can_move_where_another_backend_takes_them() {

@@ -477,6 +477,7 @@ fn figures() -> impl Strategy<Value = Figures> {
         totals: BackendTotals::default(),
         probed: flows > 0,
         unadoptable: bad.then(|| "no adopter".into()),
+        untranslatable: (bad && flows > 2).then(|| "accept queue full".into()),
         unusable: bad.then(|| "down".into()),
         drain: drain.map(|left| {
             Box::new(DrainFigures {
