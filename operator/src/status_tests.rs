@@ -81,6 +81,7 @@ fn verdict() -> Verdict {
                 ..BackendTotals::default()
             },
             unadoptable: Some("x".repeat(1_000).into()),
+            untranslatable: Some("accept queue full".into()),
             unusable: None,
         }],
         backends_not_shown: 24,
@@ -207,6 +208,8 @@ fn conditions_keep_their_times_and_texts_are_cut() {
         assert_eq!(condition.last_transition_time.0.as_second(), 50);
         assert_eq!(condition.observed_generation, Some(3));
     }
+    let untranslatable = status.backend_figures[0].untranslatable.as_deref();
+    assert_eq!(untranslatable, Some("accept queue full"));
     let unadoptable = status.backend_figures[0].unadoptable.as_ref();
     assert_eq!(unadoptable.expect("words").chars().count(), LIMIT_WORDS);
 }

@@ -61,7 +61,7 @@ pub(crate) fn adoptable(
             (Adoptions::NotProbed, ..) => open += 1,
             (Adoptions::Refused(why), MoveMethod::Auto, None) => translated.add(name, why),
             (Adoptions::Refused(why), MoveMethod::Auto, _) => {
-                never.add(name, neither(why, closed.as_deref()))
+                never.add(name, neither(why, closed.as_deref()));
             }
             (Adoptions::Refused(why), ..) => never.add(name, why),
         }
