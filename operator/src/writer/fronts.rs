@@ -7,9 +7,9 @@
 //!
 //! A Service of somebody else never changes here, also without the admission policy of
 //! `operator/rbac/frontends.yaml`. One that is not known to be there is created, which the API
-//! server refuses where there is one; it is tried again until the watch has brought that one and the
-//! index says whose it is. One that is known is applied with its uid, so one that was made in its
-//! place since stays as it is.
+//! server refuses where there is one; it is tried again until the watch has brought that one and
+//! the index says whose it is. One that is known is applied with its uid, so one that was made in
+//! its place since stays as it is.
 
 use super::{
     handover::to_apply,

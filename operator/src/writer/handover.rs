@@ -1,10 +1,10 @@
 //! Fields that a create has set, handed over to server-side apply.
 //!
 //! Owns who has which fields of an object that this operator created. A create is the only write
-//! that never changes an object that is there already, but what it sets belongs to the field manager
-//! as an `Update`; an apply takes away only what an apply has set, so a port that a policy no longer
-//! has would stay. So the entry of the create becomes one of an apply. That is how `kubectl` and
-//! client-go (`csaupgrade`) do it too.
+//! that never changes an object that is there already, but what it sets belongs to the field
+//! manager as an `Update`; an apply takes away only what an apply has set, so a port that a policy
+//! no longer has would stay. So the entry of the create becomes one of an apply. That is how
+//! `kubectl` and client-go (`csaupgrade`) do it too.
 
 use k8s_openapi::{
     api::core::v1::Service,

@@ -1,6 +1,6 @@
-//! Services of somebody else that the operator does not know yet, under a name that a policy has for
-//! its frontend. Nothing but the operator keeps them as they are: the admission policy that refuses
-//! it other Services is taken away.
+//! Services of somebody else that the operator does not know yet, under a name that a policy has
+//! for its frontend. Nothing but the operator keeps them as they are: the admission policy that
+//! refuses it other Services is taken away.
 //!
 //! What the operator knows is decided by a gateway between it and the API server, which holds back
 //! the watch of Services: so it does not depend on who is faster.

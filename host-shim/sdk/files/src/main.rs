@@ -1,7 +1,7 @@
 //! The program: `baton-files --listen ADDRESS:PORT --directory DIRECTORY`.
 //!
-//! SIGTERM ends it as soon as it has no connection: when its pod goes, the others go on with them. A
-//! second one ends it at once.
+//! SIGTERM ends it as soon as it has no connection: when its pod goes, the others go on with them.
+//! A second one ends it at once.
 
 use baton_files::Server;
 use baton_sdk::Link;
