@@ -76,7 +76,7 @@ fn reasons(backend: &BackendState) -> Vec<String> {
     if let Some(why) = backend.untranslatable() {
         said.push(match backend.adoptability.may_connect() {
             true => format!("gets no connection by translation: {why}"),
-            false => "no connection can be opened to it either".to_owned(),
+            false => "cannot be connected to either".to_owned(),
         });
     }
     if backend.draining || backend.drain.is_some() {
