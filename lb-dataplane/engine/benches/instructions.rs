@@ -13,7 +13,7 @@ fn main() {
     // `cargo bench` and `cargo test --benches` pass flags of their own: nothing to do then.
     let [kind, guard, family, leg, exchanges] = &args[..] else {
         println!(
-            "usage: instructions KIND <none|http1> <4|6> <own|translated> <exchanges of {FLOWS} flows>"
+            "usage: instructions KIND <none|http1> <4|6> <own|translated|none> <exchanges of {FLOWS} flows>"
         );
         return;
     };
@@ -29,6 +29,7 @@ fn main() {
         loaded.translate();
         loaded.exchange(BURST_MAX);
     }
+    loaded.without_engine = leg == "none";
     loaded.counted = Kind::ALL.into_iter().find(|k| k.name() == kind);
     assert!(loaded.counted.is_some(), "{kind:?} is no kind");
     for _ in 0..exchanges {

@@ -85,6 +85,10 @@ mutants! {
     NoBackOff,
     /// What pods' kernels say of their load is not heard.
     DeafToPressure,
+    /// A flow takes any leg that is parked at its pod, whatever the ends agreed to there.
+    TakeAnyLeg,
+    /// On a leg that was another flow's both sides' timestamps are the new one's own.
+    StampsRunBack,
 }
 
 /// Which fault is committed, for parts that do not see the engine.

@@ -37,6 +37,7 @@ use crate::{
     handover::Mark,
     ids::{FlowId, Leg},
     legs::Use,
+    mutants::Mutant,
     policy::Policy,
     states::State,
     tables::{ParkedLeg, Parking, Promises, Shared, guard_of},
@@ -183,7 +184,8 @@ impl Engine {
         }
         let flow = &self.flows[id];
         let (promises, mss) = (promises(flow, backend), flow.mss);
-        let fits = |place: &&ParkedLeg| place.promises == promises && place.mss <= mss;
+        let any = self.mutated(Mutant::TakeAnyLeg);
+        let fits = |place: &&ParkedLeg| any || (place.promises == promises && place.mss <= mss);
         let found = self.closing.parked(&backend.parked);
         let place = found.take(PARKED_LOOKED_AT_MAX).find(fits)?;
         let closing = place.closing;
@@ -212,7 +214,10 @@ impl Engine {
         let leg = flow.owner;
         let old = self.shifts.of(leg).unwrap_or_default();
         let here = flow.server_ts_at(now.ms32());
-        let (own, pods) = shared.stamps.unwrap_or((0, here));
+        let stamps = shared
+            .stamps
+            .filter(|_| !self.mutated(Mutant::StampsRunBack));
+        let (own, pods) = stamps.unwrap_or((0, here));
         let first = self.first_client_ts(id);
         let by = |to: u32, from: u32| to.wrapping_sub(from);
         let shift = Shift {
