@@ -169,19 +169,22 @@ impl Site {
         self.kubectl(&["-n", namespace, "get", object, "-o", &path])
     }
 
-    /// The names of a namespace's running Pods with a label, each with its node's.
+    /// The names of a namespace's running Pods with a label that stay, each with its node's.
     ///
     /// # Errors
     /// They cannot be listed.
     pub fn placed(&self, namespace: &str, label: &str) -> Result<Vec<(String, String)>> {
         let running = "--field-selector=status.phase=Running";
-        let fields = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{\"\\n\"}{end}";
+        let fields = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} {.metadata.deletionTimestamp}{\"\\n\"}{end}";
         let list = ["get", "pods", "-l", label, running, "-o", fields];
         let listed = self.kubectl(&[&["-n", namespace][..], &list].concat())?;
-        let placed = listed.lines().filter_map(|line| line.split_once(' '));
-        Ok(placed
-            .map(|(pod, node)| (pod.to_owned(), node.to_owned()))
-            .collect())
+        let stays = |line: &str| {
+            let mut fields = line.split_whitespace();
+            let placed = (fields.next()?.to_owned(), fields.next()?.to_owned());
+            // One that is being deleted may be gone when it is asked for something.
+            fields.next().is_none().then_some(placed)
+        };
+        Ok(listed.lines().filter_map(stays).collect())
     }
 
     /// Waits until something holds.
