@@ -37,7 +37,9 @@ fn traces(id: &str) -> Vec<String> {
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         let cwd = fs::read_link(entry.path().join("cwd")).unwrap_or_default();
         if line.contains(id) || cwd.display().to_string().contains(id) {
-            found.push(format!("process {}: {line}", entry.path().display()));
+            // Not the command line: redis writes another one once it has started.
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            found.push(format!("process {}: {name}", entry.path().display()));
         }
     }
     found
