@@ -2,7 +2,7 @@
 //!
 //! Owns one slab for the queues of all `Ports`, so that a backend costs no memory for ports that
 //! nobody used, and the bound on how many pairs of a port and a pod are busy in all. What a queue
-//! means is `ports`' own.
+//! means is `ports`' own. It carries the pool of `blocks` along, which all `Ports` share too.
 
 use crate::blocks::Blocks;
 

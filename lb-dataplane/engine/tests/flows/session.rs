@@ -13,10 +13,17 @@ const INCR: &[u8] = b"*2\r\n$4\r\nINCR\r\n$1\r\na\r\n";
 const PONG: &[u8] = b"+PONG\r\n";
 
 fn world(mode: MigrationMode) -> World {
+    world_with_room(mode, settings().limits.resp_sessions)
+}
+
+/// With room for so many sessions.
+fn world_with_room(mode: MigrationMode, sessions: u32) -> World {
+    let mut s = settings();
+    s.limits.resp_sessions = sessions;
     let mut p = policy(3);
     p.protocol = Protocol::Resp;
     p.migration.mode = mode;
-    World::with(settings(), p)
+    World::with(s, p)
 }
 
 /// A command that stays, and its reply.
@@ -513,12 +520,7 @@ fn what_cannot_be_restored_pins() {
 
 #[test]
 fn without_room_to_remember_a_session_a_flow_is_pinned_and_served() {
-    let mut s = settings();
-    s.limits.resp_sessions = 1;
-    let mut p = policy(2);
-    p.protocol = Protocol::Resp;
-    p.migration.mode = MigrationMode::Always;
-    let mut w = World::with(s, p);
+    let mut w = world_with_room(MigrationMode::Always, 1);
     let mut flows: Vec<Conn> = (0..3).map(|n| w.open(n)).collect();
     let exchange = |w: &mut World, c: &mut Conn, command: &[u8]| {
         w.stays(c, command);
@@ -542,12 +544,7 @@ fn without_room_to_remember_a_session_a_flow_is_pinned_and_served() {
 
 #[test]
 fn the_clients_of_one_network_have_half_of_the_room_for_sessions() {
-    let mut s = settings();
-    s.limits.resp_sessions = 4;
-    let mut p = policy(2);
-    p.protocol = Protocol::Resp;
-    p.migration.mode = MigrationMode::Always;
-    let mut w = World::with(s, p);
+    let mut w = world_with_room(MigrationMode::Always, 4);
     let mut login = |n: u8, network: u8| {
         let mut c = Conn::of(0, false);
         c.client = SocketAddr::from(([192, 0, 2, network], 10_000 + u16::from(n)));
