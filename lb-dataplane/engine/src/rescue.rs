@@ -10,6 +10,9 @@
 //!   one that replaces it may. If none comes within 10 s, the client is told what the owner said: a
 //!   FIN as a FIN, if the client has all and wants nothing; else a reset. Both are counted
 //!   `no_backend`.
+//! - **What a pod let go of because we asked goes on, whatever has become of its policy**: back to
+//!   that pod where the policy was removed while the question was open. 28 requests of a front door
+//!   that was detached had ended with `no_backend` behind pods that had stood still for 100 ms.
 //! - **Orphans wait up to 10 s** for somebody to adopt them, the restarted process of their own pod
 //!   included: a single replica may be killed and started again under load. A pod is given at most
 //!   16 flows per millisecond without its asking, so that its accept queue does not run over; what
@@ -85,9 +88,17 @@ impl Engine {
             end,
             gone: end.exited() || self.is_leaving(id) || self.owner_is_replaced(now, id),
             rescues: self.policy_rescues(id),
-            rescuable: open && self.may_rescue(id) && !self.mutated(Mutant::BelieveEveryEnd),
+            rescuable: open
+                && (self.may_rescue(id) || self.gave_back(id, end))
+                && !self.mutated(Mutant::BelieveEveryEnd),
             legless: self.needs_no_leg(id),
         }
+    }
+
+    /// Whether the owner let go of the flow because we asked it to: then the flow goes on, whatever
+    /// has become of its policy since.
+    fn gave_back(&self, id: FlowId, end: End) -> bool {
+        end.released() && self.flows[id].progress.is(Mark::ReleaseAsked)
     }
 
     /// Whether the flow's policy wants its flows to outlive a backend.
@@ -191,8 +202,18 @@ impl Engine {
         out: &mut impl Output,
     ) -> bool {
         let flow = &self.flows[id];
-        let owner = Some(flow.owner.backend);
+        let owner = Some(flow.owner.backend).filter(|_| flow.owner.is_some());
         let policy = &self.policies[usize::from(flow.policy)];
+        if let Some(owner) = owner
+            && !policy.listed
+            && flow.progress.is(Mark::Released)
+            && self.hands_over(flow.policy)
+        {
+            // The policy names nobody any more; the flow's port holds its owner's slot.
+            let leg = self.idle_leg_to(now, id, owner);
+            self.pending = leg.unwrap_or(self.pending);
+            return leg.is_some();
+        }
         let alone = || !policy.someone_takes_over(flow.is_v6(), owner, &self.backends, now);
         let except = owner.filter(|_| another && !(or_same && alone()));
         let leg = self.rescue_leg(now, id, except, out);

@@ -87,6 +87,32 @@ fn an_unread_request_is_answered_by_another_pod_whatever_it_is() {
     }
 }
 
+/// The policy is removed while the question is open: its flows stay where they are, this one too.
+#[test]
+fn what_a_pod_let_go_of_goes_back_to_it_where_the_policy_is_gone() {
+    for refused in [false, true] {
+        let mut w = world(2);
+        let (mut c, boundary, release) = asked(&mut w, POST);
+        let old = c.pod;
+        w.change(|s| s.policies.clear());
+        let sent = w.inject(&answer(&release, Reason::Released, 0));
+        assert!(World::to_client(&sent).is_empty(), "{sent:?}");
+        let mut sent = sent;
+        if refused {
+            let asked = one(sent.into_iter().filter(Sent::is_adoption).collect());
+            sent = w.inject(&answer(&asked, Reason::AcceptQueueFull, 0));
+            assert!(World::to_client(&sent).is_empty(), "{sent:?}");
+            sent.extend(w.run_ms(20));
+        }
+        let behind = w.adopted_from(&mut c, &sent, boundary);
+        assert_eq!(c.pod, old);
+        assert_eq!(one(behind).data(), POST);
+        w.responds(&mut c, OK);
+        w.exchange_anywhere(&mut c);
+        assert_eq!(lost(&w), 0);
+    }
+}
+
 #[test]
 fn a_pod_that_answers_others_is_not_asked() {
     let mut w = world(2);
