@@ -24,3 +24,8 @@ for kind in request 'backend ack' head body ack end 'last ack'; do
   # Without an engine: parsed, judged by its checksums, readdressed. Nothing takes less.
   row "$kind" none 4 none
 done
+# A request, its answer in one segment, and what else that comes to: of flows that stay, and of flows
+# whose every request goes to another pod on a leg that another flow had.
+printf '\n%-12s %-6s %-6s %-10s %s\n' '' guard family leg 'instructions per exchange'
+row exchange http1 4 own
+row exchange http1 4 shared

@@ -4,7 +4,7 @@
 mod support;
 
 use baton_api::Protocol;
-use support::{BURST_MAX, Kind, Loaded};
+use support::{BURST_MAX, Kind, Loaded, sharing::Sharing};
 
 const FLOWS: usize = 1_024;
 
@@ -13,15 +13,18 @@ fn main() {
     // `cargo bench` and `cargo test --benches` pass flags of their own: nothing to do then.
     let [kind, guard, family, leg, exchanges] = &args[..] else {
         println!(
-            "usage: instructions KIND <none|http1> <4|6> <own|translated|none> <exchanges of {FLOWS} flows>"
+            "usage: instructions KIND <none|http1> <4|6> <own|translated|shared|none> <exchanges of {FLOWS} flows>"
         );
         return;
     };
+    let exchanges: u32 = exchanges.parse().expect("a number of exchanges");
+    if kind == "exchange" {
+        return whole_exchanges(leg == "shared", exchanges);
+    }
     let protocol = match guard.as_str() {
         "http1" => Protocol::Http1,
         _ => Protocol::None,
     };
-    let exchanges: u32 = exchanges.parse().expect("a number of exchanges");
     let mut loaded = Loaded::new(family == "6", protocol, FLOWS);
     // So that no table is touched for the first time.
     loaded.exchange(BURST_MAX);
@@ -40,4 +43,14 @@ fn main() {
         exchanges as usize * FLOWS,
         Kind::ALL.len()
     );
+}
+
+/// Whole exchanges, each with a move to another pod or none with one.
+fn whole_exchanges(shared: bool, exchanges: u32) {
+    let mut sharing = Sharing::new(shared, 64);
+    let count = exchanges as usize * FLOWS;
+    for _ in 0..count {
+        sharing.exchange();
+    }
+    println!("{count} exchanges, {} of them on shared legs", sharing.shared());
 }

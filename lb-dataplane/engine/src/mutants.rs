@@ -89,6 +89,8 @@ mutants! {
     TakeAnyLeg,
     /// On a leg that was another flow's both sides' timestamps are the new one's own.
     StampsRunBack,
+    /// What a pod repeats of its answers to another flow on a shared leg is this one's.
+    HearFormer,
 }
 
 /// Which fault is committed, for parts that do not see the engine.

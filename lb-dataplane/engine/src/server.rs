@@ -129,9 +129,11 @@ impl Engine {
         if segment.payload_len() > 0
             && !segment.flags.has(Flags::FIN)
             && !end_of_bytes(segment).after(flow.server_acked)
-            && flow.progress.is(Mark::Shared)
+            && flow.migrations > 0
+            && !self.committed.is(Mutant::HearFormer)
         {
-            // The client has all of it; what is older than its time on this leg is another's.
+            // The client has all of it; what is older than its time on this leg is another's, or
+            // answers what restored its session.
             let acked = flow.server_acked;
             self.counters.add(Counter::FencedData);
             self.ack_owner(id, acked, out);

@@ -5,7 +5,7 @@
 //! show loses the frame instead.
 
 use crate::clock::Time;
-use baton_packet::{ChecksumState, Decoded, decode, tcp_checksum_state};
+use baton_packet::{ChecksumState, Decoded, Flags, decode, tcp_checksum_state};
 
 /// Bytes of an Ethernet header, which no checksum of ours protects (a real link's does).
 const ETHERNET_BYTES: usize = 14;
@@ -23,6 +23,8 @@ pub struct LinkSpec {
     pub loss: u32,
     /// Delivered twice.
     pub duplicates: u32,
+    /// How late the second copy is, at most.
+    pub copy_us: Time,
     /// Late, so that later ones overtake it.
     pub reordered: u32,
     /// How late.
@@ -147,7 +149,11 @@ impl Link {
         self.last_arrival = at;
         if self.chance(self.spec.duplicates) {
             arrive(at, frame.clone());
-            arrive(at + self.rng.u64(..=self.spec.reorder_us.max(1)), frame);
+            let late = match begins(&frame) {
+                true => self.spec.reorder_us,
+                false => self.spec.copy_us,
+            };
+            arrive(at + self.rng.u64(..=late.max(1)), frame);
             return if fate == Fate::Corrupt {
                 fate
             } else {
@@ -157,6 +163,12 @@ impl Link {
         arrive(at, frame);
         fate
     }
+}
+
+/// Whether it is a SYN. One that comes behind its connection's end begins another, for a pod's
+/// kernel too; whose requests are whose, nothing could tell then.
+fn begins(frame: &[u8]) -> bool {
+    matches!(decode(frame), Ok(Decoded::Tcp(segment)) if segment.flags.has(Flags::SYN))
 }
 
 /// Flips one to three bits behind the Ethernet header. `false` if the result would pass for another

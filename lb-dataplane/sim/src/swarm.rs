@@ -76,6 +76,7 @@ impl Scenario {
             .map(|_| client(&mut d, &policy, clients))
             .collect();
         let window = (START + 20 * MS, calm_at);
+        let copies = late_copies(seed, policy.migration.legs == Legs::Shared);
         let ports = if d.has(Fault::SmallTables) { 64 } else { 128 };
         Self {
             v6,
@@ -94,9 +95,11 @@ impl Scenario {
             pods: (0..pods).map(|_| server(&mut d, expects_header)).collect(),
             clients: client_specs,
             client_links: (0..clients)
-                .map(|_| link_pair(&mut d, false, window))
+                .map(|_| copies(link_pair(&mut d, false, window)))
                 .collect(),
-            pod_links: (0..pods).map(|_| link_pair(&mut d, true, window)).collect(),
+            pod_links: (0..pods)
+                .map(|_| copies(link_pair(&mut d, true, window)))
+                .collect(),
             plan: plan(&mut d, pods, window),
             calm_at,
             steady: None,
@@ -445,6 +448,21 @@ fn server(d: &mut Draw, expects_header: bool) -> ProcessSpec {
     }
 }
 
+/// Where frames arrive twice, the second copy may be as late as a segment of another flow's time on
+/// the same leg; there are more of them where flows share legs. A draw of its own.
+fn late_copies(seed: u64, shared: bool) -> impl Fn([LinkSpec; 2]) -> [LinkSpec; 2] {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xc0_91e5);
+    let late = [0, 0, 3 * MS, 30 * MS][rng.usize(..4)];
+    let least = if shared && late > 0 { 300 } else { 0 };
+    move |pair| {
+        pair.map(|spec| LinkSpec {
+            duplicates: spec.duplicates.max(least),
+            copy_us: spec.copy_us.max(late),
+            ..spec
+        })
+    }
+}
+
 fn link_pair(d: &mut Draw, pod: bool, window: (Time, Time)) -> [LinkSpec; 2] {
     let delay = if pod {
         d.one(&[10, 30, 150])
@@ -463,6 +481,7 @@ fn link(d: &mut Draw, delay_us: Time, bad: bool, (from, to): (Time, Time)) -> Li
         delay_us,
         jitter_us: if d.percent(50) { delay_us / 2 } else { 0 },
         reorder_us: delay_us * 3 + 100,
+        copy_us: delay_us * 3 + 100,
         ..LinkSpec::default()
     };
     if !bad {

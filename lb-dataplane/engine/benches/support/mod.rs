@@ -4,6 +4,7 @@
 
 #[path = "../../tests/common/mod.rs"]
 pub mod common;
+pub mod sharing;
 
 use baton_api::{Limits, MigrationMode, MoveMethod, Protocol};
 use baton_engine::Verdict;

@@ -193,6 +193,7 @@ fn data_arrives_over_bad_links() {
             duplicates: rng.u32(..1_000),
             reordered: rng.u32(..2_000),
             reorder_us: rng.u64(..30 * MS),
+            copy_us: rng.u64(..30 * MS),
             corrupted: rng.u32(..500),
             partitions: vec![(2 * SECOND, 3 * SECOND)],
         };

@@ -86,8 +86,6 @@ pub struct Conn {
     sent: Vec<u8>,
     known: Vec<bool>,
     whole: usize,
-    /// Bytes that the client has acknowledged, as far as the engine has seen.
-    acked: usize,
     /// The highest byte of the client's that any pod has acknowledged.
     taken: SeqNumber,
     reader: ResponseReader,
@@ -299,7 +297,6 @@ impl Truth {
             sent: Vec::new(),
             known: Vec::new(),
             whole: 0,
-            acked: 0,
             taken: SeqNumber(isn).add(1),
             reader: ResponseReader::new(self.language),
             answered: 0,

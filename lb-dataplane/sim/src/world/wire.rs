@@ -269,9 +269,6 @@ impl World {
                 leg
             }
             Party::Client(i) => {
-                if seg.flags.has(Flags::ACK) {
-                    self.truth.client_acks(i, seg.src.port(), seg.seq, seg.ack);
-                }
                 if seg.flags == Flags::ACK && seg.data.is_empty() && kind(&seg).is_none() {
                     self.spoken = Some((i, frame.to_vec()));
                 }
