@@ -273,7 +273,7 @@ impl Engine {
             legs: Legs::new(legs, keys),
             rests: Rests::new(legs, Blocks::new(backends, numbers, legs)),
             closing: Closing::new(limits.closing_legs),
-            shifts: Shifts::new(limits.flows + limits.closing_legs, keys),
+            shifts: Shifts::new(limits.flows + limits.closing_legs, limits.flows, keys),
             forgets: Forgets::new(),
             transfers: Transfers::new(),
             tracked: (0, 0),

@@ -17,7 +17,7 @@ use crate::{
     states::{Frame, State},
     tables::From,
 };
-use baton_packet::{ChecksumState, Plain, SeqNumber, Shift, is_stamped, plain, readdress};
+use baton_packet::{ChecksumState, Plain, SeqNumber, is_stamped, plain, readdress};
 use std::net::IpAddr;
 
 /// The segment has timestamps where the flow has them.
@@ -122,38 +122,10 @@ impl Engine {
         let frontend = self.frontend_ids.find(to, plain.dst_port(frame))?;
         let from = mapped(plain.src(frame));
         let id = (self.flows).find(from, plain.src_port(frame), frontend)?;
-        if self.flows[id].bits.has(Bits::ASIDE) {
-            return self.translated_client(now, frame, plain, id, out);
-        }
-        self.client_as::<STAMPED, false>(now, frame, plain, id, out)
-    }
-
-    /// The same on a translated leg. Apart, for the sake of the usual ones.
-    #[inline(never)]
-    fn translated_client<const STAMPED: bool>(
-        &mut self,
-        now: Instant,
-        frame: &mut [u8],
-        plain: Plain<STAMPED>,
-        id: FlowId,
-        out: &mut impl Output,
-    ) -> Option<Verdict> {
-        if !is_translated_alone(&self.flows[id]) {
+        let flow = &mut self.flows[id];
+        if flow.bits.has(Bits::ASIDE) && !is_translated_alone(flow) {
             return None;
         }
-        self.client_as::<STAMPED, true>(now, frame, plain, id, out)
-    }
-
-    #[inline(always)]
-    fn client_as<const STAMPED: bool, const TRANSLATED: bool>(
-        &mut self,
-        now: Instant,
-        frame: &mut [u8],
-        plain: Plain<STAMPED>,
-        id: FlowId,
-        out: &mut impl Output,
-    ) -> Option<Verdict> {
-        let flow = &mut self.flows[id];
         let (seq, ack) = (plain.seq(frame), plain.ack(frame));
         let predicted = seq == flow.client_next
             && is_within(ack, flow.server_acked, flow.server_next)
@@ -180,8 +152,9 @@ impl Engine {
                 return Some(self.client_went_on(now, frame, &segment, id, treat, acks_more, out));
             }
         }
-        if TRANSLATED && let Some(shift) = self.shifts.of(self.flows[id].owner) {
-            plain.shift_to_pod(frame, &shift);
+        let flow = &self.flows[id];
+        if flow.bits.has(Bits::ASIDE) && flow.progress.is(Mark::Translated) {
+            plain.shift_to_pod(frame, self.shifts.of_owner(id, flow.owner));
         }
         Some(self.pass_to_owner(frame, plain, id))
     }
@@ -226,45 +199,17 @@ impl Engine {
         let Some(Use::Owner(id)) = self.legs.used_by(leg) else {
             return None;
         };
-        if self.flows[id].bits.has(Bits::ASIDE) {
-            return self.translated_backend(now, frame, plain, (leg, id), out);
-        }
-        self.backend_as(now, frame, plain, (leg, id), None, out)
-    }
-
-    /// The same on a translated leg. Apart, for the sake of the usual ones.
-    #[inline(never)]
-    fn translated_backend<const STAMPED: bool>(
-        &mut self,
-        now: Instant,
-        frame: &mut [u8],
-        plain: Plain<STAMPED>,
-        (leg, id): (Leg, FlowId),
-        out: &mut impl Output,
-    ) -> Option<Verdict> {
-        let shift = self.shifts.of(leg)?;
-        if !is_translated_alone(&self.flows[id]) {
-            return None;
-        }
-        self.backend_as(now, frame, plain, (leg, id), Some(shift), out)
-    }
-
-    #[inline(always)]
-    fn backend_as<const STAMPED: bool>(
-        &mut self,
-        now: Instant,
-        frame: &mut [u8],
-        plain: Plain<STAMPED>,
-        (leg, id): (Leg, FlowId),
-        shift: Option<Shift>,
-        out: &mut impl Output,
-    ) -> Option<Verdict> {
-        let backend = &mut self.backends[usize::from(leg.backend)];
+        let backend = &mut self.backends[usize::from(index)];
         let flow = &mut self.flows[id];
-        let (seq, ack) = (plain.seq(frame), plain.ack(frame));
-        let (seq, ack) = shift.map_or((seq, ack), |shift| {
-            (seq.add(shift.seq), ack.add(shift.acked))
-        });
+        let (mut seq, mut ack) = (plain.seq(frame), plain.ack(frame));
+        let translated = flow.bits.has(Bits::ASIDE);
+        if translated {
+            if !is_translated_alone(flow) {
+                return None;
+            }
+            let shift = self.shifts.of_owner(id, leg);
+            (seq, ack) = (seq.add(shift.seq), ack.add(shift.acked));
+        }
         let predicted = seq == flow.server_next
             && is_within(ack, flow.client_acked, flow.client_next)
             && is_open(flow, STAMPED)
@@ -272,8 +217,8 @@ impl Engine {
         if !predicted || !is_right(&mut self.counters, frame, plain) {
             return None;
         }
-        if let Some(shift) = shift {
-            plain.shift_to_client(frame, &shift);
+        if translated {
+            plain.shift_to_client(frame, self.shifts.of_owner(id, leg));
         }
         self.counters.add(Counter::FromBackends);
         backend.liveness.heard(now);

@@ -281,7 +281,7 @@ impl Engine {
             client_scale: flow.scales >> 4,
         };
         let leg = flow.owner;
-        if !self.shifts.put(leg, shift) {
+        if !self.shifts.put(id, leg, shift) {
             self.counters.add(Counter::ShiftsFull);
             return Opening::NoRoom;
         }

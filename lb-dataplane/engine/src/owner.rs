@@ -29,7 +29,7 @@ impl Engine {
         backend.pinned += u32::from(self.flows[id].pin.is_some());
         backend.drains.comes(self.flows[id].policy);
         let renewed = backend.adopter.renewed;
-        let translated = self.shifts.of(leg).is_some();
+        let translated = self.shifts.owned(id, leg);
         let flow = &mut self.flows[id];
         (flow.owner, flow.renewed) = (leg, renewed);
         flow.progress.set(Mark::Opening, translated);

@@ -229,7 +229,7 @@ impl Engine {
             pod_scale: shared.pod_scale,
             client_scale: flow.scales >> 4,
         };
-        self.shifts.renew(leg, shift);
+        self.shifts.renew(id, leg, shift);
         let flow = &mut self.flows[id];
         if shared.stamps.is_some() {
             (flow.server_ts, flow.server_ts_ms) = (here, now.ms32());

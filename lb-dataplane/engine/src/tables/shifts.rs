@@ -5,7 +5,7 @@
 //! leg gets one is `opening`'s.
 
 use crate::{
-    ids::Leg,
+    ids::{FlowId, Leg},
     index::{FREE, Hash, Index},
     keyed::Keyed,
 };
@@ -18,18 +18,28 @@ const PERCENT: usize = 80;
 pub(crate) struct Shifts {
     index: Index,
     keys: Keyed,
+    /// Of a free one, `seq` is the next free one.
     slots: Box<[Shift]>,
-    free: Vec<u32>,
+    free: u32,
+    used: u32,
+    /// The slot of each flow's owner leg, if that is translated: found without the index.
+    of_flows: Box<[u32]>,
 }
 
 impl Shifts {
-    /// For so many legs.
-    pub(crate) fn new(legs: u32, secret: (u64, u64)) -> Self {
+    /// For so many legs, and flows.
+    pub(crate) fn new(legs: u32, flows: u32, secret: (u64, u64)) -> Self {
+        let free = |n: u32| Shift {
+            seq: n + 1,
+            ..Shift::default()
+        };
         Self {
             index: Index::new(legs as usize, PERCENT),
             keys: Keyed::new(secret, u64::MAX - 1),
-            slots: vec![Shift::default(); legs as usize].into_boxed_slice(),
-            free: (0..legs).rev().collect(),
+            slots: (0..legs).map(free).collect(),
+            free: 0,
+            used: 0,
+            of_flows: vec![FREE; flows as usize].into_boxed_slice(),
         }
     }
 
@@ -72,29 +82,49 @@ impl Shifts {
         }
     }
 
-    /// A leg is translated from now on. False if there are too many.
+    /// That of a flow's owner leg, which is translated.
+    #[inline(always)]
+    pub(crate) fn of_owner(&self, id: FlowId, leg: Leg) -> &Shift {
+        let slot = self.of_flows[id as usize];
+        debug_assert_eq!(Some(slot), self.slot(leg), "slot of flow {id}");
+        &self.slots[slot as usize]
+    }
+
+    /// A flow has another owner leg. Whether that is translated.
+    pub(crate) fn owned(&mut self, id: FlowId, leg: Leg) -> bool {
+        let slot = self.slot(leg);
+        self.of_flows[id as usize] = slot.unwrap_or(FREE);
+        slot.is_some()
+    }
+
+    /// A flow's owner leg is translated from now on. False if there are too many.
     #[must_use]
-    pub(crate) fn put(&mut self, leg: Leg, shift: Shift) -> bool {
+    pub(crate) fn put(&mut self, id: FlowId, leg: Leg, shift: Shift) -> bool {
         debug_assert!(self.of(leg).is_none(), "constant for the leg's life");
         let (hash, keys) = (self.hash_of(leg), self.keys);
-        let Some(slot) = self.free.pop() else {
+        let slot = self.free;
+        let Some(next) = self.slots.get(slot as usize).map(|free| free.seq) else {
             return false;
         };
         let of = |_, mark| Some(Self::hash(keys, mark));
         if !self.index.insert(hash, slot, of) {
-            self.free.push(slot);
             return false;
         }
+        (self.free, self.used) = (next, self.used + 1);
         self.slots[slot as usize] = shift;
+        self.of_flows[id as usize] = slot;
         true
     }
 
-    /// A leg has another shift from now on: another flow has it. There is room.
-    pub(crate) fn renew(&mut self, leg: Leg, shift: Shift) {
+    /// A leg that another flow had is this one's, which has another shift. There is room.
+    pub(crate) fn renew(&mut self, id: FlowId, leg: Leg, shift: Shift) {
         match self.slot(leg) {
-            Some(slot) => self.slots[slot as usize] = shift,
+            Some(slot) => {
+                self.slots[slot as usize] = shift;
+                self.of_flows[id as usize] = slot;
+            }
             None => {
-                let room = self.put(leg, shift);
+                let room = self.put(id, leg, shift);
                 debug_assert!(room, "whoever takes a leg has looked");
             }
         }
@@ -105,12 +135,13 @@ impl Shifts {
         if let Some(slot) = self.slot(leg)
             && self.index.remove(self.hash_of(leg), slot)
         {
-            self.free.push(slot);
+            self.slots[slot as usize].seq = self.free;
+            (self.free, self.used) = (slot, self.used - 1);
         }
     }
 
     pub(crate) fn used(&self) -> u32 {
-        (self.slots.len() - self.free.len()) as u32
+        self.used
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -118,7 +149,7 @@ impl Shifts {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.free.is_empty()
+        self.used == self.limit()
     }
 }
 
@@ -130,7 +161,7 @@ mod tests {
     #[test]
     fn as_many_as_it_is_made_for_are_found() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let (mut shifts, mut oracle) = (Shifts::new(500, (1, 2)), HashMap::new());
+        let (mut shifts, mut oracle) = (Shifts::new(500, 1, (1, 2)), HashMap::new());
         for turn in 0..20_000 {
             let (backend, port) = (rng.u16(..64), 10_000 + rng.u16(..20));
             let leg = Leg { backend, port };
@@ -142,7 +173,7 @@ mod tests {
                     seq: turn,
                     ..Shift::default()
                 };
-                assert_eq!(shifts.put(leg, shift), oracle.len() < 500);
+                assert_eq!(shifts.put(0, leg, shift), oracle.len() < 500);
                 if oracle.len() < 500 {
                     oracle.insert((backend, port), shift);
                 }
