@@ -265,7 +265,7 @@ static __noinline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, str
  */
 static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel_skb = kernel_of(skb);
 	struct net *net = kernel_skb->dev->nd_net.net;
 	struct tagged t __attribute__((aligned(8))) = {};
 	struct judged j = { .net = net, .netns = net->net_cookie, .outcome = ADOPTED };

@@ -99,7 +99,7 @@ static __always_inline void make_answer(struct message *m, struct tagged *t, __u
  */
 static __noinline int send_answer(struct __sk_buff *skb, __u32 tcp_at, struct message *m, const struct tagged *t)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel_skb = kernel_of(skb);
 	__u8 macs[2 * ETH_ALEN];
 	__u8 ttl = ANSWER_TTL;
 	long bad = 0;

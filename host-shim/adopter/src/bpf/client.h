@@ -106,7 +106,7 @@ static __noinline int transport_of(struct __sk_buff *skb, struct transport *of)
 /* The ends of a packet of the pod's namespace; 0 if they are not there. */
 static __always_inline int ends_of(struct __sk_buff *skb, __u32 at, struct restored_key *key, enum side remote)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel_skb = kernel_of(skb);
 	__be16 ports[2];
 
 	if (bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
@@ -210,7 +210,7 @@ static __noinline int begin_tagged(struct __sk_buff *skb, __u32 tcp_at, struct t
 /* A SYN that has_block(). */
 static __noinline int greet(struct __sk_buff *skb, __u32 tcp_at, __u32 header_bytes)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel_skb = kernel_of(skb);
 	__u64 netns = kernel_skb->dev->nd_net.net->net_cookie;
 	struct tagged t = {};
 	struct end client = {};
@@ -331,13 +331,13 @@ static __noinline int arrive(struct __sk_buff *skb)
 		return PASS_ON;
 	if (transport_of(skb, &of)) {
 		/* Nobody sends such a thing, but to get past this. */
-		struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+		const struct sk_buff *kernel_skb = kernel_of(skb);
 
 		count(kernel_skb->dev->nd_net.net->net_cookie, CLIENT_SPOOFED);
 		return TC_ACT_SHOT;
 	}
 	if (of.protocol == IPPROTO_ICMP || of.protocol == IPPROTO_ICMPV6) {
-		struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+		const struct sk_buff *kernel_skb = kernel_of(skb);
 
 		key.netns = kernel_skb->dev->nd_net.net->net_cookie;
 		return of.fragment ? PASS_ON : quote(skb, of.at, &key);
@@ -433,7 +433,7 @@ static __noinline int adopt_as(struct __sk_buff *skb, __u32 tcp_at, const struct
 	if (choice == REFUSED)
 		return 1;
 	if (choice == SHOWN) {
-		struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+		const struct sk_buff *kernel_skb = kernel_of(skb);
 
 		if (!readdress_source(skb, tcp_at, shown))
 			return 0;

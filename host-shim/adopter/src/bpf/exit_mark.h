@@ -58,7 +58,7 @@ SEC("tc")
 int baton_exit_mark(struct __sk_buff *skb)
 {
 	__u8 *data, *end;
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel_skb = kernel_of(skb);
 	const struct sock *sk = kernel_skb->sk;
 	struct task_struct *task;
 	struct pair pair = {};

@@ -251,4 +251,20 @@ extern int bpf_sock_destroy(struct sock_common *sk) __ksym;
 /* Linux 6.2. The kernel's own view of the context. */
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
+/*
+ * That view as a plain address. Through a pointer that the verifier trusts it looks up, at each step
+ * to another pointer and each time it comes by, whether that one is trusted too: a search through
+ * the names of all types (`btf_nested_type_is_trusted`), a third of the time that loading took.
+ */
+static __always_inline const struct sk_buff *kernel_of(struct __sk_buff *skb)
+{
+	return bpf_rdonly_cast(bpf_cast_to_kern_ctx(skb), bpf_core_type_id_kernel(struct sk_buff));
+}
+
+/* The same of a socket. */
+static __always_inline const struct sock *plain_sock(const void *sk)
+{
+	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
+}
+
 #endif

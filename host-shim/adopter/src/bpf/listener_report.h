@@ -67,7 +67,7 @@ static long count_socket(__u32 i, struct group *group)
 /* How many there are on its port. */
 static __always_inline __u32 listeners_of(struct tcp_sock *tcp)
 {
-	const struct sock_reuseport *sockets = ((const struct sock *)tcp)->sk_reuseport_cb;
+	const struct sock_reuseport *sockets = plain_sock(tcp)->sk_reuseport_cb;
 
 	return sockets ? sockets->num_socks : 1;
 }
@@ -75,7 +75,7 @@ static __always_inline __u32 listeners_of(struct tcp_sock *tcp)
 /* `queue`: the load report's first half, if the sockets are counted. */
 static __always_inline __u32 listener_report(struct tcp_sock *tcp, __u64 netns, __u32 *queue)
 {
-	const struct sock *sk = (const struct sock *)tcp;
+	const struct sock *sk = plain_sock(tcp);
 	struct group group = { .sockets = sk->sk_reuseport_cb };
 	__u32 sockets = listeners_of(tcp);
 	__u32 always = MARKS_EXITS | FORGETS | RESTORES | transfers_at(netns, sk->__sk_common.skc_num);

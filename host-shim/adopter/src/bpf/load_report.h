@@ -99,15 +99,14 @@ static __always_inline void add_quota(const struct cgroup *group, __u64 *throttl
 /* Not inlined, see adopt(). A kernel without one of the types is as one where nothing is known. */
 static __noinline __u32 stalls_field(struct tcp_sock *listener)
 {
-	const struct sock *sk = (const struct sock *)listener;
 	const struct cgroup *group;
 	const struct psi_group *pressure;
 	__u64 throttled_ns = 0;
 	__u32 flags = 0, field = 0;
 
-	if (!sk || !bpf_core_field_exists(sk->sk_cgrp_data))
+	if (!listener || !bpf_core_field_exists(((struct sock *)0)->sk_cgrp_data))
 		return 0;
-	group = sk->sk_cgrp_data.cgroup;
+	group = plain_sock(listener)->sk_cgrp_data.cgroup;
 	/* The root's pressure is the whole node's: whoever is in no group of its own has none. */
 	if (!group || !group->self.parent)
 		return 0;

@@ -69,13 +69,13 @@ static __always_inline __u16 adjusted(__u16 field, __u32 pseudo, __u32 rest, int
 
 static __always_inline int is_partial(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel_skb = kernel_of(skb);
 
 	return BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed) == CHECKSUM_PARTIAL;
 }
 
 /* The stack takes its checksum for right, as a sender on the same machine or a device said so. */
-static __always_inline int is_verified(struct sk_buff *kernel_skb)
+static __always_inline int is_verified(const struct sk_buff *kernel_skb)
 {
 	__u32 summed = BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed);
 

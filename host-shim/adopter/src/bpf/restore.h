@@ -294,7 +294,7 @@ static __noinline enum choice enter(struct __sk_buff *skb, struct restored_key *
 static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *leg, const struct end *client, int adopts,
 				     struct end *shown)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel_skb = kernel_of(skb);
 	struct restored_key key = { .netns = kernel_skb->dev->nd_net.net->net_cookie };
 	struct restored *known;
 	enum choice choice;
@@ -376,7 +376,7 @@ struct unused_ask {
 SEC("tc")
 int baton_unused_leg(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel_skb = kernel_of(skb);
 	__u64 since, now = bpf_ktime_get_ns();
 	struct unused_ask ask;
 	struct restored_key pair;

@@ -216,7 +216,7 @@ static __always_inline int redirects(const struct net *net, __u64 netns)
 SEC("tc")
 int baton_generation(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel_skb = kernel_of(skb);
 	__u64 generation = generation_of(kernel_skb->dev->nd_net.net);
 
 	return bpf_skb_store_bytes(skb, 0, &generation, sizeof(generation), 0);

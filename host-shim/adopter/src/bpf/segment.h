@@ -78,7 +78,7 @@ static __noinline int addresses(struct __sk_buff *skb, __u32 tcp_at, struct tagg
  * machine or the device, so must this. The mapped prefixes of IPv4 addresses are 0xffff, which is
  * nothing in this arithmetic.
  */
-static __noinline int sum_is_right(struct sk_buff *kernel_skb, const struct message *m, const struct tagged *t, int block,
+static __noinline int sum_is_right(const struct sk_buff *kernel_skb, const struct message *m, const struct tagged *t, int block,
 				   int payload)
 {
 	__u32 sum;
