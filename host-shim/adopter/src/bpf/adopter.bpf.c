@@ -118,12 +118,12 @@ struct judged {
 };
 
 /* A Probe asks for the listener, whatever socket its own tuple may name. */
-static __always_inline __u32 probe(struct bpf_sock *sk, struct judged *j)
+static __always_inline __u32 probe(struct __sk_buff *skb, struct bpf_sock *sk, struct judged *j)
 {
 	__u32 reason = NO_LISTENER, queue = 0;
 	struct tcp_sock *listener;
 
-	if (redirects(j->net, j->netns)) {
+	if (redirects(skb, j->netns)) {
 		/* The listener that is found, if any, is not who closes clients' connections. */
 		j->detail = bpf_htonl(MARKS_EXITS | FORGETS);
 		return PACKET_RULES;
@@ -222,7 +222,7 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 	struct tcp_sock *listener = NULL;
 	struct fate fate = { .of = KERNEL_REFUSED, .decided_ns = bpf_ktime_get_ns() };
 
-	if (redirects(net, this->netns)) {
+	if (redirects(skb, this->netns)) {
 		fate.of = PACKET_RULES;
 	} else if (!sk) {
 		fate.of = NO_LISTENER;
@@ -247,7 +247,7 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 
 /*
  * READY_TO_ADOPT: pass it on, the outcome says why; UNDECIDED: drop it; else the reason of the
- * Answer. Not inlined, as little as send_answer(), tag_of() and count(): all frames of a program
+ * Answer. Not inlined, as little as send_answer(), baton_tag_of() and count(): all frames of a program
  * have 512 bytes together, and only one of these has its at a time.
  */
 static __noinline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, struct judged *j, struct bpf_sock *sk)
@@ -309,7 +309,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		count(j.netns, UNKNOWN_EPOCH);
 		return TC_ACT_SHOT;
 	}
-	if (tag_of(&t, slot->key) != m.tag) {
+	if (baton_tag_of(&t, slot) != m.tag) {
 		count(j.netns, BAD_TAG);
 		return TC_ACT_SHOT;
 	}
@@ -375,7 +375,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	/* Port 0 is on no connection: the listener. */
 	sk = find(skb, &t, &shown, m.exid == bpf_htons(EXID_PROBE) ? 0 : shown.port, tcp_at);
 	if (m.exid == bpf_htons(EXID_PROBE))
-		reason = probe(sk, &j);
+		reason = probe(skb, sk, &j);
 	else if (forgets)
 		reason = forget(sk);
 	else
@@ -401,7 +401,7 @@ answer:
 		m.tsecr = t.tsecr = j.stalls;
 	}
 	if (reason != UNDECIDED) {
-		make_answer(&m, &t, reason, j.detail, here->number, slot->key);
+		make_answer(&m, &t, reason, j.detail, here->number, slot);
 		action = send_answer(skb, tcp_at, &m, &t);
 	}
 	if (action < 0) {

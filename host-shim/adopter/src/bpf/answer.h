@@ -15,6 +15,7 @@
 
 #include "kernel.h"
 #include "siphash.h"
+#include "tables.h"
 #include "wire.h"
 
 #define IPV4_TTL_AT 8
@@ -42,14 +43,17 @@ static __always_inline __u16 fold(__u32 sum)
 	return sum;
 }
 
-static __noinline __be64 tag_of(const struct tagged *t, const __u64 *key)
+/* Not static, see baton_generation_of(); the verifier does not know that both are there. */
+__noinline __be64 baton_tag_of(const struct tagged *t, const struct key_slot *slot)
 {
-	return bpf_cpu_to_be64(siphash_2_4((const __u64 *)t, TAGGED_WORDS, key));
+	if (!t || !slot)
+		return 0;
+	return bpf_cpu_to_be64(siphash_2_4((const __u64 *)t, TAGGED_WORDS, slot->key));
 }
 
 /* `t` and `m` are the message that came; both are the Answer afterwards. */
 static __always_inline void make_answer(struct message *m, struct tagged *t, __u32 reason,
-					__be32 detail, __be64 namespace, const __u64 *key)
+					__be32 detail, __be64 namespace, const struct key_slot *slot)
 {
 	__u8 from[16];
 
@@ -87,7 +91,7 @@ static __always_inline void make_answer(struct message *m, struct tagged *t, __u
 	m->flags = t->flags;
 	m->server_timestamp = t->server_timestamp;
 	m->namespace = namespace;
-	m->tag = tag_of(t, key);
+	m->tag = baton_tag_of(t, slot);
 }
 
 /*

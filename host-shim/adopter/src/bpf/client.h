@@ -161,7 +161,7 @@ static __noinline int client_of(struct __sk_buff *skb, __u32 block_at, struct ta
 	__builtin_memcpy(&t->tsecr, block.address + 12, 4);
 	__builtin_memcpy(client->address, block.address, 16);
 	client->port = block.port;
-	return tag_of(t, slot->key) == block.tag;
+	return baton_tag_of(t, slot) == block.tag;
 }
 
 /* A SYN with a client block for its payload: 0 if it is none. */

@@ -336,7 +336,7 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 	 * Where rules redirect connections the socket is on another pair, and nothing could say
 	 * whether the leg is in use.
 	 */
-	if (is_unfit(client, leg->local) || redirects(kernel_skb->dev->nd_net.net, key.netns)) {
+	if (is_unfit(client, leg->local) || redirects(skb, key.netns)) {
 		count(key.netns, CLIENT_HIDDEN);
 		return HIDDEN;
 	}

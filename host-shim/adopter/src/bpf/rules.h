@@ -175,9 +175,14 @@ static long mix_function(__u32 i, struct walk *walk)
 	return 0;
 }
 
-/* A number for what is at a namespace's hooks before a segment reaches a socket. */
-static __noinline __u64 generation_of(const struct net *net)
+/*
+ * A number for what is at the hooks of the packet's namespace before a segment reaches a socket. Not
+ * static, so that the verifier looks at it once, and not each time that something comes to it: it
+ * was half of all that it looked at.
+ */
+__noinline __u64 baton_generation_of(struct __sk_buff *skb)
 {
+	const struct net *net = kernel_of(skb)->dev->nd_net.net;
 	struct walk walk = {};
 
 	if (bpf_core_field_exists(net->nft.base_seq))
@@ -205,19 +210,18 @@ static __noinline __u64 generation_of(const struct net *net)
 }
 
 /* Whether rules redirect connections, or are others than those that were read. */
-static __always_inline int redirects(const struct net *net, __u64 netns)
+static __always_inline int redirects(struct __sk_buff *skb, __u64 netns)
 {
 	const struct verdict *found = bpf_map_lookup_elem(&rules, &netns);
 
-	return !found || found->harmless != RULES_HARMLESS || found->generation != generation_of(net);
+	return !found || found->harmless != RULES_HARMLESS || found->generation != baton_generation_of(skb);
 }
 
 /* For user space, which runs it in the namespace: writes the generation over the packet's front. */
 SEC("tc")
 int baton_generation(struct __sk_buff *skb)
 {
-	const struct sk_buff *kernel_skb = kernel_of(skb);
-	__u64 generation = generation_of(kernel_skb->dev->nd_net.net);
+	__u64 generation = baton_generation_of(skb);
 
 	return bpf_skb_store_bytes(skb, 0, &generation, sizeof(generation), 0);
 }
