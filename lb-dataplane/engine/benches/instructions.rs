@@ -52,5 +52,8 @@ fn whole_exchanges(shared: bool, exchanges: u32) {
     for _ in 0..count {
         sharing.exchange();
     }
-    println!("{count} exchanges, {} of them on shared legs", sharing.shared());
+    println!(
+        "{count} exchanges, {} of them on shared legs",
+        sharing.shared()
+    );
 }
