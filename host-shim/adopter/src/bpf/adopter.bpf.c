@@ -247,8 +247,8 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 
 /*
  * READY_TO_ADOPT: pass it on, the outcome says why; UNDECIDED: drop it; else the reason of the
- * Answer. Not inlined, as little as send_answer(), baton_tag_of() and count(): all frames of a program
- * have 512 bytes together, and only one of these has its at a time.
+ * Answer. Not inlined, as little as send_answer(), baton_tag_of() and count(): all frames of a
+ * program have 512 bytes together, and only one of these has its at a time.
  */
 static __noinline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, struct judged *j, struct bpf_sock *sk)
 {

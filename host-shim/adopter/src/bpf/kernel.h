@@ -252,9 +252,10 @@ extern int bpf_sock_destroy(struct sock_common *sk) __ksym;
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
 /*
- * That view as a plain address. Through a pointer that the verifier trusts it looks up, at each step
- * to another pointer and each time it comes by, whether that one is trusted too: a search through
- * the names of all types (`btf_nested_type_is_trusted`), a third of the time that loading took.
+ * That view as a plain address. Through a pointer that the verifier trusts it looks up, at each
+ * step to another pointer and each time it comes by, whether that one is trusted too: a search
+ * through the names of all types (`btf_nested_type_is_trusted`), a third of the time that loading
+ * took.
  */
 static __always_inline const struct sk_buff *kernel_of(struct __sk_buff *skb)
 {

@@ -176,9 +176,9 @@ static long mix_function(__u32 i, struct walk *walk)
 }
 
 /*
- * A number for what is at the hooks of the packet's namespace before a segment reaches a socket. Not
- * static, so that the verifier looks at it once, and not each time that something comes to it: it
- * was half of all that it looked at.
+ * A number for what is at the hooks of the packet's namespace before a segment reaches a socket.
+ * Not static, so that the verifier looks at it once, and not each time that something comes to it:
+ * it was half of all that it looked at.
  */
 __noinline __u64 baton_generation_of(struct __sk_buff *skb)
 {
