@@ -202,13 +202,14 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         let flow = &mut self.flows[id];
         let (mut seq, mut ack) = (plain.seq(frame), plain.ack(frame));
-        let translated = flow.bits.has(Bits::ASIDE);
-        if translated {
+        let mut shift = None;
+        if flow.bits.has(Bits::ASIDE) {
             if !is_translated_alone(flow) {
                 return None;
             }
-            let shift = self.shifts.of_owner(id, leg);
-            (seq, ack) = (seq.add(shift.seq), ack.add(shift.acked));
+            let of = self.shifts.of_owner(id, leg);
+            (seq, ack) = (seq.add(of.seq), ack.add(of.acked));
+            shift = Some(of);
         }
         let predicted = seq == flow.server_next
             && is_within(ack, flow.client_acked, flow.client_next)
@@ -217,8 +218,8 @@ impl Engine {
         if !predicted || !is_right(&mut self.counters, frame, plain) {
             return None;
         }
-        if translated {
-            plain.shift_to_client(frame, self.shifts.of_owner(id, leg));
+        if let Some(shift) = shift {
+            plain.shift_to_client(frame, shift);
         }
         self.counters.add(Counter::FromBackends);
         backend.liveness.heard(now);

@@ -338,7 +338,7 @@ impl Engine {
     pub(crate) fn answer_to_probe(
         &mut self,
         now: Instant,
-        frame: &[u8],
+        frame: &mut [u8],
         segment: &Segment,
         index: u16,
         out: &mut impl Output,
@@ -371,7 +371,12 @@ impl Engine {
                 self.counters.add(Counter::ProbesReset);
                 self.adopter_is(now, index, Finding::NoAdopter);
             }
-            Message::None => {}
+            // No answer to a probe: the node may have given a connection of others the same port.
+            Message::None => {
+                if let Some(verdict) = self.pass_to_host(frame, segment.end) {
+                    return verdict;
+                }
+            }
         }
         Verdict::Absorbed
     }

@@ -163,7 +163,7 @@ impl<const STAMPED: bool> Plain<STAMPED> {
     /// Gives a segment of a pod's the client's numbers, as [`Shift::to_client`] does.
     #[inline]
     pub fn shift_to_client(&self, frame: &mut [u8], shift: &Shift) {
-        let window = shift.window_to_client(self.window(frame));
+        let window = self.window(frame);
         let mut delta = 0;
         if STAMPED {
             delta += self.renew_stamps(frame, |value, echo| {
@@ -177,8 +177,11 @@ impl<const STAMPED: bool> Plain<STAMPED> {
             delta += renew_numbers(tcp, |seq, ack| {
                 (seq.wrapping_add(shift.seq), ack.wrapping_add(shift.acked))
             });
-            let [a, b] = window.to_be_bytes();
-            delta += replace(tcp, 12, &[tcp[12], tcp[13], a, b]);
+            // Pods of one kind shift alike.
+            if shift.pod_scale != shift.client_scale {
+                let [a, b] = shift.window_to_client(window).to_be_bytes();
+                delta += replace(tcp, 12, &[tcp[12], tcp[13], a, b]);
+            }
             patch(tcp, TCP_CHECK, delta);
         }
     }
