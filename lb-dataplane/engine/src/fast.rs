@@ -202,14 +202,13 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         let flow = &mut self.flows[id];
         let (mut seq, mut ack) = (plain.seq(frame), plain.ack(frame));
-        let mut shift = None;
-        if flow.bits.has(Bits::ASIDE) {
+        let translated = flow.bits.has(Bits::ASIDE);
+        if translated {
             if !is_translated_alone(flow) {
                 return None;
             }
-            let of = self.shifts.of_owner(id, leg);
-            (seq, ack) = (seq.add(of.seq), ack.add(of.acked));
-            shift = Some(of);
+            let shift = self.shifts.of_owner(id, leg);
+            (seq, ack) = (seq.add(shift.seq), ack.add(shift.acked));
         }
         let predicted = seq == flow.server_next
             && is_within(ack, flow.client_acked, flow.client_next)
@@ -218,8 +217,8 @@ impl Engine {
         if !predicted || !is_right(&mut self.counters, frame, plain) {
             return None;
         }
-        if let Some(shift) = shift {
-            plain.shift_to_client(frame, shift);
+        if translated {
+            plain.shift_to_client(frame, self.shifts.of_owner(id, leg));
         }
         self.counters.add(Counter::FromBackends);
         backend.liveness.heard(now);
