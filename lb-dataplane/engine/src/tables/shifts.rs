@@ -1,5 +1,5 @@
-//! What is added to the numbers of translated legs, found by leg: most legs have no such thing, and
-//! need no memory for it.
+//! What is added to the numbers of translated legs, found by leg, and by the flow whose owner the
+//! leg is: most legs have no such thing, and need no memory for it.
 //!
 //! Owns the table, reserved at start. What a shift does to a segment is `baton_packet`'s; when a
 //! leg gets one is `opening`'s.
