@@ -161,7 +161,7 @@ impl<const STAMPED: bool> Plain<STAMPED> {
     }
 
     /// Gives a segment of a pod's the client's numbers, as [`Shift::to_client`] does.
-    #[inline]
+    #[inline(always)]
     pub fn shift_to_client(&self, frame: &mut [u8], shift: &Shift) {
         let window = self.window(frame);
         let mut delta = 0;
@@ -187,7 +187,7 @@ impl<const STAMPED: bool> Plain<STAMPED> {
     }
 
     /// Gives a segment of the client's the pod's numbers, as [`Shift::to_pod`] does.
-    #[inline]
+    #[inline(always)]
     pub fn shift_to_pod(&self, frame: &mut [u8], shift: &Shift) {
         let mut delta = 0;
         if STAMPED {
