@@ -293,7 +293,7 @@ impl Engine {
             return;
         };
         spec.seq = self.adoption_start(id).0.add(u32::MAX);
-        spec.ack = flow.server_next;
+        spec.ack = flow.server_acked;
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
         spec.payload = &[0];

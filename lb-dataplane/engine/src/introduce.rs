@@ -154,7 +154,7 @@ impl Engine {
     /// The same once more, where the pod is not known to have heard the end of our handshake.
     pub(crate) fn introduce_again(&mut self, id: FlowId, out: &mut impl Output) -> bool {
         let flow = &self.flows[id];
-        let next = flow.server_next;
+        let next = flow.server_acked;
         self.introduce_heir(id, (self.certain_at_owner(id), next), out)
     }
 

@@ -305,9 +305,10 @@ impl Engine {
         } else if self.introduce_again(id, out) {
             // It acknowledges, too.
         } else if let Some(mut spec) = self.to_leg(leg) {
-            // It has nothing of the client's yet.
+            // It may have nothing of the client's yet; or a copy is late, and what it answered since
+            // is on its way to the client, lost perhaps.
             let flow = &self.flows[id];
-            (spec.seq, spec.ack) = (flow.client_acked, flow.server_next);
+            (spec.seq, spec.ack) = (flow.client_acked, flow.server_acked);
             spec.window = flow.client_window;
             spec.timestamps = Self::client_stamps(flow);
             self.emit_to(leg, spec, out);

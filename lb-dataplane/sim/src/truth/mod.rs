@@ -197,7 +197,7 @@ pub struct Truth {
     legs: BTreeMap<(usize, u16), u32>,
     /// Pods and the connections that they had a leg of at any time.
     had: BTreeSet<(usize, u32)>,
-    /// The first byte of the client's that a leg's socket takes.
+    /// The first byte of the client's that a leg's socket takes, as far as is known.
     starts: BTreeMap<(usize, u16), SeqNumber>,
     /// Legs that a connection began on, before any pod had answered, and its first number.
     begun: BTreeMap<(usize, u16), (u32, SeqNumber)>,
@@ -369,6 +369,17 @@ impl Truth {
     #[must_use]
     pub fn of_leg(&self, pod: usize, port: u16) -> Option<u32> {
         self.legs.get(&(pod, port)).copied()
+    }
+
+    /// The connection of a leg, where that is another one of the same client's port than this, and
+    /// whether it began later.
+    #[must_use]
+    pub fn another_of_port(&self, leg: (usize, u16), conn: u32) -> Option<(u32, bool)> {
+        let its = self.of_leg(leg.0, leg.1).filter(|its| *its != conn)?;
+        let both = |all: &&Vec<u32>| all.contains(&its) && all.contains(&conn);
+        let all = self.by_port.values().find(both)?;
+        let place = |of| all.iter().position(|id| *id == of);
+        Some((its, place(its) < place(conn)))
     }
 
     /// Whether a pod has a leg of a connection, or had one that no other connection has by now.

@@ -22,7 +22,7 @@ impl Truth {
             return Ok(());
         };
         let (from, to) = (seq.since(conn.isn.0.add(1)), data.len() as i32);
-        // What is in front of the leg's first byte its kernel throws away.
+        // What is in front of the leg's next byte its kernel throws away.
         let from = from.max(
             self.starts
                 .get(&leg)
@@ -133,14 +133,18 @@ impl Truth {
         Ok(())
     }
 
-    /// An acknowledgement of a pod's reaches the engine.
-    pub fn pod_acks(&mut self, pod: usize, port: u16, ack: SeqNumber) {
-        let id = self.of_leg(pod, port);
-        let ack = self.as_client_has((pod, port), ack);
+    /// An acknowledgement of a pod's reaches the engine, from a socket or without one.
+    pub fn pod_acks(&mut self, leg: (usize, u16), ack: SeqNumber, socket: bool) {
+        let id = self.of_leg(leg.0, leg.1);
+        let ack = self.as_client_has(leg, ack);
         if let Some(conn) = id.and_then(|id| self.conns.get_mut(&id))
             && is_near(ack, conn.isn.0)
         {
             conn.taken = conn.taken.max(ack);
+            if socket {
+                let has = self.starts.entry(leg).or_insert(ack);
+                *has = (*has).max(ack);
+            }
         }
     }
 

@@ -264,7 +264,8 @@ impl World {
                     self.legs.ends((pod, leg));
                 }
                 if seg.flags.has(Flags::ACK) && !message {
-                    self.truth.pod_acks(pod, leg, seg.ack);
+                    let socket = !seg.flags.has(Flags::RST);
+                    self.truth.pod_acks((pod, leg), seg.ack, socket);
                 }
                 leg
             }
@@ -375,6 +376,11 @@ impl World {
             if let Party::Client(i) = call.origin
                 && let Some(conn) = self.truth.of_numbers(i, call.port, Some(call.seq), None)
             {
+                if let Some((_, true)) = self.truth.another_of_port((pod, port), conn) {
+                    // Of an earlier connection of that port, and late: the pod's kernel throws it
+                    // away, by its numbers.
+                    return;
+                }
                 self.is_on_leg((pod, port), conn, seg, Some(call.seq));
             }
         } else if message.is_none() && !seg.flags.any(Flags::SYN | Flags::RST) {
@@ -383,6 +389,12 @@ impl World {
                 && (!seg.flags.has(Flags::FIN) || !seg.data.is_empty())
                 && let Some((conn, _)) = self.flow_on(pod, port, self.client_asks(call), None)
             {
+                // The client's port may have a later one, of which the engine has not heard yet.
+                let before = self.truth.another_of_port((pod, port), conn);
+                let conn = match (before, self.client_asks(call)) {
+                    (Some((before, false)), None) => before,
+                    _ => conn,
+                };
                 self.is_on_leg((pod, port), conn, seg, None);
             }
         } else if (message.is_some() || (seg.flags.has(Flags::SYN) && !seg.options.is_empty()))
