@@ -309,6 +309,26 @@ fn a_session_is_rescued() {
     assert_eq!(w.count(Counter::Rescues), 1);
 }
 
+/// Its bytes would be at the place of those that restore the session, which may be lost on the way.
+#[test]
+fn a_late_copy_of_a_command_does_not_reach_who_restores_the_session() {
+    let mut w = world(MigrationMode::Never);
+    let mut c = with_session(&mut w, 1, &[AUTH]);
+    command(&mut w, &mut c, PING, PONG);
+    let mut copy = w.client_wire(&c, PSH_ACK, PING);
+    copy.seq = c.seq.wrapping_sub(PING.len() as u32);
+    let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
+    let boundary = c.seq;
+    let r = restores(&w, &mut c, boundary, &sent, &[AUTH]);
+    w.assert_state(&c, "AdoptingIdle");
+    assert!(w.inject(&copy.build()).is_empty());
+    let sent = reply(&mut w, &c, &r, boundary, 0, PLUS_OK);
+    restored(&c, &sent, b"");
+    // Then it is the pod's to judge, which has all of it.
+    assert_eq!(one(w.inject(&copy.build())).to, Dest::Pod(c.pod));
+    command(&mut w, &mut c, PING, PONG);
+}
+
 #[test]
 fn a_command_that_comes_while_the_session_is_rescued_waits_for_it() {
     let mut w = world(MigrationMode::Never);
