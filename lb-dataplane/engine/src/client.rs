@@ -225,12 +225,6 @@ impl Engine {
                 Turn::Never => return Verdict::Absorbed,
             }
         } else if segment.payload_len() > 0 {
-            let flow = &self.flows[id];
-            if flow.bits.has(Bits::PRELUDE) && segment.seq.before(flow.boundary) {
-                // A late copy of what a former owner has: its bytes would be at the place of those
-                // that restore the session.
-                return Verdict::Absorbed;
-            }
             self.client_repeats(now, id, segment);
         }
         self.client_went_on(now, frame, segment, id, treat, acks_more, out)
