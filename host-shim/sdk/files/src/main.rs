@@ -6,7 +6,7 @@
 use baton_files::Server;
 use baton_sdk::Link;
 use signal_hook::{consts::TERM_SIGNALS, iterator::Signals};
-use std::{net::TcpListener, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{io::Write, net::TcpListener, path::PathBuf, process::ExitCode, sync::Arc};
 
 const USAGE: &str = "usage: baton-files --listen ADDRESS:PORT --directory DIRECTORY";
 
@@ -54,6 +54,11 @@ fn run() -> Result<(), String> {
                 if number > 0 {
                     std::process::exit(0);
                 }
+                // Nobody may read it any more.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "baton-files: ends with its last connection; another SIGTERM ends it at once"
+                );
                 let ending = Arc::clone(&ending);
                 std::thread::spawn(move || {
                     ending.wait_until_idle();

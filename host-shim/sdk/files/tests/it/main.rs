@@ -4,11 +4,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
 };
 
-/// The program, and the address where it listens.
-fn start() -> (Child, String) {
+/// What the program says.
+type Says = BufReader<ChildStderr>;
+
+/// The program, what it says, and the address where it listens.
+fn start() -> (Child, Says, String) {
     let directory = env!("CARGO_MANIFEST_DIR");
     // A port that is free now, and nobody's in particular.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -19,11 +22,16 @@ fn start() -> (Child, String) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
-    let stderr = child.stderr.take().expect("piped");
+    let mut says = BufReader::new(child.stderr.take().expect("piped"));
+    hear(&mut says, "listening");
+    (child, says, address)
+}
+
+/// Its next line.
+fn hear(says: &mut Says, wanted: &str) {
     let mut line = String::new();
-    BufReader::new(stderr).read_line(&mut line).expect("a line");
-    assert!(line.contains("listening"), "{line}");
-    (child, address)
+    says.read_line(&mut line).expect("a line");
+    assert!(line.contains(wanted), "{line}");
 }
 
 fn term(child: &Child) {
@@ -41,7 +49,7 @@ fn get(stream: &mut TcpStream) -> String {
 
 #[test]
 fn without_connections_sigterm_ends_it() {
-    let (mut child, _) = start();
+    let (mut child, _says, _) = start();
     term(&child);
     // A process that a signal has killed has no code.
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
@@ -50,10 +58,12 @@ fn without_connections_sigterm_ends_it() {
 #[test]
 fn it_goes_on_until_its_last_connection_has_ended_or_it_is_told_again() {
     for again in [false, true] {
-        let (mut child, address) = start();
+        let (mut child, mut says, address) = start();
         let mut client = TcpStream::connect(&address).expect("it listens");
         assert_eq!(get(&mut client), "HTTP/1.1 200 OK");
         term(&child);
+        // Two signals that come before the first one is taken are one.
+        hear(&mut says, "ends with its last connection");
         let mut other = TcpStream::connect(&address).expect("it listens");
         assert_eq!(get(&mut other), "HTTP/1.1 200 OK");
         if again {
