@@ -89,7 +89,10 @@ async fn events(world: &World, namespace: &str, policy: &str) -> Result<Vec<(Val
     let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
     let listed = get(&world.admin.client, &path).await?;
     let items = listed["items"].as_array().context("Events")?;
-    let about = items.iter().filter(|e| e["regarding"]["name"] == policy);
+    // The API server tells of Services of that name, too.
+    let about = items.iter().filter(|e| {
+        e["regarding"]["kind"] == "LoadBalancerPolicy" && e["regarding"]["name"] == policy
+    });
     Ok(about
         .map(|e| (e["reason"].clone(), e["series"]["count"].clone()))
         .collect())
