@@ -305,8 +305,8 @@ impl Engine {
         } else if self.introduce_again(id, out) {
             // It acknowledges, too.
         } else if let Some(mut spec) = self.to_leg(leg) {
-            // It may have nothing of the client's yet; or a copy is late, and what it answered since
-            // is on its way to the client, lost perhaps.
+            // It may have nothing of the client's yet; or this is a late copy, and the answer since
+            // may be lost on its way to the client.
             let flow = &self.flows[id];
             (spec.seq, spec.ack) = (flow.client_acked, flow.server_acked);
             spec.window = flow.client_window;
