@@ -11,7 +11,8 @@
 //!   guess (nothing answered for 100 ms and four times as long as usual), which costs a question of
 //!   each request and its answer where it is wrong.
 //! - **Nobody is asked where no other pod would do better**: one that can adopt and does not stand
-//!   still itself. A request is asked about until it is answered or kept, and let go of once.
+//!   still itself. Nor in the first 3 s after our own link came up: the silence was ours. A request
+//!   is asked about until it is answered or kept, and let go of once.
 //! - **What the client sends while the question is open comes again**, if it belongs to no request
 //!   that is kept: without a copy of it the next pod could not go on, and the answer may be on its
 //!   way. That ends with the answer, or 300 ms after the pod was last asked about anything, which
@@ -37,7 +38,6 @@ impl Engine {
         let backend = &self.backends[usize::from(index)];
         let stalled_us = backend.estimate.stalled_us(now.0);
         let slow_us = RELEASE_SLOWER.saturating_mul(backend.load.usual_us() as u64);
-        // The dataplane's own silence is not the pods'.
         if now.ms() >= self.link_settled_ms
             && stalled_us >= slow_us.clamp(RELEASE_AFTER_US, RELEASE_AFTER_MAX_US)
             && backend.adopter.namespace != 0

@@ -163,7 +163,6 @@ impl<const STAMPED: bool> Plain<STAMPED> {
     /// Gives a segment of a pod's the client's numbers, as [`Shift::to_client`] does.
     #[inline(always)]
     pub fn shift_to_client(&self, frame: &mut [u8], shift: &Shift) {
-        let window = self.window(frame);
         let mut delta = 0;
         if STAMPED {
             delta += self.renew_stamps(frame, |value, echo| {
@@ -179,6 +178,7 @@ impl<const STAMPED: bool> Plain<STAMPED> {
             });
             // Pods of one kind shift alike.
             if shift.pod_scale != shift.client_scale {
+                let window = u16::from_be_bytes([tcp[14], tcp[15]]);
                 let [a, b] = shift.window_to_client(window).to_be_bytes();
                 delta += replace(tcp, 12, &[tcp[12], tcp[13], a, b]);
             }

@@ -237,6 +237,19 @@ fn nobody_is_asked_where_nobody_would_do_better() {
     assert!(releases(&w.run_ms(STALLED_MS)).is_empty());
 }
 
+/// A dataplane whose link was down has heard nothing, of anybody. Next hops may be unknown for 3 s.
+#[test]
+fn nobody_is_asked_for_a_silence_of_our_own() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    w.stays(&mut c, GET);
+    w.engine.set_link(w.now, false);
+    w.engine.set_link(w.now, true);
+    assert!(releases(&w.run_ms(2_900)).is_empty());
+    let asked = releases(&w.run_ms(STALLED_MS));
+    assert!(!asked.is_empty(), "it stands still all the same");
+}
+
 #[test]
 fn only_what_could_go_on_elsewhere_is_asked_for() {
     // Its copies are dropped with its flows' ends.
