@@ -179,14 +179,15 @@ pub(crate) fn orphan(index: &Index, service: &Key) -> FrontWrites {
 }
 
 /// Slices of ours that the Service needs no more: the cluster has written its own, or nobody will.
-fn left_over(world: &ServiceRecord) -> Vec<Text> {
+fn left_over(world: &ServiceRecord) -> Vec<(Text, Option<Text>)> {
     let by_cluster = |slice: &Arc<Slice>| slice.writer == SliceWriter::Cluster;
     let selects = world.service.as_ref().is_some_and(|found| found.selects);
     if selects && !world.slices.values().any(by_cluster) {
         return Vec::new();
     }
     let ours = world.slices.iter().filter(|(_, slice)| is_ours(slice));
-    ours.map(|(name, _)| name.clone()).collect()
+    ours.map(|(name, slice)| (name.clone(), slice.uid.clone()))
+        .collect()
 }
 
 fn is_ours(slice: &Slice) -> bool {
@@ -459,6 +460,8 @@ fn pods(key: &Key, named: &[(Text, &Listener, &Listening)]) -> Vec<Group> {
 /// there.
 fn compare(service: &str, groups: Vec<Group>, world: &ServiceRecord, writes: &mut FrontWrites) {
     let mut names = BTreeSet::new();
+    let is_anothers = |name: &Text| world.slices.get(name).is_some_and(|is| !is_ours(is));
+    let mut number = 0;
     for (ports, mut endpoints) in groups {
         endpoints.sort_by_key(|endpoint| endpoint.address);
         for family in [Family::V4, Family::V6] {
@@ -471,15 +474,23 @@ fn compare(service: &str, groups: Vec<Group>, world: &ServiceRecord, writes: &mu
             for piece in of.chunks(LIMIT_SLICE_ENDPOINTS) {
                 let word = if family == Family::V4 { "ipv4" } else { "ipv6" };
                 // A family is for the life of a slice.
-                let name: Text = format!("{service}-baton-{word}-{}", names.len()).into();
+                let name = loop {
+                    let name: Text = format!("{service}-baton-{word}-{number}").into();
+                    number += 1;
+                    if !is_anothers(&name) {
+                        break name;
+                    }
+                };
                 names.insert(name.clone());
+                let known = world.slices.get(&name);
                 let slice = FrontSlice {
                     name: name.clone(),
+                    uid: known.and_then(|is| is.uid.clone()),
                     family,
                     ports: ports.clone(),
                     endpoints: piece.to_vec(),
                 };
-                if !world.slices.get(&name).is_some_and(|is| same(is, &slice)) {
+                if !known.is_some_and(|is| same(is, &slice)) {
                     writes.slices.push(slice);
                 }
             }
@@ -490,10 +501,12 @@ fn compare(service: &str, groups: Vec<Group>, world: &ServiceRecord, writes: &mu
     }
     for (name, slice) in &world.slices {
         match slice.writer {
-            SliceWriter::Baton if !names.contains(name) => writes.remove.push(name.clone()),
-            SliceWriter::Cluster => writes.remove.push(name.clone()),
+            SliceWriter::Baton if names.contains(name) => {}
+            SliceWriter::Baton | SliceWriter::Cluster => {
+                writes.remove.push((name.clone(), slice.uid.clone()));
+            }
             SliceWriter::Mirror => writes.remove_endpoints = true,
-            SliceWriter::Baton | SliceWriter::Other => {}
+            SliceWriter::Other => {}
         }
     }
 }

@@ -338,6 +338,8 @@ pub struct Slice {
     pub endpoints: Vec<SliceEndpoint>,
     /// Who writes it.
     pub writer: SliceWriter,
+    /// Of one of Baton's: `metadata.uid`, by which another that has its name since is left alone.
+    pub uid: Option<Text>,
     /// Of one of Baton's: the zone whose clients each endpoint is for (`hints.forZones`).
     pub zones: Vec<Option<Text>>,
 }

@@ -160,8 +160,8 @@ pub struct FrontWrites {
     pub restore: Option<Text>,
     /// Slices that are to be written.
     pub slices: Vec<FrontSlice>,
-    /// Names of slices that are to go.
-    pub remove: Vec<Text>,
+    /// Names of slices that are to go, and the uids of those that Baton made.
+    pub remove: Vec<(Text, Option<Text>)>,
     /// The Endpoints object of its name is to go, of which the cluster makes slices.
     pub remove_endpoints: bool,
 }
@@ -195,6 +195,8 @@ pub struct FrontService {
 pub struct FrontSlice {
     /// Its name.
     pub name: Text,
+    /// The uid of the one that is there and that is to become so; without, it is to be made.
+    pub uid: Option<Text>,
     /// The family of its addresses.
     pub family: Family,
     /// Its ports, by the names that the Service has for them.

@@ -173,8 +173,9 @@ impl Translator {
             Some("endpointslicemirroring-controller.k8s.io") => SliceWriter::Mirror,
             _ => SliceWriter::Other,
         };
-        let ours = object.endpoints.iter();
-        let ours = ours.filter(|_| writer == SliceWriter::Baton);
+        let is_ours = writer == SliceWriter::Baton;
+        let uid = object.metadata.uid.as_deref().filter(|_| is_ours);
+        let ours = object.endpoints.iter().filter(|_| is_ours);
         let zones = ours.map(|endpoint| {
             let hints = endpoint.hints.as_ref()?.for_zones.as_ref()?;
             Some(self.text(&hints.first()?.name))
@@ -184,6 +185,7 @@ impl Translator {
             ports,
             endpoints,
             writer,
+            uid: uid.map(|uid| self.text(uid)),
             zones: zones.collect(),
         };
         Change::Slice(key, Some(Arc::new(slice)))

@@ -3,13 +3,13 @@
 //! Owns their form. What is to be written is the index's to say, from what is there: nothing here
 //! is compared. Each step is by itself; one that failed is tried again with all of them.
 //!
-//! # Whose a Service is
+//! # Whose a Service and a slice is
 //!
 //! A Service of somebody else never changes here, also without the admission policy of
 //! `operator/rbac/frontends.yaml`. One that is not known to be there is created, which the API
 //! server refuses where there is one; it is tried again until the watch has brought that one and
 //! the index says whose it is. One that is known is applied with its uid, so one that was made in
-//! its place since stays as it is.
+//! its place since stays as it is. So it is with slices.
 
 use super::{
     handover::to_apply,
@@ -29,7 +29,9 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use std::fmt::Debug;
 use tracing::warn;
 
 /// Of Services and slices.
@@ -44,13 +46,12 @@ impl Writer {
     pub(super) async fn front(&self, key: &Key, writes: &FrontWrites) -> Written {
         let services: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
-        let apply = PatchParams::apply(FRONT_MANAGER).force();
         let mut failed = false;
         let mut note = |written: Written| failed |= matches!(written, Written::Failed);
         if let (Some(wanted), Some((policy, uid))) = (&writes.make, &writes.owner) {
             let object = service(key, wanted, policy, uid);
             let written = match &writes.uid {
-                None => self.create(&services, key, object).await,
+                None => self.make(&services, key, object).await,
                 Some(known) => self.mend(&services, key, object, known).await,
             };
             if let Written::Refused(words) = &written {
@@ -73,26 +74,27 @@ impl Writer {
         }
         if let Some(uid) = &writes.uid {
             for wanted in &writes.slices {
-                let patch = Patch::Apply(slice(key, wanted, uid));
-                let request = slices.patch(&wanted.name, &apply, &patch);
-                note(self.outcome(WHAT, key, request).await);
+                let object = slice(key, wanted, uid);
+                note(match &wanted.uid {
+                    None => self.create(&slices, key, object).await.1,
+                    Some(known) => self.rewrite(&slices, key, wanted, object, known).await,
+                });
             }
         }
-        let plain = DeleteParams::default();
-        for name in &writes.remove {
-            note(self.outcome(WHAT, key, slices.delete(name, &plain)).await);
+        for (name, uid) in &writes.remove {
+            let only = only(uid.as_ref());
+            let request = slices.delete(name, &only);
+            note(self.outcome(WHAT, key, request).await);
         }
         if writes.remove_endpoints {
             let endpoints: Api<Endpoints> = Api::namespaced(self.client.clone(), &key.namespace);
-            let request = endpoints.delete(&key.name, &plain);
+            let any = DeleteParams::default();
+            let request = endpoints.delete(&key.name, &any);
             note(self.outcome(WHAT, key, request).await);
         }
         if writes.unmake {
-            let params = DeleteParams::default().preconditions(Preconditions {
-                uid: writes.uid.as_deref().map(str::to_owned),
-                resource_version: None,
-            });
-            let request = services.delete(&key.name, &params);
+            let only = only(writes.uid.as_ref());
+            let request = services.delete(&key.name, &only);
             note(self.outcome(WHAT, key, request).await);
         }
         if failed {
@@ -103,10 +105,21 @@ impl Writer {
     }
 
     /// Makes a Service that is not known to be there.
-    async fn create(&self, services: &Api<Service>, key: &Key, object: Value) -> Written {
-        let object: Service = match serde_json::from_value(object) {
+    async fn make(&self, services: &Api<Service>, key: &Key, object: Value) -> Written {
+        match self.create(services, key, object).await {
+            (Some(made), _) => self.hand_over(services, key, made).await,
+            (None, written) => written,
+        }
+    }
+
+    /// Makes what is not known to be there, and never changes what is.
+    async fn create<K>(&self, api: &Api<K>, key: &Key, object: Value) -> (Option<K>, Written)
+    where
+        K: Serialize + DeserializeOwned + Clone + Debug,
+    {
+        let object: K = match serde_json::from_value(object) {
             Ok(object) => object,
-            Err(error) => return Written::Refused(error.to_string()),
+            Err(error) => return (None, Written::Refused(error.to_string())),
         };
         let params = PostParams {
             field_manager: Some(FRONT_MANAGER.to_owned()),
@@ -114,18 +127,34 @@ impl Writer {
         };
         let (mut made, mut taken) = (None, false);
         let request = async {
-            let answer = services.create(&params, &object).await;
+            let answer = api.create(&params, &object).await;
             taken = matches!(&answer, Err(kube::Error::Api(status)) if status.is_already_exists());
             made = answer.as_ref().ok().cloned();
             answer
         };
         let written = self.outcome(WHAT, key, request).await;
-        match made {
-            Some(made) => self.hand_over(services, key, made).await,
-            // The watch is about to bring it, and the index will say what is to be done then.
-            None if taken => Written::Failed,
-            None => written,
-        }
+        // The watch is about to bring it, and the index will say what is to be done then.
+        let written = if taken { Written::Failed } else { written };
+        (made, written)
+    }
+
+    /// Has a slice that is known as it should be. Its lists are replaced as wholes.
+    async fn rewrite(
+        &self,
+        slices: &Api<EndpointSlice>,
+        key: &Key,
+        wanted: &FrontSlice,
+        mut object: Value,
+        uid: &str,
+    ) -> Written {
+        object["metadata"]["uid"] = json!(uid);
+        let params = PatchParams {
+            field_manager: Some(FRONT_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(object);
+        let request = slices.patch(&wanted.name, &params, &patch);
+        self.outcome(WHAT, key, request).await
     }
 
     /// Has a Service that is known as it should be.
@@ -185,6 +214,15 @@ impl Writer {
         }
         Written::Done
     }
+}
+
+/// Deletes what has this uid, if it is known, and nothing that has its name since.
+fn only(uid: Option<&Text>) -> DeleteParams {
+    let uid = uid.map(|uid| uid.to_string());
+    DeleteParams::default().preconditions(Preconditions {
+        uid,
+        resource_version: None,
+    })
 }
 
 fn refused(key: &Key, policy: &Text, uid: &Text, words: &str) -> Notice {

@@ -195,6 +195,53 @@ async fn a_service_is_made_mended_and_goes_with_its_policy() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_slice_of_somebody_else_stays_as_it_is() -> Result<()> {
+    let Some(world) = World::together().await? else {
+        return Ok(());
+    };
+    let admin = &world.admin;
+    let namespace = world.server.namespace("others").await?.name;
+    admin.node(NODE).await?;
+    admin.apply(&class("others")).await?;
+    two_pods(&world, &namespace).await?;
+    admin.apply(&service(&namespace, "pods")).await?;
+    let slice = |name: &str| {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": name, "namespace": namespace,
+                "labels": { "kubernetes.io/service-name": "front", (BY): "somebody" },
+            },
+            "addressType": "IPv4", "ports": [{ "name": "http", "port": 1 }],
+            "endpoints": [{ "addresses": ["10.5.0.9"] }],
+        })
+    };
+    let theirs = admin.apply(&slice("front-baton-ipv4-0")).await?;
+    admin
+        .apply(&policy(&namespace, "others", "pods", "front"))
+        .await?;
+    let ours = slice("front-baton-ipv4-1");
+    let is_ours = |s: &Value| s["metadata"]["labels"][BY] == "baton-operator";
+    let made = admin.until("one beside it", &ours, is_ours).await?;
+    let not_ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+    admin
+        .merge(&pod(&namespace, "b"), "/status", &not_ready)
+        .await?;
+    let rewritten = |s: &Value| {
+        let ready = s["endpoints"].as_array().into_iter().flatten();
+        let ready = ready.filter(|e| e["conditions"]["ready"] == true);
+        ready.count() == 1 && s["metadata"]["uid"] == made["metadata"]["uid"]
+    };
+    admin.until("it is rewritten", &ours, rewritten).await?;
+    let stays = admin.get(&theirs).await?;
+    ensure!(
+        stays["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"],
+        "{stays}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_service_that_clients_have_is_taken_over_and_given_back() -> Result<()> {
     let Some(world) = World::together().await? else {
         return Ok(());

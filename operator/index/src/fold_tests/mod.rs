@@ -83,6 +83,7 @@ fn slice(service: &str, pods: &[(u8, Conditions)]) -> Change {
         }],
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,
+        uid: None,
         zones: Vec::new(),
     };
     Change::Slice(key(&format!("{service}-1")), Some(Arc::new(value)))
@@ -145,6 +146,7 @@ fn in_front(name: &str, pods: &[&str], ports: &[u16]) -> Change {
         ports: ports.collect(),
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,
+        uid: None,
         zones: Vec::new(),
     };
     Change::Slice(key(&format!("{name}-1")), Some(Arc::new(value)))

@@ -355,6 +355,7 @@ fn too_many_endpoints_leave_the_first_ones_by_name() {
         }],
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,
+        uid: None,
         zones: Vec::new(),
     };
     index.apply(Change::Slice(key("s-1"), Some(Arc::new(value))));

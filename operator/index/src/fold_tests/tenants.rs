@@ -67,6 +67,7 @@ fn slice_at(endpoints: &[(&str, Option<&str>)]) -> Change {
         }],
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,
+        uid: None,
         zones: Vec::new(),
     };
     Change::Slice(key("s-1"), Some(Arc::new(value)))

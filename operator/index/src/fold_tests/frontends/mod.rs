@@ -84,7 +84,7 @@ impl Scene {
             let name = Key::new(key.namespace.clone(), slice.name.clone());
             self.slice(&name, Some(stored(key, slice)));
         }
-        for name in &writes.remove {
+        for (name, _) in &writes.remove {
             let name = Key::new(key.namespace.clone(), name.clone());
             self.slice(&name, None);
         }
@@ -230,6 +230,7 @@ fn stored(service: &Key, slice: &FrontSlice) -> Slice {
         ports: slice.ports.clone(),
         endpoints: slice.endpoints.iter().map(endpoint).collect(),
         writer: SliceWriter::Baton,
+        uid: Some(Text::from("slice")),
         zones: slice.endpoints.iter().map(|e| e.zone.clone()).collect(),
     }
 }

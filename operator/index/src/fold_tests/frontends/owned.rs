@@ -226,6 +226,33 @@ fn what_somebody_changes_is_mended_and_a_renamed_frontend_goes() {
 }
 
 #[test]
+fn the_slice_of_somebody_else_stays_also_where_it_has_the_name() {
+    let mut scene = scene();
+    let named = |scene: &mut Scene| {
+        let update = scene.index.fold(2);
+        let writes = update.fronts[&key("web")].clone();
+        scene.write(&key("web"), &writes);
+        let slice = &writes.slices[0];
+        (slice.name.to_string(), slice.uid.clone())
+    };
+    let name = key("web-baton-ipv4-0");
+    let mut theirs = scene.slices[&name].clone();
+    (theirs.writer, theirs.uid) = (SliceWriter::Other, None);
+    scene.slice(&name, Some(theirs.clone()));
+    assert_eq!(named(&mut scene), ("web-baton-ipv4-1".to_owned(), None));
+    scene.settle();
+    assert_eq!(scene.slices[&name], theirs);
+
+    // One of its own is rewritten as the one that it is.
+    let ours = key("web-baton-ipv4-1");
+    let mut changed = scene.slices[&ours].clone();
+    changed.endpoints.clear();
+    scene.slice(&ours, Some(changed));
+    let (name, uid) = named(&mut scene);
+    assert_eq!((&*name, uid.as_deref()), (&*ours.name, Some("slice")));
+}
+
+#[test]
 fn nothing_is_remembered_when_all_is_gone() {
     let mut scene = scene();
     scene.acknowledge();

@@ -108,6 +108,7 @@ impl Fleet {
             }],
             endpoints,
             writer: SliceWriter::Cluster,
+            uid: None,
             zones: Vec::new(),
         };
         Change::Slice(self.key(&format!("shop-{at}-x7k2p")), Some(Arc::new(slice)))
@@ -197,6 +198,7 @@ impl Fleet {
                     ports: ports.collect(),
                     endpoints: endpoints.collect(),
                     writer: SliceWriter::Cluster,
+                    uid: None,
                     zones: Vec::new(),
                 };
                 let name = Key::new("baton", format!("front-{class}-{number}"));

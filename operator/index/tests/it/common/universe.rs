@@ -339,6 +339,7 @@ fn slice() -> impl Strategy<Value = Slice> {
             ports,
             endpoints,
             writer: SliceWriter::Cluster,
+            uid: None,
             zones: Vec::new(),
         })
 }
