@@ -62,6 +62,16 @@ fn agrees_to_ecn(flags: Flags) -> bool {
     flags.has(Flags::ECE) && !flags.has(Flags::CWR)
 }
 
+/// Whether a SYN is from before the one that a pod has answered, by the client's clock: a late copy
+/// of an earlier connection's, which must not end the one whose client may have sent more already.
+fn is_older(frame: &[u8], segment: &Segment, flow: &Flow) -> bool {
+    if flow.state != State::SynAcked || !flow.bits.has(Bits::TIMESTAMPS) {
+        return false;
+    }
+    let stamps = parse_syn_options(segment.options(frame)).timestamps;
+    stamps.is_some_and(|(value, _)| value.wrapping_sub(flow.client_ts).cast_signed() < 0)
+}
+
 impl Engine {
     pub(crate) fn client_syn(
         &mut self,
@@ -73,9 +83,10 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         if let Some(id) = found {
+            let late = is_older(frame, segment, &self.flows[id]);
             let flow = &mut self.flows[id];
             let same = flow.client_next == segment.seq.add(1) && flow.state.is_opening();
-            let over = flow.state.may_lack_leg() || flow.state.is_opening();
+            let over = flow.state.may_lack_leg() || (flow.state.is_opening() && !late);
             if same {
                 let owner = flow.owner;
                 if flow.progress.tries >= SYN_PORTS_MAX {
@@ -90,7 +101,8 @@ impl Engine {
             if !over {
                 // Challenged here (RFC 5961 section 4): a backend that knows the flow no more would
                 // open another connection inside of it. A client that means it answers with an
-                // exact RST, and sends its SYN again.
+                // exact RST, and sends its SYN again. So does one whose port another host behind
+                // its address had, whose SYN only looks older.
                 if self.may_reset(now, Whom::Clients) {
                     self.challenge_client(id, out);
                 }

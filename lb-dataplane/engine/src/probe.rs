@@ -364,6 +364,10 @@ impl Engine {
                 } else if reason == Reason::NoListener && !down {
                     self.learn(now, index, Evidence::NoListener, out);
                 }
+                let backend = &mut self.backends[usize::from(index)];
+                if backend.sweep.is_none() && backend.adopter.asks_again() {
+                    self.begin_sweep(index, Sweep::Renewed);
+                }
             }
             Message::Answer(..) => self.counters.add(Counter::LateAnswers),
             Message::Forged => self.counters.add(Counter::ForgedAnswers),

@@ -59,7 +59,7 @@ impl Engine {
     /// again and again.
     pub(crate) fn begin_sweep(&mut self, index: u16, what: Sweep) {
         let slot = &mut self.backends[usize::from(index)].sweep;
-        if matches!(what, Sweep::Drain | Sweep::Stalled) && slot.is_some() {
+        if !matches!(what, Sweep::Gone | Sweep::CloseStands) && slot.is_some() {
             return;
         }
         let progress = Progress {
@@ -161,6 +161,7 @@ impl Engine {
             Sweep::Drain if self.is_drained(id) => return self.drain_flow(now, id, out),
             Sweep::Drain => return Swept::Stays,
             Sweep::Stalled => return self.ask_release(now, id, out),
+            Sweep::Renewed => return self.ask_renewed(id, out),
             Sweep::Gone if flow.state == State::SynSent => {
                 return if self.syn_elsewhere(now, id, out) {
                     Swept::Done
@@ -192,6 +193,19 @@ impl Engine {
             Then::Stays => Swept::Stays,
             _ => Swept::Done,
         }
+    }
+
+    /// A flow that came to the pod before, or perhaps only before that was known, waits for a
+    /// response: its pod is asked whether it has the socket. Others are told by their next request.
+    fn ask_renewed(&mut self, id: FlowId, out: &mut impl Output) -> Swept {
+        let flow = &self.flows[id];
+        let adopter = &self.backends[usize::from(flow.owner.backend)].adopter;
+        let waits = matches!(flow.state, State::Request | State::Response);
+        if !waits || flow.renewed == adopter.renewed {
+            return Swept::Stays;
+        }
+        self.challenge_owner(id, out);
+        Swept::Done
     }
 
     /// A flow whose SYN nobody answered asks another backend: whether there is one.

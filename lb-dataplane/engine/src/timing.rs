@@ -79,6 +79,9 @@ pub(crate) const PROBE_READY_MS: u64 = 1_000;
 pub(crate) const PROBE_OTHER_MS: u64 = 100;
 /// So many probes without an answer (2 s) are no accident, and an admin is told.
 pub(crate) const UNANSWERED_MAX: u8 = 20;
+/// So often is it asked for the connections of the pod that it took the place of, at each answer to
+/// a probe: two may be lost.
+pub(crate) const RENEWED_ASKS: u8 = 3;
 /// `Ready` holds this long: three probes may be lost.
 pub(crate) const READY_HOLDS_MS: u64 = 3_500;
 /// A server starts its processes within this time of its listener, and how many hold it is not

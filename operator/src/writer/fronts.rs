@@ -218,7 +218,7 @@ impl Writer {
 
 /// Deletes what has this uid, if it is known, and nothing that has its name since.
 fn only(uid: Option<&Text>) -> DeleteParams {
-    let uid = uid.map(|uid| uid.to_string());
+    let uid = uid.map(ToString::to_string);
     DeleteParams::default().preconditions(Preconditions {
         uid,
         resource_version: None,

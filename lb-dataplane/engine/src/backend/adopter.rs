@@ -13,7 +13,7 @@
 
 use crate::{
     clock::Instant,
-    timing::{PROBE_OTHER_MS, READY_HOLDS_MS, UNANSWERED_MAX},
+    timing::{PROBE_OTHER_MS, READY_HOLDS_MS, RENEWED_ASKS, UNANSWERED_MAX},
 };
 use baton_api::{Adoptability, MoveMethod};
 use baton_packet::{Reason, SeqNumber};
@@ -70,6 +70,8 @@ pub(crate) struct Adopter {
     /// How often the pod was found to have another number than before, modulo 256: what began with
     /// one pod must not go on with the next.
     pub(crate) renewed: u8,
+    /// Answers to probes after which those who wait for the pod before are still to ask for it.
+    asks: u8,
 }
 
 impl Adopter {
@@ -129,10 +131,20 @@ impl Adopter {
     /// The answer to a probe that nobody else got came from this namespace.
     pub(crate) fn is_in(&mut self, namespace: u64) {
         if self.namespace != namespace {
-            self.renewed = self.renewed.wrapping_add(u8::from(self.namespace != 0));
+            if self.namespace != 0 {
+                self.renewed = self.renewed.wrapping_add(1);
+                self.asks = RENEWED_ASKS;
+            }
             self.namespace = namespace;
             self.restores = false;
         }
+    }
+
+    /// Whether those who wait for the pod before are to ask for it now.
+    pub(crate) fn asks_again(&mut self) -> bool {
+        let asks = self.asks > 0;
+        self.asks = self.asks.saturating_sub(1);
+        asks
     }
 
     /// A probe left.

@@ -48,6 +48,9 @@ pub(crate) enum Sweep {
     Drain,
     /// It answers nothing: others may answer what its application has not read.
     Stalled,
+    /// Another pod has its address: what was sent to the one before, and what that one had not
+    /// delivered, nobody repeats. Whose socket it was is asked.
+    Renewed,
 }
 
 /// A sweep in progress.

@@ -311,6 +311,37 @@ fn an_abandoned_syn_is_replaced_by_a_new_one() {
 }
 
 #[test]
+fn a_late_copy_of_an_earlier_syn_does_not_replace_a_later_one() {
+    for meant in [false, true] {
+        let mut w = World::new(2);
+        let mut late = Conn::new(1);
+        late.seq = 99;
+        let late = w.syn_wire(&late).build();
+        w.run_ms(2);
+        let mut c = Conn::new(1);
+        w.syn(&mut c);
+        w.synack(&mut c);
+        let challenge = one(w.inject(&late));
+        assert_eq!(
+            (challenge.to, challenge.segment.ack.0),
+            (Dest::Client, c.seq)
+        );
+        w.assert_state(&c, "SynAcked");
+        if !meant {
+            w.ack(&mut c);
+            w.exchange(&mut c);
+            continue;
+        }
+        // Another host that has the port now, behind an address that both have.
+        let mut rst = w.client_wire(&c, Flags::RST, &[]);
+        rst.seq = challenge.segment.ack.0;
+        w.forwarded_to_pod(&c, &rst);
+        let syn = one(w.inject(&late));
+        assert!(matches!(syn.to, Dest::Pod(_)) && syn.is(Flags::SYN));
+    }
+}
+
+#[test]
 fn flags_that_no_tcp_sends_are_dropped() {
     let mut w = World::new(1);
     let c = w.open(1);

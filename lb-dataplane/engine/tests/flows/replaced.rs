@@ -2,9 +2,9 @@
 //! nothing that was meant for the one before is taken by it.
 
 use crate::common::{Conn, Dest, NAMESPACE, Sent, World, answer_from, conn::*, policy, settings};
-use baton_api::{BackendFailure, Protocol};
+use baton_api::{BackendFailure, MigrationMode, Protocol};
 use baton_engine::Counter;
-use baton_packet::Reason;
+use baton_packet::{Flags, Reason};
 
 const NEXT: u64 = NAMESPACE + 1;
 
@@ -120,4 +120,45 @@ fn an_adoption_is_never_repeated_for_the_next_pod() {
     let sent = w.run_ms(1_500);
     assert_eq!(w.count(Counter::FateReset), 1, "{sent:?}");
     assert_eq!(w.count(Counter::Rollbacks), 0);
+}
+
+/// The pod that had the request is gone without a word, and the client waits: it has nothing to
+/// send that the next pod at the address would answer with a reset.
+#[test]
+fn who_waits_for_the_pod_before_asks_whether_its_connection_is_there() {
+    let asked = |sent: Vec<Sent>, c: &Conn| {
+        let asks = |s: &&Sent| s.segment.src_port == c.leg.port() && s.segment.payload_len() == 1;
+        let numbers = sent.iter().filter(asks).map(|s| s.segment.ack.0);
+        numbers.collect::<Vec<u32>>()
+    };
+    for started in [false, true] {
+        let mut w = world(BackendFailure::Reset);
+        w.change(|s| s.policies[0].migration.mode = MigrationMode::Never);
+        let mut c = w.idle(1);
+        w.stays(&mut c, POST);
+        let mut other = w.idle(2);
+        if started {
+            let first = w.pod_wire(&c, PSH_ACK, &OK[..OK.len() - 1]);
+            w.forwarded_to_client(&c, &first);
+            c.server = c.server.wrapping_add(OK.len() as u32 - 1);
+            w.ack(&mut c);
+        }
+        assert_eq!(asked(w.run_ms(1_500), &c), [], "it is the same pod");
+        w.namespaces[c.pod] = NEXT;
+        let numbers = asked(w.run_ms(1_100), &c);
+        let number = c.server.wrapping_sub(1 << 17);
+        assert_eq!(numbers, [number]);
+        // A connection that the next pod has goes on, also where the question was for nothing.
+        let ack = w.pod_wire(&c, Flags::ACK, &[]);
+        w.forwarded_to_client(&c, &ack);
+        // Two more may be lost, and there are no more.
+        assert_eq!(asked(w.run_ms(10_000), &c), [number, number]);
+        let mut rst = w.pod_wire(&c, Flags::RST, &[]);
+        rst.seq = number;
+        let sent = w.inject(&rst.build());
+        let told: Vec<_> = sent.iter().filter(|s| s.to == Dest::Client).collect();
+        assert!(told.len() == 1 && told[0].is(RST_ACK), "{sent:?}");
+        assert_eq!(w.state(&c), None);
+        w.exchange(&mut other);
+    }
 }

@@ -456,6 +456,18 @@ impl Truth {
         Some(id)
     }
 
+    /// The connection whose socket an application handed to that of this leg.
+    pub fn handed_to(&self, leg: (usize, u16)) -> Option<u32> {
+        let id = self.of_leg(leg.0, leg.1)?;
+        let heirs = &self.conns.get(&id)?.heirs;
+        heirs.values().any(|heir| *heir == leg).then_some(id)
+    }
+
+    /// Whether a connection's client was told that it ends.
+    pub fn is_over(&self, id: u32) -> bool {
+        (self.conns.get(&id)).is_some_and(|conn| conn.over.is_some())
+    }
+
     /// A connection's client is told that it ends.
     pub fn ends(&mut self, id: u32, why: Explanation) {
         if let Some(conn) = self.conns.get_mut(&id)

@@ -160,7 +160,13 @@ impl World {
     /// A FIN or RST of a pod comes in: whose owner's it is.
     pub(super) fn owner_ends(&mut self, pod: usize, port: u16, seq: SeqNumber) {
         let seq = self.truth.as_client_sees((pod, port), seq);
-        let Some((id, view)) = self.flow_on(pod, port, None, Some(seq)) else {
+        // The first that the engine hears of a socket that was handed on may be its end.
+        let handed = || {
+            let id = self.truth.handed_to((pod, port))?;
+            Some((id, self.flow_of(id)?))
+        };
+        let flow = self.flow_on(pod, port, None, Some(seq)).or_else(handed);
+        let Some((id, view)) = flow else {
             return;
         };
         let peer = SocketAddr::new(address::ours(self.scenario.pods_v6), port);
