@@ -1,5 +1,5 @@
 //! The short way of a segment: what is exactly next in its stream, on an open flow, plain in the
-//! sense of `baton_packet::plain` (IPv4), and right.
+//! sense of `baton_packet::plain`, and right.
 //!
 //! Owns the tests that make a segment one of these, and what then is known without asking. What new
 //! bytes mean is asked where the general way asks. [`Engine::predicted`] changes nothing before it
@@ -12,13 +12,12 @@ use crate::{
     counters::{Counter, Counters},
     flow::{Bits, Flow},
     handover::Mark,
-    ids::{FlowId, Leg, mapped},
+    ids::{FlowId, Leg, Tabled},
     legs::Use,
     states::{Frame, State},
     tables::From,
 };
-use baton_packet::{ChecksumState, Plain, SeqNumber, is_stamped, plain, readdress};
-use std::net::IpAddr;
+use baton_packet::{ChecksumState, Family, Plain, SeqNumber, V4, V6, plain, readdress};
 
 /// The segment has timestamps where the flow has them.
 #[inline(always)]
@@ -47,10 +46,10 @@ fn is_within(number: SeqNumber, from: SeqNumber, to: SeqNumber) -> bool {
 
 /// Whether the checksums are right. A partial one is completed.
 #[inline(always)]
-fn is_right<const STAMPED: bool>(
+fn is_right<F: Family, const STAMPED: bool>(
     counters: &mut Counters,
     frame: &mut [u8],
-    plain: Plain<STAMPED>,
+    plain: Plain<F, STAMPED>,
 ) -> bool {
     let state = plain.settle_checksum(frame);
     if state == ChecksumState::Partial {
@@ -77,33 +76,51 @@ impl Engine {
         if !self.predicts {
             return None;
         }
-        if is_stamped(frame) {
-            self.predicted_as::<true>(now, frame, out)
-        } else {
-            self.predicted_bare(now, frame, out)
+        match plain::<V4, true>(frame) {
+            Some(plain) => self.predicted_plain(now, frame, plain, out),
+            None => self.predicted_other(now, frame, out),
         }
     }
 
-    /// Apart: nearly all connections have timestamps.
+    /// Apart, so that the way of most frames is no longer for them: nearly all connections have
+    /// timestamps.
     #[inline(never)]
-    fn predicted_bare(
+    fn predicted_other(
         &mut self,
         now: Instant,
         frame: &mut [u8],
         out: &mut impl Output,
     ) -> Option<Verdict> {
-        self.predicted_as::<false>(now, frame, out)
+        if let Some(plain) = plain::<V6, true>(frame) {
+            self.predicted_plain(now, frame, plain, out)
+        } else if let Some(plain) = plain::<V4, false>(frame) {
+            self.predicted_bare(now, frame, plain, out)
+        } else {
+            let plain = plain::<V6, false>(frame)?;
+            self.predicted_bare(now, frame, plain, out)
+        }
+    }
+
+    #[inline(never)]
+    fn predicted_bare<F: Tabled>(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        plain: Plain<F, false>,
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
+        self.predicted_plain(now, frame, plain, out)
     }
 
     #[inline(always)]
-    fn predicted_as<const STAMPED: bool>(
+    fn predicted_plain<F: Tabled, const STAMPED: bool>(
         &mut self,
         now: Instant,
         frame: &mut [u8],
+        plain: Plain<F, STAMPED>,
         out: &mut impl Output,
     ) -> Option<Verdict> {
-        let plain = plain::<STAMPED>(frame)?;
-        if (self.sources).is_leg_v4(plain.dst(frame), plain.dst_port(frame)) {
+        if (self.sources).is_leg::<F>(plain.dst(frame), plain.dst_port(frame)) {
             self.predicted_backend(now, frame, plain, out)
         } else {
             self.predicted_client(now, frame, plain, out)
@@ -111,16 +128,16 @@ impl Engine {
     }
 
     #[inline(always)]
-    fn predicted_client<const STAMPED: bool>(
+    fn predicted_client<F: Tabled, const STAMPED: bool>(
         &mut self,
         now: Instant,
         frame: &mut [u8],
-        plain: Plain<STAMPED>,
+        plain: Plain<F, STAMPED>,
         out: &mut impl Output,
     ) -> Option<Verdict> {
-        let to = mapped(plain.dst(frame));
+        let to = F::addr(plain.dst(frame));
         let frontend = self.frontend_ids.find(to, plain.dst_port(frame))?;
-        let from = mapped(plain.src(frame));
+        let from = F::addr(plain.src(frame));
         let id = (self.flows).find(from, plain.src_port(frame), frontend)?;
         let flow = &mut self.flows[id];
         if flow.bits.has(Bits::ASIDE) && !is_translated_alone(flow) {
@@ -161,40 +178,40 @@ impl Engine {
 
     /// A segment to the flow's owner, with its numbers.
     #[inline(always)]
-    fn pass_to_owner<const STAMPED: bool>(
+    fn pass_to_owner<F: Tabled, const STAMPED: bool>(
         &mut self,
         frame: &mut [u8],
-        plain: Plain<STAMPED>,
+        plain: Plain<F, STAMPED>,
         id: FlowId,
     ) -> Verdict {
         let owner = self.flows[id].owner;
         if let Some(backend) = self.backends.get(usize::from(owner.backend))
-            && let Some(IpAddr::V4(source)) = backend.source
+            && let Some(source) = backend.source.and_then(F::bits)
             && let Some(port) = self.sources.port_at_first(owner.port)
             && let Some(mac) = backend.hop.and_then(|hop| self.hops.mac(hop))
         {
-            let ends = ((source.to_bits(), port), (backend.addr.v4(), backend.port));
-            readdress(frame, ends, (self.settings.mac, mac));
+            let ends = ((source, port), (F::of(backend.addr), backend.port));
+            readdress::<F>(frame, ends, (self.settings.mac, mac));
             return Verdict::Transmit(usize::from(plain.end));
         }
         self.readdressed_to_leg(frame, &plain.segment(frame), owner)
     }
 
     #[inline(always)]
-    fn predicted_backend<const STAMPED: bool>(
+    fn predicted_backend<F: Tabled, const STAMPED: bool>(
         &mut self,
         now: Instant,
         frame: &mut [u8],
-        plain: Plain<STAMPED>,
+        plain: Plain<F, STAMPED>,
         out: &mut impl Output,
     ) -> Option<Verdict> {
-        let from = mapped(plain.src(frame));
+        let from = F::addr(plain.src(frame));
         let index = self.backend_ids.find(from, plain.src_port(frame))?;
         let backend = &self.backends[usize::from(index)];
         let (to, to_port) = (plain.dst(frame), plain.dst_port(frame));
         let leg = Leg {
             backend: index,
-            port: self.sources.number_v4(backend.source, to, to_port),
+            port: (self.sources).number_of::<F>(backend.source, (to, to_port)),
         };
         let Some(Use::Owner(id)) = self.legs.used_by(leg) else {
             return None;
@@ -251,22 +268,22 @@ impl Engine {
 
     /// To the flow's client.
     #[inline(always)]
-    fn pass_to_client<const STAMPED: bool>(
+    fn pass_to_client<F: Tabled, const STAMPED: bool>(
         &mut self,
         frame: &mut [u8],
-        plain: Plain<STAMPED>,
+        plain: Plain<F, STAMPED>,
         id: FlowId,
     ) -> Verdict {
         let flow = &self.flows[id];
         let frontend = &self.frontends[usize::from(flow.frontend)];
-        let Some(mac) = self.client_mac(flow).filter(|_| !flow.is_v6()) else {
+        let Some(mac) = self.client_mac(flow).filter(|_| flow.is_v6() == F::IS_V6) else {
             return self.forward_to_client(frame, &plain.segment(frame), id);
         };
         let ends = (
-            (frontend.addr.v4(), frontend.port),
-            (flow.client.v4(), flow.client_port),
+            (F::of(frontend.addr), frontend.port),
+            (F::of(flow.client), flow.client_port),
         );
-        readdress(frame, ends, (self.settings.mac, mac));
+        readdress::<F>(frame, ends, (self.settings.mac, mac));
         Verdict::Transmit(usize::from(plain.end))
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns their forms and nothing else, so that a table needs no other one for them.
 
+use baton_packet::{Family, V4, V6};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// An IP address, IPv4 mapped (`::ffff:a.b.c.d`), as two integers: moved and compared in registers.
@@ -75,6 +76,42 @@ pub(crate) fn to_addr(address: IpAddr) -> Addr {
     match address {
         IpAddr::V4(v4) => mapped(v4.to_bits()),
         IpAddr::V6(v6) => Addr::from_octets(v6.octets()),
+    }
+}
+
+/// A family whose addresses stand in tables.
+pub(crate) trait Tabled: Family {
+    /// An address as tables have it.
+    fn addr(bits: Self::Address) -> Addr;
+
+    /// And back, of one of this family.
+    fn of(addr: Addr) -> Self::Address;
+}
+
+impl Tabled for V4 {
+    #[inline(always)]
+    fn addr(bits: u32) -> Addr {
+        mapped(bits)
+    }
+
+    #[inline(always)]
+    fn of(addr: Addr) -> u32 {
+        addr.v4()
+    }
+}
+
+impl Tabled for V6 {
+    #[inline(always)]
+    fn addr(bits: u128) -> Addr {
+        Addr {
+            high: (bits >> 64) as u64,
+            low: bits as u64,
+        }
+    }
+
+    #[inline(always)]
+    fn of(addr: Addr) -> u128 {
+        u128::from(addr.high) << 64 | u128::from(addr.low)
     }
 }
 

@@ -15,14 +15,11 @@
 use crate::{
     Engine,
     ahead::{AHEAD_MAX, Sought},
-    ids::{FlowId, Leg, mapped},
+    ids::{FlowId, Leg, Tabled},
     legs::Use,
 };
-use baton_packet::plain_ends;
-use std::{
-    hint::black_box,
-    net::{IpAddr, Ipv4Addr},
-};
+use baton_packet::{V4, V6, plain_ends};
+use std::hint::black_box;
 
 /// With fewer flows what frames need is in a core's own cache anyway (256 bytes each of 1 MB, which
 /// servers have or come near to), and looking ahead would only cost.
@@ -34,26 +31,27 @@ impl Engine {
     #[inline]
     pub fn look_at(&mut self, frame: &[u8]) {
         if self.flows.used() >= FROM_FLOWS && self.ahead.len < AHEAD_MAX {
-            let sought = self.sought(frame);
+            let sought = self.sought::<V4>(frame);
+            let sought = sought.or_else(|| self.sought::<V6>(frame));
             self.ahead.sought[self.ahead.len] = sought;
             self.ahead.len += 1;
         }
     }
 
     /// Where the look-up of a frame's flow begins; that is read here.
-    fn sought(&self, frame: &[u8]) -> Option<Sought> {
-        let ((src, src_port), (dst, dst_port)) = plain_ends(frame)?;
-        let to = IpAddr::V4(Ipv4Addr::from_bits(dst));
-        if self.settings.ports.contains(&dst_port) && self.sources.contains(to) {
-            let backend = self.backend_ids.find(mapped(src), src_port)?;
+    #[inline(always)]
+    fn sought<F: Tabled>(&self, frame: &[u8]) -> Option<Sought> {
+        let ((src, src_port), (dst, dst_port)) = plain_ends::<F>(frame)?;
+        if self.sources.is_leg::<F>(dst, dst_port) {
+            let backend = self.backend_ids.find(F::addr(src), src_port)?;
             let source = self.backends[usize::from(backend)].source;
-            let port = self.sources.number(source, (to, dst_port));
+            let port = self.sources.number_of::<F>(source, (dst, dst_port));
             let leg = Leg { backend, port };
             black_box(self.legs.touch(leg));
             Some(Sought::Leg(leg))
         } else {
-            let frontend = self.frontend_ids.find(mapped(dst), dst_port)?;
-            let hash = (self.flows).hash(mapped(src), src_port, frontend);
+            let frontend = self.frontend_ids.find(F::addr(dst), dst_port)?;
+            let hash = (self.flows).hash(F::addr(src), src_port, frontend);
             black_box(self.flows.touch_index(hash));
             Some(Sought::Client(hash))
         }

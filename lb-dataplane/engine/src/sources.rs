@@ -5,10 +5,8 @@
 //!
 //! Owns which address and port a number stands for. It knows nothing of which are used.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    ops::RangeInclusive,
-};
+use baton_packet::Family;
+use std::{net::IpAddr, ops::RangeInclusive};
 
 /// All numbers but 0, which is no leg.
 const NUMBERS: usize = 65_535;
@@ -52,12 +50,12 @@ impl Sources {
         self.addresses[usize::from(address.is_ipv6())].contains(&address)
     }
 
-    /// Whether an IPv4 address and port of ours are a leg's.
+    /// Whether an address and port of ours are a leg's.
     #[inline(always)]
-    pub(crate) fn is_leg_v4(&self, address: u32, port: u16) -> bool {
+    pub(crate) fn is_leg<F: Family>(&self, address: F::Address, port: u16) -> bool {
         let of_range = port.wrapping_sub(self.first) < self.count;
-        let is = |own: &IpAddr| matches!(own, IpAddr::V4(own) if own.to_bits() == address);
-        of_range && self.addresses[0].iter().any(is)
+        let is = |own: &IpAddr| F::bits(*own) == Some(address);
+        of_range && self.addresses[usize::from(F::IS_V6)].iter().any(is)
     }
 
     /// The port of a leg with this number, if it comes from the backend's first address.
@@ -80,15 +78,17 @@ impl Sources {
         self.further(source, end)
     }
 
-    /// The same of an IPv4 one.
+    /// The same of a plain segment's end.
     #[inline(always)]
-    pub(crate) fn number_v4(&self, source: Option<IpAddr>, address: u32, port: u16) -> u16 {
-        if let Some(IpAddr::V4(source)) = source
-            && source.to_bits() == address
-        {
+    pub(crate) fn number_of<F: Family>(
+        &self,
+        source: Option<IpAddr>,
+        (address, port): (F::Address, u16),
+    ) -> u16 {
+        if source.and_then(F::bits) == Some(address) {
             return port;
         }
-        self.further(source, (Ipv4Addr::from_bits(address).into(), port))
+        self.further(source, (F::address(address), port))
     }
 
     #[cold]

@@ -145,6 +145,10 @@ fn decode_v6(frame: &[u8]) -> Result<Decoded, Malformed> {
         l4: l3 + IPV6_BYTES,
         end,
     };
+    let is_mapped = |ip: IpAddr| matches!(ip, IpAddr::V6(v6) if v6.to_bits() >> 32 == 0xffff);
+    if is_mapped(extent.src) || is_mapped(extent.dst) {
+        return Err(Malformed::Ipv6Mapped);
+    }
     let mut protocol = ip[6];
     if protocol != TCP {
         match follow_extensions(frame, protocol, extent.l4, end)? {

@@ -76,7 +76,7 @@ pub use options::{
     STRIPPED_FROM_CLIENTS, SynOptions, parse_syn_options, strip_options, timestamps,
 };
 pub use piece::part_of_segment;
-pub use plain::{Ends, Plain, is_stamped, plain, plain_ends, readdress};
+pub use plain::{Ends, Family, Plain, V4, V6, plain, plain_ends, readdress};
 pub use proxy::{
     PROXY_HEADER_MAX, PROXY_LISTENER_MAX, PROXY_LISTENER_TLV, PROXY_LOCAL, proxy_header,
     proxy_header_len,

@@ -33,6 +33,7 @@ reasons! {
     Ipv4Checksum "ipv4_checksum" "the IPv4 header checksum is wrong";
     Ipv6Truncated "ipv6_truncated" "the frame ends inside the IPv6 header";
     Ipv6Version "ipv6_version" "the EtherType says IPv6, the version field does not";
+    Ipv6Mapped "ipv6_mapped" "an IPv6 address stands for one of IPv4, and is none on the wire (RFC 6890)";
     Ipv6LengthBeyondFrame "ipv6_length_beyond_frame" "the IPv6 payload length exceeds the frame";
     Ipv6ExtensionTruncated "ipv6_extension_truncated" "the packet ends inside an IPv6 extension header";
     Ipv6TooManyExtensions "ipv6_too_many_extensions" "the packet has more IPv6 extension headers than are followed";

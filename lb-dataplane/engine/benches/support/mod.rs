@@ -8,7 +8,7 @@ pub mod sharing;
 
 use baton_api::{Limits, MigrationMode, MoveMethod, Protocol};
 use baton_engine::Verdict;
-use baton_packet::{ChecksumState, Flags, Mac, plain, readdress};
+use baton_packet::{ChecksumState, Flags, Mac, V4, plain, readdress};
 use common::{Conn, FRAME_BYTES, World, conn::*, policy, settings};
 use std::{
     hint::black_box,
@@ -307,10 +307,10 @@ fn no_engine_forward_counted(buffers: &mut [[u8; FRAME_BYTES]], lens: &[usize]) 
     let (ends, macs) = (((1, 2), (3, 4)), (Mac([2; 6]), Mac([4; 6])));
     for (buffer, len) in buffers.iter_mut().zip(lens) {
         let frame = &mut buffer[..*len];
-        if let Some(plain) = plain::<true>(frame)
+        if let Some(plain) = plain::<V4, true>(frame)
             && plain.settle_checksum(frame) == ChecksumState::Full
         {
-            readdress(frame, black_box(ends), macs);
+            readdress::<V4>(frame, black_box(ends), macs);
         } else {
             panic!("not plain, or wrong");
         }

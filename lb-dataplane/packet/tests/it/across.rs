@@ -58,7 +58,8 @@ proptest! {
         out[..frame.len()].copy_from_slice(&frame);
         let len = carry_tcp(&mut out, &seg, &to[usize::from(packet.src.is_ipv4())]).unwrap();
         let state = tcp_checksum_state(&out[..len], &segment(&out[..len]));
-        prop_assert_eq!(state, ChecksumState::Bad);
+        // One in 65,536 has the pseudo-header's sum there by accident.
+        prop_assert_ne!(state, ChecksumState::Full);
     }
 }
 

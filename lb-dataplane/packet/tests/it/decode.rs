@@ -147,6 +147,10 @@ fn each_reason_has_its_frame() {
         decode(&v6_with(60, &chain(LIMIT_EXTENSION_HEADERS))),
         Ok(Decoded::Tcp(_))
     ));
+    let map = |address: &mut [u8]| {
+        address.fill(0);
+        address[10..12].fill(0xff);
+    };
     let huge = |frame: &mut Vec<u8>, at: usize, length: u16| {
         frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
         frame.resize(70_000, 0);
@@ -191,6 +195,8 @@ fn each_reason_has_its_frame() {
         }),
         (Malformed::Ipv6Truncated, v6(|f| f.truncate(53))),
         (Malformed::Ipv6Version, v6(|f| f[14] = 0x45)),
+        (Malformed::Ipv6Mapped, v6(|f| map(&mut f[22..38]))),
+        (Malformed::Ipv6Mapped, v6(|f| map(&mut f[38..54]))),
         (
             Malformed::Ipv6LengthBeyondFrame,
             v6(|f| f.truncate(f.len() - 1)),

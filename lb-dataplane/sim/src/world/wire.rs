@@ -391,8 +391,9 @@ impl World {
             {
                 // The client's port may have a later one, of which the engine has not heard yet.
                 let before = self.truth.another_of_port((pod, port), conn);
+                let known = self.truth.conns.get(&conn).is_some_and(|c| c.open);
                 let conn = match (before, self.client_asks(call)) {
-                    (Some((before, false)), None) => before,
+                    (Some((before, false)), None) if !known => before,
                     _ => conn,
                 };
                 self.is_on_leg((pod, port), conn, seg, None);
