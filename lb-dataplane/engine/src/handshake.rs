@@ -38,7 +38,7 @@ use crate::{
     ports::{Purpose, Rest},
     resets::Whom,
     shares,
-    states::{Event, Frame, State},
+    states::{Conn, Event, Frame, State},
     timing::{HALF_OPEN_US, SYN_PORTS_MAX, SYN_TRIES_MAX},
 };
 use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
@@ -62,10 +62,10 @@ fn agrees_to_ecn(flags: Flags) -> bool {
     flags.has(Flags::ECE) && !flags.has(Flags::CWR)
 }
 
-/// Whether a SYN is from before the one that a pod has answered, by the client's clock: a late copy
-/// of an earlier connection's, which must not end the one whose client may have sent more already.
+/// Whether a SYN is from before what the flow's client sent last, by that one's clock: a late copy,
+/// which must not end the connection of a client that may have sent more already.
 fn is_older(frame: &[u8], segment: &Segment, flow: &Flow) -> bool {
-    if flow.state != State::SynAcked || !flow.bits.has(Bits::TIMESTAMPS) {
+    if !flow.bits.has(Bits::TIMESTAMPS) {
         return false;
     }
     let stamps = parse_syn_options(segment.options(frame)).timestamps;
@@ -86,7 +86,11 @@ impl Engine {
             let late = is_older(frame, segment, &self.flows[id]);
             let flow = &mut self.flows[id];
             let same = flow.client_next == segment.seq.add(1) && flow.state.is_opening();
-            let over = flow.state.may_lack_leg() || (flow.state.is_opening() && !late);
+            // Also without a pod it is its client's, unless that was told that it ends.
+            let over = match flow.state {
+                State::SynAcked | State::FinSentToClient => !late,
+                state => matches!(state.conn(), Conn::Opening | Conn::Closed),
+            };
             if same {
                 let owner = flow.owner;
                 if flow.progress.tries >= SYN_PORTS_MAX {

@@ -231,6 +231,46 @@ fn the_client_may_close_reset_and_ask_whether_anybody_is_there() {
     assert_eq!(w.state(&c), None);
 }
 
+/// Without a pod it is its client's all the same: with its request on its way, and at rest.
+#[test]
+fn a_late_copy_of_its_syn_ends_nothing() {
+    for waits in [false, true] {
+        let mut w = world(1);
+        let mut c = Conn::new(1);
+        let syn = w.syn_wire(&c).build();
+        w.syn(&mut c);
+        w.synack(&mut c);
+        w.ack(&mut c);
+        w.exchange(&mut c);
+        let asked = leaves(&mut w, &c);
+        answers(&mut w, &c, &asked);
+        let mut state = "Legless";
+        if waits {
+            w.dies(0, End::Fin, &[]);
+            let fin = w.pod_wire(&c, FIN_ACK, b"");
+            let _ = w.inject(&fin.build());
+            w.change(|s| s.policies[0].backends[0].weight = 0);
+            assert!(w.data(&mut c, POST).is_empty());
+            state = "Orphan";
+        }
+        let challenge = one(w.inject(&syn));
+        assert_eq!(
+            (challenge.to, challenge.is(Flags::ACK)),
+            (Dest::Client, true)
+        );
+        w.assert_state(&c, state);
+        if waits {
+            w.starts(0);
+            w.change(|s| s.policies[0].backends[0].weight = 1);
+            let sent = w.until_adoption(3_000);
+            assert!(sent.iter().any(|s| s.data() == POST), "{sent:?}");
+        } else {
+            let sent = one(w.data(&mut c, GET));
+            assert_eq!((sent.to, sent.data()), (Dest::Pod(c.pod), GET));
+        }
+    }
+}
+
 #[test]
 fn one_that_is_quiet_for_long_is_closed() {
     let (mut w, c) = legless(1);

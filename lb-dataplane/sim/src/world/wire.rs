@@ -416,7 +416,7 @@ impl World {
             let checked = match (message, seg.flags.has(Flags::SYN)) {
                 (Some(_), _) => Ok(()),
                 (None, true) => self.truth.syn_leaves((pod, port), conn, seg.seq, own),
-                // A late copy of the client's SYN opened it once more, with what the client says yet.
+                // A late copy of the client's SYN opened it again, with what the client says yet.
                 (None, false) if self.truth.is_over(conn) => Ok(()),
                 (None, false) => self.truth.on_opened((pod, port), seg),
             };
