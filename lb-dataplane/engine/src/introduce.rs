@@ -56,14 +56,14 @@ impl Flow {
 
 impl Engine {
     /// The flow begins on its owner leg: whether that begins with a header.
-    pub(crate) fn note_introduced(&mut self, id: FlowId) {
+    pub(crate) fn leg_begins(&mut self, id: FlowId, restored: bool) {
         let flow = &self.flows[id];
-        let with = self.policies[usize::from(flow.policy)].introduces();
-        if with {
+        let header = self.policies[usize::from(flow.policy)].introduces();
+        if header {
             self.counters.add(Counter::LegsIntroduced);
         }
         let flow = &mut self.flows[id];
-        flow.progress.told.leg_begins(with);
+        flow.progress.told.leg_begins(header, restored);
         flow.note_aside();
     }
 

@@ -16,8 +16,8 @@
 //!   connection to the pod than the one without.
 
 use crate::{
-    Engine, backend::Backend, clock::Instant, counters::Counter, handover::Mark, ids::FlowId,
-    ids::from_addr, policy::Policy,
+    Engine, backend::Backend, clock::Instant, counters::Counter, ids::FlowId, ids::from_addr,
+    policy::Policy,
 };
 use baton_api::ClientAddress;
 use baton_packet::{CLIENT_BLOCK_BYTES, ClientBlock, SegmentSpec};
@@ -80,14 +80,13 @@ impl Engine {
                 false => Counter::LegsHidden,
             });
         }
-        self.flows[id].progress.set(Mark::Restored, restored);
-        self.note_introduced(id);
+        self.leg_begins(id, restored);
     }
 
     /// Whether segments that begin the owner leg have a block.
     #[inline]
     pub(crate) fn is_restored(&self, id: FlowId) -> bool {
-        self.flows[id].progress.is(Mark::Restored)
+        self.flows[id].progress.told.is_restored()
     }
 
     /// The block for such a segment, which is for the namespace of that number.

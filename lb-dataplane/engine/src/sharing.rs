@@ -77,7 +77,7 @@ impl Engine {
         self.policies[usize::from(flow.policy)].shares_legs()
             && flow.pin.is_none()
             // Begun before the policy changed, and this client's for the pod.
-            && !flow.progress.is(Mark::Restored)
+            && !flow.progress.told.is_restored()
             && !flow.progress.told.begins()
             && !self.has_session(id)
     }

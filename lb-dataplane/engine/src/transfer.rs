@@ -113,7 +113,7 @@ impl Engine {
             && !owner.liveness.is_down()
             && !flow.progress.is(Mark::Transfer)
             // host-shim would have the new socket see the dataplane's.
-            && !flow.progress.is(Mark::Restored)
+            && !flow.progress.told.is_restored()
             && !flow.backlog.is_some()
             && policy.spec.migration.mode != MigrationMode::Never
             && !policy.moved_enough(flow.moves())

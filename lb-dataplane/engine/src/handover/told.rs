@@ -1,5 +1,5 @@
-//! What pods were told of the client, by a header in front of what the client sends (`introduce`):
-//! plain data, on which no decision depends.
+//! What pods were told of the client, by a header in front of what the client sends (`introduce`)
+//! or a client block (`restore`): plain data, on which no decision depends.
 
 /// What the pods of a flow's owner leg and of its standby leg were told of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -10,8 +10,10 @@ impl Told {
     const BEGINS: u8 = 1;
     /// And the pod has not acknowledged it.
     const DUE: u8 = 2;
+    /// The pod sees the client's address.
+    const RESTORED: u8 = 4;
     /// The same of the standby leg.
-    const STANDBY: u8 = 2;
+    const STANDBY: u8 = 3;
 
     /// The owner's pod may lack the header, or some of it.
     #[inline]
@@ -29,11 +31,20 @@ impl Told {
         self.0 & Self::BEGINS != 0
     }
 
-    /// There is a new owner leg.
-    pub(crate) const fn leg_begins(&mut self, with: bool) {
-        self.0 &= !(Self::BEGINS | Self::DUE);
-        if with {
+    /// The owner's pod sees this client's address, whoever sends on that leg.
+    #[inline]
+    pub(crate) const fn is_restored(self) -> bool {
+        self.0 & Self::RESTORED != 0
+    }
+
+    /// There is a new owner leg, with a header or without one, restored or not.
+    pub(crate) const fn leg_begins(&mut self, header: bool, restored: bool) {
+        self.0 &= !(Self::BEGINS | Self::DUE | Self::RESTORED);
+        if header {
             self.0 |= Self::BEGINS | Self::DUE;
+        }
+        if restored {
+            self.0 |= Self::RESTORED;
         }
     }
 
@@ -43,7 +54,7 @@ impl Told {
 
     /// The owner leg becomes the standby leg.
     pub(crate) const fn stands_by(&mut self) {
-        self.0 = (self.0 << Self::STANDBY) & 0xf;
+        self.0 = (self.0 << Self::STANDBY) & 0x3f;
     }
 
     /// The standby leg becomes the owner leg.

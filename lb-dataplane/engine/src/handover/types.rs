@@ -71,9 +71,6 @@ pub enum Mark {
     Shared = 1 << 13,
     /// The standby leg may be another flow's next.
     Reusable = 1 << 14,
-    /// The pod sees the client's address on the present owner's leg. Nothing that is decided
-    /// depends on it.
-    Restored = 1 << 15,
 }
 
 impl Progress {

@@ -1,6 +1,6 @@
 //! Client blocks: which segments have them, and for whom there is none.
 
-use crate::common::{Conn, Dest, EPOCH, Sent, World, conn::*, key, pod, policy, settings};
+use crate::common::{Conn, Dest, EPOCH, Sent, World, answer, conn::*, key, pod, policy, settings};
 use baton_api::{ClientAddress, Legs, MoveMethod};
 use baton_engine::{Counter, DropReason};
 use baton_packet::{
@@ -221,6 +221,30 @@ fn a_restored_leg_stays_its_clients_when_the_policy_changes() {
         let mut p = crate::translation::moved(&mut w, &mut c, GET);
         crate::translation::pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
         let asked: Vec<_> = (0..4).flat_map(|_| w.run_ms(1)).collect();
+        let keepalives = asked.iter().filter(|s| s.data().len() == 1);
+        assert_eq!(keepalives.count(), parked, "{asked:?}");
+    }
+}
+
+/// The adoption by another pod, on a leg that is not restored, comes to nothing.
+#[test]
+fn so_it_does_when_a_move_is_taken_back() {
+    for (address, parked) in [(ClientAddress::Restore, 0), (ClientAddress::Hidden, 1)] {
+        let mut w = world(2, |p| p.client_address = address);
+        let mut c = w.idle(7);
+        w.change(|s| {
+            s.policies[0].client_address = ClientAddress::Hidden;
+            s.policies[0].migration.legs = Legs::Shared;
+        });
+        let old = c.clone();
+        let adoption = w.moves(&mut c, GET);
+        let back = w.inject(&answer(&adoption, Reason::NoListener, 0));
+        let back = back.last().expect("the request");
+        assert_eq!((back.to, back.data()), (Dest::Pod(old.pod), GET));
+        (c.pod, c.leg) = (old.pod, old.leg);
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+        let asked: Vec<_> = (0..20).flat_map(|_| w.run_ms(1)).collect();
         let keepalives = asked.iter().filter(|s| s.data().len() == 1);
         assert_eq!(keepalives.count(), parked, "{asked:?}");
     }
