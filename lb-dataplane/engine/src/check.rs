@@ -116,9 +116,10 @@ impl Engine {
             .flows
             .find(flow.client, flow.client_port, flow.frontend);
         assert_eq!(found, Some(id), "a flow is found by its client");
+        let aside = [Bits::ASIDE, Bits::SHIFTED].map(|bit| flow.bits.has(bit));
         assert_eq!(
-            flow.bits.has(Bits::ASIDE),
-            flow.has_aside(),
+            aside,
+            <[bool; 2]>::from(flow.has_aside()),
             "in {:?}",
             flow.state
         );

@@ -11,7 +11,6 @@ use crate::{
     clock::Instant,
     counters::{Counter, Counters},
     flow::{Bits, Flow},
-    handover::Mark,
     ids::{FlowId, Leg, Tabled},
     legs::Use,
     states::{Frame, State},
@@ -24,17 +23,6 @@ use baton_packet::{ChecksumState, Family, Plain, SeqNumber, V4, V6, plain, readd
 fn is_open(flow: &Flow, stamped: bool) -> bool {
     let bits = if stamped { Bits::TIMESTAMPS } else { 0 };
     flow.state.is_open() && flow.bits.are(bits, Bits::TIMESTAMPS)
-}
-
-/// Nothing is set aside or watched: its leg is translated, and that is all that there is.
-#[inline]
-fn is_translated_alone(flow: &Flow) -> bool {
-    flow.progress.is(Mark::Translated)
-        && !flow.progress.is(Mark::ReleaseAsked)
-        && !flow.backlog.is_some()
-        && !flow.progress.told.is_due()
-        && flow.early_client.is_empty()
-        && flow.early_server.is_empty()
 }
 
 /// Whether a number is between two others, of which `from` is not the later one, or one of them.
@@ -140,7 +128,7 @@ impl Engine {
         let from = F::addr(plain.src(frame));
         let id = (self.flows).find(from, plain.src_port(frame), frontend)?;
         let flow = &mut self.flows[id];
-        if flow.bits.has(Bits::ASIDE) && !is_translated_alone(flow) {
+        if flow.bits.has(Bits::ASIDE) && !flow.bits.has(Bits::SHIFTED) {
             return None;
         }
         let (seq, ack) = (plain.seq(frame), plain.ack(frame));
@@ -170,7 +158,7 @@ impl Engine {
             }
         }
         let flow = &self.flows[id];
-        if flow.bits.has(Bits::ASIDE) && flow.progress.is(Mark::Translated) {
+        if flow.bits.has(Bits::SHIFTED) {
             plain.shift_to_pod(frame, self.shifts.of_owner(id, flow.owner));
         }
         Some(self.pass_to_owner(frame, plain, id))
@@ -219,13 +207,14 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         let flow = &mut self.flows[id];
         let (mut seq, mut ack) = (plain.seq(frame), plain.ack(frame));
-        let translated = flow.bits.has(Bits::ASIDE);
-        if translated {
-            if !is_translated_alone(flow) {
+        let mut shifted = None;
+        if flow.bits.has(Bits::ASIDE) {
+            if !flow.bits.has(Bits::SHIFTED) {
                 return None;
             }
             let shift = self.shifts.of_owner(id, leg);
             (seq, ack) = (seq.add(shift.seq), ack.add(shift.acked));
+            shifted = Some(shift);
         }
         let predicted = seq == flow.server_next
             && is_within(ack, flow.client_acked, flow.client_next)
@@ -234,8 +223,8 @@ impl Engine {
         if !predicted || !is_right(&mut self.counters, frame, plain) {
             return None;
         }
-        if translated {
-            plain.shift_to_client(frame, self.shifts.of_owner(id, leg));
+        if let Some(shift) = shifted {
+            plain.shift_to_client(frame, shift, (seq, ack));
         }
         self.counters.add(Counter::FromBackends);
         backend.liveness.heard(now);

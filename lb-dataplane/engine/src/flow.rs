@@ -31,10 +31,10 @@ impl Bits {
     /// (`opening`): each comes with all that this takes. Here, since these are not in the first
     /// cache line.
     pub(crate) const ASIDE: u16 = 1 << 4;
+    /// That its leg is translated is all of it.
+    pub(crate) const SHIFTED: u16 = 1 << 6;
     /// An adoption carries a session's restoring bytes, and their replies are still to come.
     pub(crate) const PRELUDE: u16 = 1 << 5;
-    /// The first of two replies to the restoring bytes came.
-    pub(crate) const PRELUDE_HALF: u16 = 1 << 6;
     /// A request is counted as outstanding at the owner.
     pub(crate) const OUTSTANDING: u16 = 1 << 7;
     /// The kept copies, and what waits behind them (`backlog`), hold every byte since the boundary,
@@ -215,19 +215,21 @@ impl Flow {
 
     /// What is set aside of it, or waits, has changed.
     pub(crate) fn note_aside(&mut self) {
-        self.bits.set(Bits::ASIDE, self.has_aside());
+        let (aside, shifted) = self.has_aside();
+        self.bits.set(Bits::ASIDE, aside);
+        self.bits.set(Bits::SHIFTED, shifted);
     }
 
     /// Whether anything is, or may be needed again (`release`), or its pod may lack the header
-    /// (`introduce`), or its leg is translated.
-    pub(crate) fn has_aside(&self) -> bool {
-        let marked = |mark| self.progress.is(mark);
-        marked(Mark::ReleaseAsked)
-            || marked(Mark::Translated)
+    /// (`introduce`), or its leg is translated; and whether it is that alone.
+    pub(crate) fn has_aside(&self) -> (bool, bool) {
+        let others = self.progress.is(Mark::ReleaseAsked)
             || self.backlog.is_some()
             || self.progress.told.is_due()
             || !self.early_client.is_empty()
-            || !self.early_server.is_empty()
+            || !self.early_server.is_empty();
+        let translated = self.progress.is(Mark::Translated);
+        (others || translated, translated && !others)
     }
 
     /// What its client has for certain: an IPv4 address, or the first 64 bits of an IPv6 one (RFC

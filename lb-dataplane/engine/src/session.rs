@@ -13,7 +13,12 @@
 //!   flows that have such a session, and nothing on others.
 
 use crate::{
-    Engine, Output, counters::Counter, flow::Bits, handover::Restored, ids::FlowId, pins::PinReason,
+    Engine, Output,
+    counters::Counter,
+    flow::Bits,
+    handover::{Mark, Restored},
+    ids::FlowId,
+    pins::PinReason,
 };
 use baton_guard::{PRELUDE_MAX, Prelude, prelude_reply_matches};
 use baton_packet::{Flags, Segment, SeqNumber};
@@ -31,9 +36,9 @@ impl Engine {
     /// Notes whether the hand-over that begins has a session to restore.
     pub(crate) fn prepare_prelude(&mut self, id: FlowId) {
         let needed = self.has_session(id);
-        let bits = &mut self.flows[id].bits;
-        bits.set(Bits::PRELUDE_HALF, false);
-        bits.set(Bits::PRELUDE, needed);
+        let flow = &mut self.flows[id];
+        flow.progress.set(Mark::PreludeHalf, false);
+        flow.bits.set(Bits::PRELUDE, needed);
     }
 
     /// Where an adoption of the flow begins in both directions.
@@ -89,9 +94,9 @@ impl Engine {
         let (_, start) = self.adoption_start(id);
         let data = segment.data(frame);
         let at = segment.seq.since(start);
-        let bits = &mut self.flows[id].bits;
+        let flow = &mut self.flows[id];
         let half = i32::from(prelude.reply / 2);
-        let first = if bits.has(Bits::PRELUDE_HALF) {
+        let first = if flow.progress.is(Mark::PreludeHalf) {
             half
         } else {
             0
@@ -109,15 +114,16 @@ impl Engine {
             return Restored::Not;
         }
         if end == usize::from(prelude.reply) {
-            bits.set(Bits::PRELUDE | Bits::PRELUDE_HALF, false);
-            if self.flows[id].pin.is_some() {
+            flow.bits.set(Bits::PRELUDE, false);
+            flow.progress.set(Mark::PreludeHalf, false);
+            if flow.pin.is_some() {
                 // It was kept for its session only.
                 self.drop_guard(id);
             }
             return Restored::Wholly;
         }
         if end as i32 == half {
-            bits.set(Bits::PRELUDE_HALF, true);
+            flow.progress.set(Mark::PreludeHalf, true);
         }
         Restored::Partly
     }

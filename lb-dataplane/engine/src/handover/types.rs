@@ -71,6 +71,8 @@ pub enum Mark {
     Shared = 1 << 13,
     /// The standby leg may be another flow's next.
     Reusable = 1 << 14,
+    /// The first of two replies to a session's restoring bytes came.
+    PreludeHalf = 1 << 15,
 }
 
 impl Progress {

@@ -11,7 +11,7 @@ use crate::{
     bytes::{array, array_mut, be16, be32},
     checksum::{ChecksumState, TCP_CHECK, add, finish, fold, sum, sum_header, update},
     decode::{ETHERNET_BYTES, TCP_BYTES},
-    rewrite::{change, patch, replace, set_macs},
+    rewrite::{patch, replace, set_macs},
     shift::Shift,
 };
 use core::marker::PhantomData;
@@ -35,23 +35,16 @@ pub struct Plain<F, const STAMPED: bool> {
     family: PhantomData<F>,
 }
 
-/// Writes a number of the header, and says what that adds to the sum of a checksum.
-#[inline(always)]
-fn renew(field: &mut [u8; 4], new: u32) -> u64 {
-    let new = new.to_be_bytes();
-    let delta = change(field, &new);
-    *field = new;
-    delta
-}
-
-/// The same for two numbers, one behind the other.
+/// Writes two numbers of the header, one behind the other, and says what that adds to the sum of a
+/// checksum.
 #[inline(always)]
 fn renew_pair(pair: &mut [u8; 8], new: impl Fn(u32, u32) -> (u32, u32)) -> u64 {
-    let ([first, second], _) = pair.as_chunks_mut::<4>() else {
-        return 0;
-    };
-    let (a, b) = new(u32::from_be_bytes(*first), u32::from_be_bytes(*second));
-    renew(first, a) + renew(second, b)
+    let old = u64::from_be_bytes(*pair);
+    let (a, b) = new((old >> 32) as u32, old as u32);
+    let new = (u64::from(a) << 32 | u64::from(b)).to_be();
+    let delta = add(!u64::from_ne_bytes(*pair), new);
+    *pair = new.to_ne_bytes();
+    delta
 }
 
 /// The same for a header's sequence and acknowledgement numbers.
@@ -158,12 +151,18 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
         ChecksumState::Partial
     }
 
-    /// Gives a segment of a pod's the client's numbers, as [`Shift::to_client`] does.
+    /// Gives a segment of a pod's the client's numbers, as [`Shift::to_client`] does: `seq` and
+    /// `ack` are what its own come to, which the caller had to know before.
     #[inline(always)]
-    pub fn shift_to_client(&self, frame: &mut [u8], shift: &Shift) {
+    pub fn shift_to_client(
+        &self,
+        frame: &mut [u8],
+        shift: &Shift,
+        (seq, ack): (SeqNumber, SeqNumber),
+    ) {
         let mut delta = 0;
         if STAMPED {
-            delta += self.renew_stamps(frame, |value, echo| {
+            delta = self.renew_stamps(frame, |value, echo| {
                 (
                     value.wrapping_add(shift.stamps),
                     echo.wrapping_add(shift.echoes),
@@ -171,14 +170,12 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
             });
         }
         if let Some(tcp) = array_mut::<TCP_BYTES>(frame, F::L4) {
-            delta += renew_numbers(tcp, |seq, ack| {
-                (seq.wrapping_add(shift.seq), ack.wrapping_add(shift.acked))
-            });
+            delta = add(delta, renew_numbers(tcp, |_, _| (seq.0, ack.0)));
             // Pods of one kind shift alike.
             if shift.pod_scale != shift.client_scale {
                 let window = u16::from_be_bytes([tcp[14], tcp[15]]);
                 let [a, b] = shift.window_to_client(window).to_be_bytes();
-                delta += replace(tcp, 12, &[tcp[12], tcp[13], a, b]);
+                delta = add(delta, replace(tcp, 12, &[tcp[12], tcp[13], a, b]));
             }
             patch(tcp, TCP_CHECK, delta);
         }
@@ -189,14 +186,15 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
     pub fn shift_to_pod(&self, frame: &mut [u8], shift: &Shift) {
         let mut delta = 0;
         if STAMPED {
-            delta += self.renew_stamps(frame, |value, echo| {
+            delta = self.renew_stamps(frame, |value, echo| {
                 (shift.stamp_to_pod(value), shift.echo_to_pod(echo))
             });
         }
         if let Some(tcp) = array_mut::<TCP_BYTES>(frame, F::L4) {
-            delta += renew_numbers(tcp, |seq, ack| {
+            let numbers = renew_numbers(tcp, |seq, ack| {
                 (seq.wrapping_sub(shift.acked), ack.wrapping_sub(shift.seq))
             });
+            delta = add(delta, numbers);
             patch(tcp, TCP_CHECK, delta);
         }
     }

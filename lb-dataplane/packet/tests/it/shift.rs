@@ -96,15 +96,17 @@ fn shifts_alike<F: Family>(
 ) -> Result<(), TestCaseError> {
     let mut both = [(); 4].map(|()| frame.to_vec());
     let [long_in, long_out, short_in, short_out] = &mut both;
-    let _ = shift.to_client(long_in, &segment(frame));
+    let seen = segment(frame);
+    let numbers = (seen.seq.add(shift.seq), seen.ack.add(shift.acked));
+    let _ = shift.to_client(long_in, &seen);
     let _ = shift.to_pod(long_out, &segment(frame));
     if stamped {
         let plain = plain::<F, true>(frame).expect("a plain frame");
-        plain.shift_to_client(short_in, shift);
+        plain.shift_to_client(short_in, shift, numbers);
         plain.shift_to_pod(short_out, shift);
     } else {
         let plain = plain::<F, false>(frame).expect("a plain frame");
-        plain.shift_to_client(short_in, shift);
+        plain.shift_to_client(short_in, shift, numbers);
         plain.shift_to_pod(short_out, shift);
     }
     prop_assert_eq!(short_in, long_in);
