@@ -11,6 +11,7 @@ use crate::{
     clock::Instant,
     counters::{Counter, Counters},
     flow::{Bits, Flow},
+    handover::Mark,
     ids::{FlowId, Leg, Tabled},
     legs::Use,
     states::{Frame, State},
@@ -158,7 +159,10 @@ impl Engine {
             }
         }
         let flow = &self.flows[id];
-        if flow.bits.has(Bits::SHIFTED) {
+        // More may be aside by now.
+        if flow.bits.has(Bits::ASIDE)
+            && (flow.bits.has(Bits::SHIFTED) || flow.progress.is(Mark::Translated))
+        {
             plain.shift_to_pod(frame, self.shifts.of_owner(id, flow.owner));
         }
         Some(self.pass_to_owner(frame, plain, id))
