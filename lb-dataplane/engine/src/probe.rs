@@ -389,7 +389,7 @@ impl Engine {
     pub(crate) fn answer_to_liveness_probe(
         &mut self,
         now: Instant,
-        frame: &[u8],
+        frame: &mut [u8],
         segment: &Segment,
         leg: Leg,
         out: &mut impl Output,
@@ -432,6 +432,10 @@ impl Engine {
         if let Some(evidence) = evidence {
             self.learn(now, index, evidence, out);
             return Verdict::Absorbed;
+        }
+        // As for a probe of the adopter. What is left of an earlier one comes back from there.
+        if let Some(verdict) = self.pass_to_host(frame, segment.end) {
+            return verdict;
         }
         self.counters.add(Counter::Fenced);
         if has(Flags::ACK) && !has(Flags::RST) {
