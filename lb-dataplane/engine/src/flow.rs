@@ -31,10 +31,10 @@ impl Bits {
     /// (`opening`): each comes with all that this takes. Here, since these are not in the first
     /// cache line.
     pub(crate) const ASIDE: u16 = 1 << 4;
-    /// That its leg is translated is all of it.
-    pub(crate) const SHIFTED: u16 = 1 << 6;
     /// An adoption carries a session's restoring bytes, and their replies are still to come.
     pub(crate) const PRELUDE: u16 = 1 << 5;
+    /// That its leg is translated is all of [`Self::ASIDE`].
+    pub(crate) const SHIFTED: u16 = 1 << 6;
     /// A request is counted as outstanding at the owner.
     pub(crate) const OUTSTANDING: u16 = 1 << 7;
     /// The kept copies, and what waits behind them (`backlog`), hold every byte since the boundary,

@@ -21,6 +21,10 @@
 //!   is written anew (`across`). Where the dataplane has no address of that family itself, they are
 //!   refused with a reset, as a kernel does it, so that they try the other address at once (RFC
 //!   8305); counted `no_family`.
+//! - **A SYN within a connection is challenged** (RFC 5961 section 4), also where that has no leg
+//!   or no pod; once a pod has answered its SYN, or when its client was told that it ends, only a
+//!   SYN that is older by the client's clock: a late copy. A clock that is another host's, behind
+//!   the same address, costs that host one reset and a second until its next SYN.
 //! - **Who is not in `allowFrom` gets no answer**, as with most implementations of NetworkPolicy,
 //!   before anything is taken for him: counted `not_allowed`. A flow begins with a SYN only, so
 //!   nothing else asks. Rejected: a reset, which tells a scan that somebody listens.

@@ -1,8 +1,16 @@
 //! Going through the legs of backends, a bounded piece of all at a time: when a backend's fate is
-//! known, and while it drains.
+//! known, while it drains or answers nothing, and when another pod has its address.
 //!
 //! Owns where it is on each backend, and whose turn it is. What happens to a flow is decided by
-//! `rescue` and `drain`.
+//! `rescue`, `drain` and `release`.
+//!
+//! # Decisions
+//!
+//! - **Who waits for a pod that was replaced asks for the connection**, by a challenge that only a
+//!   kernel without the socket answers with that number. The new number of the namespace is not
+//!   enough: between the change and the probe that showed it flows came to the new pod already.
+//!   Where the last segments were lost with the pod, a client with nothing to send had waited on
+//!   (simulation, seed 246382401305514).
 
 use crate::{
     Engine, Output,

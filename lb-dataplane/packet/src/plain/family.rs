@@ -59,9 +59,9 @@ pub(super) fn is<const AT: usize, const N: usize>(head: &[u8; N], word: u32, mas
     array(head, AT).is_some_and(|of| u32::from_ne_bytes(*of) & mask.to_be() == word.to_be())
 }
 
-/// Writes an address's bytes, and says what that adds to the sum of a checksum.
+/// Writes whole words of a header, and says what that adds to the sum of a checksum.
 #[inline(always)]
-fn renew<const N: usize>(field: &mut [u8; N], new: [u8; N]) -> u64 {
+pub(super) fn renew<const N: usize>(field: &mut [u8; N], new: [u8; N]) -> u64 {
     let words = |bytes: &[u8; N], inverted: u64| {
         let words = bytes.as_chunks::<8>().0.iter();
         words.fold(0, |sum, word| {

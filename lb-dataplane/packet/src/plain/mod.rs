@@ -15,8 +15,8 @@ use crate::{
     shift::Shift,
 };
 use core::marker::PhantomData;
-use family::is;
 pub use family::{Family, V4, V6};
+use family::{is, renew};
 
 /// NOP, NOP, timestamps of 10 bytes (RFC 7323 appendix A).
 const STAMPS: u32 = 0x0101_080a;
@@ -41,10 +41,7 @@ pub struct Plain<F, const STAMPED: bool> {
 fn renew_pair(pair: &mut [u8; 8], new: impl Fn(u32, u32) -> (u32, u32)) -> u64 {
     let old = u64::from_be_bytes(*pair);
     let (a, b) = new((old >> 32) as u32, old as u32);
-    let new = (u64::from(a) << 32 | u64::from(b)).to_be();
-    let delta = add(!u64::from_ne_bytes(*pair), new);
-    *pair = new.to_ne_bytes();
-    delta
+    renew(pair, (u64::from(a) << 32 | u64::from(b)).to_be_bytes())
 }
 
 /// The same for a header's sequence and acknowledgement numbers.
@@ -236,7 +233,7 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
     }
 }
 
-/// The ends of a frame, if its addresses stand where a plain one's do; nothing else is looked at.
+/// The ends of a frame whose IP header is a plain one's; nothing behind its ports is looked at.
 #[inline]
 #[must_use]
 pub fn plain_ends<F: Family>(frame: &[u8]) -> Option<Ends<F::Address>> {
