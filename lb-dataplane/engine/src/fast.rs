@@ -163,18 +163,20 @@ impl Engine {
         if flow.bits.has(Bits::ASIDE)
             && (flow.bits.has(Bits::SHIFTED) || flow.progress.is(Mark::Translated))
         {
-            plain.shift_to_pod(frame, self.shifts.of_owner(id, flow.owner));
+            let delta = plain.shift_to_pod(frame, self.shifts.of_owner(id, flow.owner));
+            return Some(self.pass_to_owner(frame, plain, id, delta));
         }
-        Some(self.pass_to_owner(frame, plain, id))
+        Some(self.pass_to_owner(frame, plain, id, 0))
     }
 
-    /// A segment to the flow's owner, with its numbers.
+    /// A segment to the flow's owner, with its numbers; `delta` is what these add to its checksum.
     #[inline(always)]
     fn pass_to_owner<F: Tabled, const STAMPED: bool>(
         &mut self,
         frame: &mut [u8],
         plain: Plain<F, STAMPED>,
         id: FlowId,
+        delta: u64,
     ) -> Verdict {
         let owner = self.flows[id].owner;
         if let Some(backend) = self.backends.get(usize::from(owner.backend))
@@ -183,9 +185,10 @@ impl Engine {
             && let Some(mac) = backend.hop.and_then(|hop| self.hops.mac(hop))
         {
             let ends = ((source, port), (F::of(backend.addr), backend.port));
-            readdress::<F>(frame, ends, (self.settings.mac, mac));
+            readdress::<F>(frame, ends, (self.settings.mac, mac), delta);
             return Verdict::Transmit(usize::from(plain.end));
         }
+        plain.add_to_checksum(frame, delta);
         self.readdressed_to_leg(frame, &plain.segment(frame), owner)
     }
 
@@ -208,17 +211,33 @@ impl Engine {
         let Some(Use::Owner(id)) = self.legs.used_by(leg) else {
             return None;
         };
-        let backend = &mut self.backends[usize::from(index)];
+        let bits = self.flows[id].bits;
+        if !bits.has(Bits::ASIDE) {
+            self.predicted_of_owner::<F, STAMPED, false>(now, frame, plain, (id, leg), out)
+        } else if bits.has(Bits::SHIFTED) {
+            self.predicted_of_owner::<F, STAMPED, true>(now, frame, plain, (id, leg), out)
+        } else {
+            None
+        }
+    }
+
+    /// The same from a flow's owner, whose leg is `SHIFTED` (translated) or not: apart, so that
+    /// what only the former needs is no test for the latter.
+    #[inline(always)]
+    fn predicted_of_owner<F: Tabled, const STAMPED: bool, const SHIFTED: bool>(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        plain: Plain<F, STAMPED>,
+        (id, leg): (FlowId, Leg),
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
+        let backend = &mut self.backends[usize::from(leg.backend)];
         let flow = &mut self.flows[id];
         let (mut seq, mut ack) = (plain.seq(frame), plain.ack(frame));
-        let mut shifted = None;
-        if flow.bits.has(Bits::ASIDE) {
-            if !flow.bits.has(Bits::SHIFTED) {
-                return None;
-            }
-            let shift = self.shifts.of_owner(id, leg);
+        let shift = SHIFTED.then(|| self.shifts.of_owner(id, leg));
+        if let Some(shift) = shift {
             (seq, ack) = (seq.add(shift.seq), ack.add(shift.acked));
-            shifted = Some(shift);
         }
         let predicted = seq == flow.server_next
             && is_within(ack, flow.client_acked, flow.client_next)
@@ -227,8 +246,9 @@ impl Engine {
         if !predicted || !is_right(&mut self.counters, frame, plain) {
             return None;
         }
-        if let Some(shift) = shifted {
-            plain.shift_to_client(frame, shift, (seq, ack));
+        let mut delta = 0;
+        if let Some(shift) = shift {
+            delta = plain.shift_to_client(frame, shift, (seq, ack));
         }
         self.counters.add(Counter::FromBackends);
         backend.liveness.heard(now);
@@ -254,29 +274,31 @@ impl Engine {
             self.flows[id].server_next = seq.add(plain.data_len());
         }
         Some(match treat {
-            Frame::Forward => self.pass_to_client(frame, plain, id),
+            Frame::Forward => self.pass_to_client(frame, plain, id, delta),
             Frame::Absorb => Verdict::Absorbed,
         })
     }
 
-    /// To the flow's client.
+    /// To the flow's client, with its numbers; `delta` is what these add to its checksum.
     #[inline(always)]
     fn pass_to_client<F: Tabled, const STAMPED: bool>(
         &mut self,
         frame: &mut [u8],
         plain: Plain<F, STAMPED>,
         id: FlowId,
+        delta: u64,
     ) -> Verdict {
         let flow = &self.flows[id];
         let frontend = &self.frontends[usize::from(flow.frontend)];
         let Some(mac) = self.client_mac(flow).filter(|_| flow.is_v6() == F::IS_V6) else {
+            plain.add_to_checksum(frame, delta);
             return self.forward_to_client(frame, &plain.segment(frame), id);
         };
         let ends = (
             (F::of(frontend.addr), frontend.port),
             (F::of(flow.client), flow.client_port),
         );
-        readdress::<F>(frame, ends, (self.settings.mac, mac));
+        readdress::<F>(frame, ends, (self.settings.mac, mac), delta);
         Verdict::Transmit(usize::from(plain.end))
     }
 }

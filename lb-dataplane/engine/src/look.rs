@@ -47,12 +47,10 @@ impl Engine {
             let source = self.backends[usize::from(backend)].source;
             let port = self.sources.number_of::<F>(source, (dst, dst_port));
             let leg = Leg { backend, port };
-            black_box(self.legs.touch(leg));
             Some(Sought::Leg(leg))
         } else {
             let frontend = self.frontend_ids.find(F::addr(dst), dst_port)?;
             let hash = (self.flows).hash(F::addr(src), src_port, frontend);
-            black_box(self.flows.touch_index(hash));
             Some(Sought::Client(hash))
         }
     }
@@ -60,6 +58,12 @@ impl Engine {
     /// Reads the flows of the frames looked at.
     pub fn look_ahead(&mut self) {
         let len = std::mem::take(&mut self.ahead.len);
+        for sought in self.ahead.sought[..len].iter().flatten() {
+            black_box(match sought {
+                Sought::Client(hash) => self.flows.touch_index(*hash),
+                Sought::Leg(leg) => self.legs.touch(*leg),
+            });
+        }
         let mut flows: [Option<FlowId>; AHEAD_MAX] = [None; AHEAD_MAX];
         for (sought, flow) in self.ahead.sought[..len].iter().zip(&mut flows) {
             *flow = match sought {

@@ -310,7 +310,7 @@ fn no_engine_forward_counted(buffers: &mut [[u8; FRAME_BYTES]], lens: &[usize]) 
         if let Some(plain) = plain::<V4, true>(frame)
             && plain.settle_checksum(frame) == ChecksumState::Full
         {
-            readdress::<V4>(frame, black_box(ends), macs);
+            readdress::<V4>(frame, black_box(ends), macs, 0);
         } else {
             panic!("not plain, or wrong");
         }

@@ -148,15 +148,17 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
         ChecksumState::Partial
     }
 
-    /// Gives a segment of a pod's the client's numbers, as [`Shift::to_client`] does: `seq` and
-    /// `ack` are what its own come to, which the caller had to know before.
+    /// Gives a segment of a pod's the client's numbers, as [`Shift::to_client`] does, all but the
+    /// checksum: what they add to that goes into [`readdress`] or [`Self::add_to_checksum`]. `seq`
+    /// and `ack` are what its own come to, which the caller had to know before.
     #[inline(always)]
+    #[must_use]
     pub fn shift_to_client(
         &self,
         frame: &mut [u8],
         shift: &Shift,
         (seq, ack): (SeqNumber, SeqNumber),
-    ) {
+    ) -> u64 {
         let mut delta = 0;
         if STAMPED {
             delta = self.renew_stamps(frame, |value, echo| {
@@ -174,13 +176,15 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
                 let [a, b] = shift.window_to_client(window).to_be_bytes();
                 delta = add(delta, replace(tcp, 12, &[tcp[12], tcp[13], a, b]));
             }
-            patch(tcp, TCP_CHECK, delta);
         }
+        delta
     }
 
-    /// Gives a segment of the client's the pod's numbers, as [`Shift::to_pod`] does.
+    /// Gives a segment of the client's the pod's numbers, as [`Shift::to_pod`] does, all but the
+    /// checksum, see [`Self::shift_to_client`].
     #[inline(always)]
-    pub fn shift_to_pod(&self, frame: &mut [u8], shift: &Shift) {
+    #[must_use]
+    pub fn shift_to_pod(&self, frame: &mut [u8], shift: &Shift) -> u64 {
         let mut delta = 0;
         if STAMPED {
             delta = self.renew_stamps(frame, |value, echo| {
@@ -192,6 +196,14 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
                 (seq.wrapping_sub(shift.acked), ack.wrapping_sub(shift.seq))
             });
             delta = add(delta, numbers);
+        }
+        delta
+    }
+
+    /// Adds to the segment's checksum what was written into it.
+    #[inline]
+    pub fn add_to_checksum(&self, frame: &mut [u8], delta: u64) {
+        if let Some(tcp) = array_mut::<TCP_BYTES>(frame, F::L4) {
             patch(tcp, TCP_CHECK, delta);
         }
     }
@@ -272,9 +284,15 @@ pub fn plain<F: Family, const STAMPED: bool>(frame: &[u8]) -> Option<Plain<F, ST
 pub type Ends<A> = ((A, u16), (A, u16));
 
 /// Gives a plain segment's frame new ends and Ethernet addresses and takes one from its TTL or hop
-/// limit, as [`crate::rewrite_tcp`] does. Only for frames of which [`plain`] said that they are.
+/// limit, as [`crate::rewrite_tcp`] does; `delta` is what was written into the segment before and
+/// adds to its checksum. Only for frames of which [`plain`] said that they are.
 #[inline(always)]
-pub fn readdress<F: Family>(frame: &mut [u8], ends: Ends<F::Address>, macs: (Mac, Mac)) {
+pub fn readdress<F: Family>(
+    frame: &mut [u8],
+    ends: Ends<F::Address>,
+    macs: (Mac, Mac),
+    delta: u64,
+) {
     let ((src, sport), (dst, dport)) = ends;
     if frame.len() < F::L4 + TCP_BYTES {
         return;
@@ -286,7 +304,7 @@ pub fn readdress<F: Family>(frame: &mut [u8], ends: Ends<F::Address>, macs: (Mac
         let ports = u64::from(!old_ports) + u64::from(new_ports);
         tcp[..4].copy_from_slice(&new_ports.to_ne_bytes());
         let sum = u16::from_ne_bytes([tcp[TCP_CHECK], tcp[TCP_CHECK + 1]]);
-        let sum = update(sum, add(moved, ports));
+        let sum = update(sum, add(add(moved, ports), delta));
         tcp[TCP_CHECK..TCP_CHECK + 2].copy_from_slice(&sum.to_ne_bytes());
     }
     set_macs(frame, macs.0, macs.1);
@@ -459,7 +477,7 @@ mod tests {
         prop_assert_eq!(plain.stamp(frame), stamp);
 
         let macs = (Mac([1; 6]), Mac([3; 6]));
-        readdress::<F>(frame, ends, macs);
+        readdress::<F>(frame, ends, macs, 0);
         let ((src, src_port), (dst, dst_port)) = ends;
         let to = Rewrite {
             src: F::address(src),

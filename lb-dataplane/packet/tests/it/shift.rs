@@ -2,7 +2,7 @@
 //! and nothing else changes.
 
 use crate::support::{Packet, oracle, packet, segment};
-use baton_packet::{Family, Flags, SeqNumber, Shift, V4, V6, plain, timestamps};
+use baton_packet::{Family, Flags, Mac, SeqNumber, Shift, V4, V6, plain, readdress, timestamps};
 use etherparse::TcpOptionElement as Option_;
 use proptest::prelude::*;
 
@@ -88,29 +88,46 @@ fn whole(mut packet: Packet, options: Vec<u8>) -> Packet {
     packet
 }
 
-/// A plain frame becomes the same by the short way as by the general one.
+/// A plain frame becomes the same by the short way as by the general one, and so it does with new
+/// ends.
 fn shifts_alike<F: Family>(
     frame: &[u8],
     shift: &Shift,
     stamped: bool,
 ) -> Result<(), TestCaseError> {
-    let mut both = [(); 4].map(|()| frame.to_vec());
-    let [long_in, long_out, short_in, short_out] = &mut both;
+    if stamped {
+        shift_alike::<F, true>(frame, shift)
+    } else {
+        shift_alike::<F, false>(frame, shift)
+    }
+}
+
+fn shift_alike<F: Family, const STAMPED: bool>(
+    frame: &[u8],
+    shift: &Shift,
+) -> Result<(), TestCaseError> {
+    let plain = plain::<F, STAMPED>(frame).expect("a plain frame");
     let seen = segment(frame);
     let numbers = (seen.seq.add(shift.seq), seen.ack.add(shift.acked));
-    let _ = shift.to_client(long_in, &seen);
-    let _ = shift.to_pod(long_out, &segment(frame));
-    if stamped {
-        let plain = plain::<F, true>(frame).expect("a plain frame");
-        plain.shift_to_client(short_in, shift, numbers);
-        plain.shift_to_pod(short_out, shift);
-    } else {
-        let plain = plain::<F, false>(frame).expect("a plain frame");
-        plain.shift_to_client(short_in, shift, numbers);
-        plain.shift_to_pod(short_out, shift);
+    for to_client in [true, false] {
+        let (mut long, mut short) = (frame.to_vec(), frame.to_vec());
+        let delta = if to_client {
+            let _ = shift.to_client(&mut long, &seen);
+            plain.shift_to_client(&mut short, shift, numbers)
+        } else {
+            let _ = shift.to_pod(&mut long, &seen);
+            plain.shift_to_pod(&mut short, shift)
+        };
+        let mut once = short.clone();
+        plain.add_to_checksum(&mut short, delta);
+        prop_assert_eq!(&short, &long);
+
+        let ends = ((F::Address::default(), 7), (F::Address::default(), 8));
+        let macs = (Mac([1; 6]), Mac([3; 6]));
+        readdress::<F>(&mut once, ends, macs, delta);
+        readdress::<F>(&mut short, ends, macs, 0);
+        prop_assert_eq!(&once, &short);
     }
-    prop_assert_eq!(short_in, long_in);
-    prop_assert_eq!(short_out, long_out);
     Ok(())
 }
 
