@@ -17,6 +17,7 @@ const PURE: &[(&str, &[&str])] = &[
             "fastrand",
             "siphasher",
             "thiserror",
+            "wide",
         ],
     ),
     (

@@ -5,6 +5,7 @@
 #[path = "../../tests/common/mod.rs"]
 pub mod common;
 pub mod sharing;
+mod template;
 
 use baton_api::{Limits, MigrationMode, MoveMethod, Protocol};
 use baton_engine::Verdict;
@@ -12,9 +13,10 @@ use baton_packet::{ChecksumState, Flags, Mac, V4, plain, readdress};
 use common::{Conn, FRAME_BYTES, World, conn::*, policy, settings};
 use std::{
     hint::black_box,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
+use template::{Fields, Template};
 
 /// What is forwarded, in the order of one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +74,10 @@ pub const BURST_MAX: usize = 32;
 /// numbers and a right checksum, and moves its flow on.
 pub struct Loaded {
     w: World,
-    flows: Vec<Conn>,
-    /// What each flow's pod has less in its numbers than the client sees; 0 unless translated.
-    shifts: Vec<u32>,
+    pods: usize,
+    /// What all flows have in common.
+    like: Conn,
+    flows: Vec<Own>,
     said: Said,
     /// Each flow once, in an order without neighbours.
     pub order: Vec<u32>,
@@ -83,6 +86,39 @@ pub struct Loaded {
     /// It counts what no engine can do without, see [`no_engine_forward_counted`].
     pub without_engine: bool,
     buffers: Box<[[u8; FRAME_BYTES]; BURST_MAX]>,
+}
+
+/// What one flow has for itself: little, as it shares the caches with the engine.
+struct Own {
+    seq: u32,
+    server: u32,
+    pod: u16,
+    leg_port: u16,
+    /// What the pod has less in its numbers than the client sees; 0 unless translated.
+    shift: u32,
+}
+
+impl Own {
+    fn of(c: &Conn) -> Self {
+        Self {
+            seq: c.seq,
+            server: c.server,
+            pod: c.pod as u16,
+            leg_port: c.leg.port(),
+            shift: 0,
+        }
+    }
+}
+
+/// The address of flow `n`'s client.
+fn client_of(v6: bool, n: usize) -> SocketAddr {
+    let (net, port) = ((n / 50_000) as u16, 10_000 + (n % 50_000) as u16);
+    let ip: IpAddr = if v6 {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, net + 16).into()
+    } else {
+        Ipv4Addr::new(192, 0, 2, net as u8 + 16).into()
+    };
+    SocketAddr::new(ip, port)
 }
 
 /// What is said in each exchange.
@@ -130,7 +166,8 @@ impl Loaded {
         };
         s.ports = 20_000..=60_000;
         // An eighth of the ports of each are not for SYNs.
-        let mut p = policy(count.div_ceil(32_000).max(4));
+        let pods = count.div_ceil(32_000).max(4);
+        let mut p = policy(pods);
         p.protocol = protocol;
         p.migration.mode = MigrationMode::Never;
         let mut w = World::unprobed(s, p);
@@ -139,8 +176,9 @@ impl Loaded {
         fastrand::Rng::with_seed(1).shuffle(&mut order);
         let mut it = Self {
             w,
+            pods,
+            like: Conn::of(0, v6),
             flows: Vec::with_capacity(count),
-            shifts: vec![0; count],
             said: Said::new(v6),
             order,
             counted: None,
@@ -155,13 +193,7 @@ impl Loaded {
 
     fn open(&mut self, v6: bool, n: usize) {
         let mut c = Conn::of(0, v6);
-        let (net, port) = (n / 50_000, 10_000 + (n % 50_000) as u16);
-        let ip = if v6 {
-            format!("2001:db8::{:x}", net + 16)
-        } else {
-            format!("192.0.2.{}", net + 16)
-        };
-        c.client = SocketAddr::new(ip.parse().expect("an address"), port);
+        c.client = client_of(v6, n);
         let syn = self.w.syn_wire(&c).build();
         let left = self.pass(&syn);
         let sent = self.w.check(&left);
@@ -172,7 +204,16 @@ impl Loaded {
         c.server = c.server.wrapping_add(1);
         let ack = self.w.client_wire(&c, Flags::ACK, &[]).build();
         self.pass(&ack);
-        self.flows.push(c);
+        self.flows.push(Own::of(&c));
+        self.like = c;
+    }
+
+    fn conn(&self, n: usize) -> Conn {
+        let (own, mut c) = (&self.flows[n], self.like.clone());
+        c.client = client_of(c.client.is_ipv6(), n);
+        (c.seq, c.server, c.pod) = (own.seq, own.server, usize::from(own.pod));
+        c.leg.set_port(own.leg_port);
+        c
     }
 
     /// All flows, which have had an exchange, go to other pods by translation.
@@ -186,7 +227,7 @@ impl Loaded {
         };
         mode(&mut self.w, MigrationMode::Always);
         for n in 0..self.flows.len() {
-            let mut c = self.flows[n].clone();
+            let mut c = self.conn(n);
             let request = self.w.client_wire(&c, PSH_ACK, GET).build();
             let mut recorder = Recorder::default();
             recorder.give(&mut self.w, &request);
@@ -197,7 +238,7 @@ impl Loaded {
             let synack = self.w.synack_wire(&p).build();
             recorder.give(&mut self.w, &synack);
             c.seq = c.seq.wrapping_add(GET.len() as u32);
-            self.shifts[n] = c.server.wrapping_sub(ISN + 1);
+            let shift = c.server.wrapping_sub(ISN + 1);
             c.server_clock = 77;
             let mut ok = self.w.pod_wire(&c, PSH_ACK, OK);
             ok.seq = ISN + 1;
@@ -205,8 +246,12 @@ impl Loaded {
             c.server = c.server.wrapping_add(OK.len() as u32);
             let ack = self.w.client_wire(&c, Flags::ACK, &[]).build();
             self.pass(&ack);
-            self.flows[n] = c;
+            self.flows[n] = Own {
+                shift,
+                ..Own::of(&c)
+            };
         }
+        self.like.server_clock = 77;
         mode(&mut self.w, MigrationMode::Never);
         assert_eq!(self.w.table("translated_legs").0, self.flows.len() as u64);
     }
@@ -221,24 +266,42 @@ impl Loaded {
         }
     }
 
+    /// A kind's frames, from each pod.
+    fn templates(&self, kind: Kind) -> Vec<Template> {
+        let data = self.said.of(kind);
+        let flags = if data.is_empty() { Flags::ACK } else { PSH_ACK };
+        let of_pod = |pod| {
+            let mut c = self.like.clone();
+            c.pod = pod;
+            Template::new(&if kind.is_clients() {
+                self.w.client_wire(&c, flags, data)
+            } else {
+                self.w.pod_wire(&c, flags, data)
+            })
+        };
+        (0..self.pods).map(of_pod).collect()
+    }
+
     /// Forwards one frame of a kind for each of `flows`, `BURST_MAX` at most: written into buffers
     /// first, as a NIC would. The time inside the engine.
-    pub fn burst(&mut self, kind: Kind, flows: &[u32]) -> Duration {
+    fn burst(&mut self, kind: Kind, templates: &[Template], flows: &[u32]) -> Duration {
         let mut lens = [0; BURST_MAX];
         for ((id, buffer), len) in flows.iter().zip(self.buffers.iter_mut()).zip(&mut lens) {
-            let c = &self.flows[*id as usize];
-            let data = self.said.of(kind);
-            let flags = if data.is_empty() { Flags::ACK } else { PSH_ACK };
-            let wire = if kind.is_clients() {
-                self.w.client_wire(c, flags, data)
+            let own = &self.flows[*id as usize];
+            let fields = if kind.is_clients() {
+                Fields {
+                    end: Ok(client_of(self.like.client.is_ipv6(), *id as usize)),
+                    seq: own.seq,
+                    ack: own.server,
+                }
             } else {
-                let mut wire = self.w.pod_wire(c, flags, data);
-                wire.seq = wire.seq.wrapping_sub(self.shifts[*id as usize]);
-                wire
+                Fields {
+                    end: Err(own.leg_port),
+                    seq: own.server.wrapping_sub(own.shift),
+                    ack: own.seq,
+                }
             };
-            let frame = wire.build();
-            buffer[..frame.len()].copy_from_slice(&frame);
-            *len = frame.len();
+            *len = templates[usize::from(own.pod)].write(&mut buffer[..], &fields);
         }
         let mut verdicts = [Verdict::Absorbed; BURST_MAX];
         let begun = Instant::now();
@@ -291,7 +354,9 @@ impl Loaded {
     pub fn exchange(&mut self, burst: usize) -> [f64; Kind::ALL.len()] {
         let order = std::mem::take(&mut self.order);
         let took = Kind::ALL.map(|kind| {
-            let all: Duration = order.chunks(burst).map(|ids| self.burst(kind, ids)).sum();
+            let templates = self.templates(kind);
+            let bursts = order.chunks(burst);
+            let all: Duration = bursts.map(|ids| self.burst(kind, &templates, ids)).sum();
             all.as_nanos() as f64 / order.len() as f64
         });
         self.order = order;
