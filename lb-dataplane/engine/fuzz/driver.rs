@@ -59,13 +59,14 @@ impl Driver {
         Self::run_with(input, true)
     }
 
-    /// The same with header prediction or without.
-    pub fn run_with(input: &[u8], predict: bool) -> Self {
+    /// The same with header prediction and looking ahead, or without.
+    pub fn run_with(input: &[u8], short: bool) -> Self {
         /// Operations of one program, so that none takes long.
         const OPERATIONS_MAX: usize = 256;
         let mut program = Program::new(input);
         let mut driver = Self::new(&mut program);
-        driver.world.engine().set_prediction(predict);
+        driver.world.engine().set_prediction(short);
+        driver.world.engine().set_look_ahead(short);
         for _ in 0..OPERATIONS_MAX {
             if program.is_over() {
                 break;

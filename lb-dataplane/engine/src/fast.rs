@@ -4,7 +4,7 @@
 //! Owns the tests that make a segment one of these, and what then is known without asking. What new
 //! bytes mean is asked where the general way asks. [`Engine::predicted`] changes nothing before it
 //! knows; a segment that is not predicted in any respect goes the general way. Both ways leave
-//! equal state (`fuzz/targets.rs`, `prediction_changes_nothing`).
+//! equal state (`fuzz/targets.rs`, `the_short_ways_change_nothing`).
 
 use crate::{
     Engine, Output, Verdict,

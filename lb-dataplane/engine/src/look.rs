@@ -2,7 +2,7 @@
 //! that the reads overlap where one after the other would wait for memory.
 //!
 //! Owns the steps of that. It changes nothing that is asked for anywhere else: without it every
-//! frame is judged the same, only later.
+//! frame is judged the same, only later (`fuzz/targets.rs`, `the_short_ways_change_nothing`).
 //!
 //! # Decisions
 //!
@@ -23,16 +23,19 @@ use crate::{
 use baton_packet::{V4, V6, plain_ends};
 use std::hint::black_box;
 
-/// With fewer flows what frames need is in a core's own cache anyway (256 bytes each of 1 MB, which
-/// servers have or come near to), and looking ahead would only cost.
-const FROM_FLOWS: u32 = 4_096;
-
 impl Engine {
+    /// Has frames looked at however few flows there are, or however many not. For tests that
+    /// compare the two.
+    #[doc(hidden)]
+    pub fn set_look_ahead(&mut self, on: bool) {
+        self.ahead.from = if on { 0 } else { u32::MAX };
+    }
+
     /// Looks at one of up to [`AHEAD_MAX`] frames that are given in next. Worth it for more than
     /// one.
     #[inline]
     pub fn look_at(&mut self, frame: &[u8]) {
-        if self.flows.used() >= FROM_FLOWS && self.ahead.len < AHEAD_MAX {
+        if self.flows.used() >= self.ahead.from && self.ahead.len < AHEAD_MAX {
             let sought = self.sought::<V4>(frame);
             let sought = sought.or_else(|| self.sought::<V6>(frame));
             self.ahead.sought[self.ahead.len] = sought;

@@ -439,10 +439,14 @@ impl World {
         self.engine.tables()[name]
     }
 
-    /// The engine's call for a frame, and nothing else.
+    /// The engine's calls for a frame, as a worker makes them, and nothing else.
     pub fn call_frame(&mut self, buffer: &mut [u8], len: usize) {
         let (engine, out, verdict) = (&mut self.engine, &mut self.out, &mut self.verdict);
-        (self.around)(&mut || *verdict = engine.frame(self.now, buffer, len, out));
+        (self.around)(&mut || {
+            engine.look_at(&buffer[..len]);
+            engine.look_ahead();
+            *verdict = engine.frame(self.now, buffer, len, out);
+        });
     }
 
     /// The engine's calls for what is due and when the next is, and nothing else.
