@@ -66,7 +66,7 @@ impl Driver {
         let mut program = Program::new(input);
         let mut driver = Self::new(&mut program);
         driver.world.engine().set_prediction(short);
-        driver.world.engine().set_look_ahead(short);
+        driver.world.w.looks = short;
         for _ in 0..OPERATIONS_MAX {
             if program.is_over() {
                 break;

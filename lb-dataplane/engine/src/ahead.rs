@@ -17,22 +17,13 @@ pub(crate) enum Sought {
 
 /// With fewer flows what frames need is in a core's own cache anyway (256 bytes each of 1 MB, which
 /// servers have or come near to), and looking ahead would only cost.
-const FROM_FLOWS: u32 = 4_096;
+pub(crate) const FROM_FLOWS: u32 = 4_096;
+/// With all checks on it is done however few there are, so that every test runs it.
+pub(crate) const ALWAYS: bool = cfg!(debug_assertions);
 
 /// What the frames of a batch will look for.
+#[derive(Default)]
 pub(crate) struct Ahead {
     pub(crate) sought: [Option<Sought>; AHEAD_MAX],
     pub(crate) len: usize,
-    /// Flows from which on it is worth it.
-    pub(crate) from: u32,
-}
-
-impl Default for Ahead {
-    fn default() -> Self {
-        Self {
-            sought: [None; AHEAD_MAX],
-            len: 0,
-            from: FROM_FLOWS,
-        }
-    }
 }

@@ -17,7 +17,7 @@
 
 use crate::{
     Engine,
-    ahead::{AHEAD_MAX, Sought},
+    ahead::{AHEAD_MAX, ALWAYS, FROM_FLOWS, Sought},
     ids::{FlowId, Leg, Tabled},
     legs::Use,
 };
@@ -25,18 +25,11 @@ use baton_packet::{V4, V6, plain_ends};
 use std::hint::black_box;
 
 impl Engine {
-    /// Has frames looked at however few flows there are, or however many not. For tests that
-    /// compare the two.
-    #[doc(hidden)]
-    pub fn set_look_ahead(&mut self, on: bool) {
-        self.ahead.from = if on { 0 } else { u32::MAX };
-    }
-
     /// Looks at one of up to [`AHEAD_MAX`] frames that are given in next. Worth it for more than
     /// one.
     #[inline]
     pub fn look_at(&mut self, frame: &[u8]) {
-        if self.flows.used() >= self.ahead.from && self.ahead.len < AHEAD_MAX {
+        if (ALWAYS || self.flows.used() >= FROM_FLOWS) && self.ahead.len < AHEAD_MAX {
             let sought = self.sought::<V4>(frame);
             let sought = sought.or_else(|| self.sought::<V6>(frame));
             self.ahead.sought[self.ahead.len] = sought;

@@ -309,6 +309,8 @@ pub struct World {
     /// Whether all tables are gone through after every frame (off where there are thousands of
     /// flows).
     pub careful: bool,
+    /// Whether frames are looked at ahead, as a worker does.
+    pub looks: bool,
     /// Makes each call of the packet path, `frame` and `poll`: a test may measure there what it
     /// takes.
     pub around: fn(&mut dyn FnMut()),
@@ -361,6 +363,7 @@ impl World {
             asked: Vec::new(),
             strict: true,
             careful: true,
+            looks: true,
             verdict: Verdict::Absorbed,
             log: None,
         };
@@ -443,8 +446,10 @@ impl World {
     pub fn call_frame(&mut self, buffer: &mut [u8], len: usize) {
         let (engine, out, verdict) = (&mut self.engine, &mut self.out, &mut self.verdict);
         (self.around)(&mut || {
-            engine.look_at(&buffer[..len]);
-            engine.look_ahead();
+            if self.looks {
+                engine.look_at(&buffer[..len]);
+                engine.look_ahead();
+            }
             *verdict = engine.frame(self.now, buffer, len, out);
         });
     }
