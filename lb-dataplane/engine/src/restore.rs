@@ -16,8 +16,7 @@
 //!   connection to the pod than the one without.
 
 use crate::{
-    Engine, backend::Backend, clock::Instant, counters::Counter, ids::FlowId, ids::from_addr,
-    policy::Policy,
+    Engine, clock::Instant, counters::Counter, ids::FlowId, ids::from_addr, policy::Policy,
 };
 use baton_api::ClientAddress;
 use baton_packet::{CLIENT_BLOCK_BYTES, ClientBlock, SegmentSpec};
@@ -26,12 +25,6 @@ impl Policy {
     /// Whether its pods shall see clients' addresses.
     pub(crate) fn restores(&self) -> bool {
         self.spec.client_address == ClientAddress::Restore
-    }
-}
-
-impl Backend {
-    fn restores(&self) -> bool {
-        self.adopter.speaks() && self.adopter.restores
     }
 }
 
@@ -71,7 +64,7 @@ impl Engine {
         // To the pod a connection from its own address would be one with itself, and there is none
         // from an address of the other family.
         let restored = asks
-            && backend.restores()
+            && backend.adopter.restores()
             && backend.addr != flow.client
             && backend.addr.is_v6() == flow.is_v6();
         if asks {

@@ -95,9 +95,15 @@ impl Adopter {
         self.finding == Finding::Unknown && self.unanswered < UNANSWERED_MAX
     }
 
-    /// It answered the last probe, whatever it said.
-    pub(crate) fn speaks(&self) -> bool {
-        matches!(self.finding, Finding::Ready { .. } | Finding::Refused(_))
+    /// Whether it takes client blocks: it said so, and nothing that was found since makes another
+    /// pod of it. An adoption that met silence does not, nor does a process that exited.
+    pub(crate) fn restores(&self) -> bool {
+        self.restores
+            && match self.finding {
+                Finding::Ready { .. } | Finding::Refused(_) | Finding::Silent => true,
+                Finding::Unknown => self.is_asked(),
+                Finding::NoAdopter => false,
+            }
     }
 
     /// A kernel without it answered the last probe.
@@ -186,7 +192,7 @@ impl Adopter {
     /// it.
     pub(crate) fn stop(&mut self) {
         self.finding = Finding::Unknown;
-        (self.asked, self.unlike) = (false, false);
+        (self.asked, self.unlike, self.restores) = (false, false, false);
         self.numbers = Default::default();
         self.due_ms = 0;
     }

@@ -1,10 +1,12 @@
 //! Client blocks: which segments have them, and for whom there is none.
 
-use crate::common::{Conn, Dest, EPOCH, Sent, World, answer, conn::*, key, pod, policy, settings};
-use baton_api::{ClientAddress, Legs, MoveMethod};
+use crate::common::{
+    Conn, Dest, EPOCH, End, Sent, World, answer, conn::*, key, pod, policy, settings,
+};
+use baton_api::{Adoptability, ClientAddress, Legs, MoveMethod};
 use baton_engine::{Counter, DropReason};
 use baton_packet::{
-    CLIENT_BLOCK_BYTES, ClientBlock, Flags, ListenerReport, Reason, parse_client_block,
+    CLIENT_BLOCK_BYTES, ClientBlock, EndMark, Flags, ListenerReport, Reason, parse_client_block,
 };
 
 fn restores() -> ListenerReport {
@@ -24,6 +26,10 @@ fn world(pods: usize, change: impl FnOnce(&mut baton_api::Policy)) -> World {
     w.told.fill(restores());
     w.poll();
     w
+}
+
+fn adoptability(w: &World, pod: usize) -> Adoptability {
+    w.engine.state(w.now).policies[0].backends[pod].adoptability
 }
 
 fn block(sent: &Sent) -> Option<ClientBlock> {
@@ -118,6 +124,49 @@ fn a_handshake_of_ours_says_it() {
     let syn = one(w.data(&mut c, GET));
     assert!(syn.is(Flags::SYN));
     expect_block(&w, &c, &syn);
+}
+
+/// An adoption that nobody answers has legs to its pod opened by handshakes for a while, and after
+/// a process of the pod exited, nobody knows who listens: it is the same pod all the same.
+#[test]
+fn a_pod_whose_adopter_is_in_doubt_is_told() {
+    for silent in [true, false] {
+        let mut w = world(2, |p| {
+            p.migration.method = match silent {
+                true => MoveMethod::Auto,
+                false => MoveMethod::Translation,
+            };
+        });
+        let mut all: Vec<Conn> = (7..12).map(|n| w.idle(n)).collect();
+        let gone = all.pop().expect("five");
+        all.retain(|c| c.pod != gone.pod);
+        let mut c = all.pop().expect("of two pods");
+        if silent {
+            let mut asks = all.pop().expect("two at that pod");
+            // One that is not done twice is asked about as often as it can be.
+            assert!(w.data(&mut asks, &post_head(0))[0].is_adoption());
+            // No longer than until the next probe's answer.
+            for _ in 0..4_000 {
+                if adoptability(&w, gone.pod).is_ready() {
+                    w.run_ms(1);
+                }
+            }
+        } else {
+            w.inject(&w.marked_end(&gone, End::Fin, EndMark::Exiting));
+        }
+        let doubt = match silent {
+            true => Adoptability::AdoptionsLost,
+            false => Adoptability::NotProbed,
+        };
+        assert_eq!(adoptability(&w, gone.pod), doubt);
+        let syn = one(w.data(&mut c, GET));
+        assert!(
+            syn.is(Flags::SYN) && syn.to == Dest::Pod(gone.pod),
+            "{syn:?}"
+        );
+        assert!(block(&syn).is_some());
+        assert_eq!(w.count(Counter::LegsHidden), 0);
+    }
 }
 
 #[test]
