@@ -97,11 +97,8 @@ impl Engine {
         };
         let (seq, ack) = liveness.send(now, numbers);
         self.liveness_probes.by(liveness.probe_due_ms());
-        // A next hop without a link-layer address is as silent as a pod.
-        if let Some(ack) = ack {
-            if self.emit_probe(leg, (seq, ack), out) {
-                self.counters.add(Counter::LivenessProbesSent);
-            }
+        let left = if let Some(ack) = ack {
+            self.emit_probe(leg, (seq, ack), out)
         } else if let Some(spec) = self.to_leg(leg) {
             let syn = SegmentSpec {
                 seq,
@@ -109,8 +106,13 @@ impl Engine {
                 window: u16::MAX,
                 ..spec
             };
+            self.emit(out, |buffer| build_segment(buffer, &syn))
+        } else {
+            false
+        };
+        if left {
             self.counters.add(Counter::LivenessProbesSent);
-            self.emit(out, |buffer| build_segment(buffer, &syn));
+            (self.backends[usize::from(index)].liveness).probe_left();
         }
     }
 

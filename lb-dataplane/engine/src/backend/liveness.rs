@@ -126,6 +126,8 @@ struct LivenessProbe {
     by_syn: bool,
     /// Sent since anything was heard; 0: none is out.
     tries: u8,
+    /// One of them left: there was a way to the pod.
+    left: bool,
     /// When the unanswered one, or the next one, is due; `None` for never.
     due_ms: Option<u64>,
     sent_us: u64,
@@ -248,7 +250,7 @@ impl Liveness {
 
     /// Begins to probe, or begins anew.
     fn begin(&mut self, now: Instant) -> Belief {
-        self.probe.tries = 0;
+        (self.probe.tries, self.probe.left) = (0, false);
         self.probe.first_sent_us = now.0;
         Belief::Probe
     }
@@ -423,6 +425,11 @@ impl Liveness {
         (probe.isn, probe.adopter_ack)
     }
 
+    /// The probe left. (A next hop without a link-layer address is as silent as a pod.)
+    pub(crate) fn probe_left(&mut self) {
+        self.probe.left = true;
+    }
+
     /// The adopter left all of its probes unanswered: from now on its kernel is probed.
     pub(crate) fn adopter_is_mute(&mut self) -> bool {
         let probes = self.adopter_probe().is_some();
@@ -443,8 +450,11 @@ impl Liveness {
         tries == 0 || (tries < max && self.down.is_none())
     }
 
+    /// Whether it lives though it does not answer. What it says while nothing can be sent to it is
+    /// no sign of that: the sockets of a process that is gone repeat themselves, too.
     fn is_heard(&self) -> bool {
-        self.down.is_none() && self.heard_ms * 1_000 > self.probe.first_sent_us
+        let probe = &self.probe;
+        self.down.is_none() && probe.left && self.heard_ms * 1_000 > probe.first_sent_us
     }
 
     /// Whether the one that is out may have met something older in its way.

@@ -37,6 +37,7 @@ fn known() -> Liveness {
 fn probed(pod: &mut Liveness, at: Instant, times: u8) {
     for _ in 0..times {
         pod.send(at, (SeqNumber(1), SeqNumber(2)));
+        pod.probe_left();
     }
 }
 
@@ -54,7 +55,7 @@ fn ended(times: u8) -> Liveness {
     pod
 }
 
-fn states() -> [(&'static str, Liveness); 7] {
+fn states() -> [(&'static str, Liveness); 8] {
     let mut watched = ended(1);
     watched.learn(ms(9_991), true, HEARD);
     let mut syn = ended(1);
@@ -62,6 +63,9 @@ fn states() -> [(&'static str, Liveness); 7] {
     probed(&mut syn, ms(9_991), 1);
     let mut heard = ended(LIVENESS_TRIES_HEARD_MAX);
     heard.heard(ms(9_995));
+    let mut unsent = ended(LIVENESS_TRIES_MAX);
+    unsent.probe.left = false;
+    unsent.heard(ms(9_995));
     let mut down = ended(LIVENESS_TRIES_MAX);
     let silence = Evidence::Silence { link_settled: true };
     down.learn(ms(9_995), true, silence);
@@ -73,6 +77,7 @@ fn states() -> [(&'static str, Liveness); 7] {
         ("probed", ended(1)),
         ("syn", syn),
         ("heard", heard),
+        ("unsent", unsent),
         ("down", down),
         ("down, probed", down_probed),
     ]
@@ -104,19 +109,19 @@ fn shown(belief: Belief) -> String {
 }
 
 const EVIDENCE: &str = "
-                                quiet    watched           probed            syn               heard             down   down, probed
-End { closer_listens: false }   probe    -                 -                 -                 -                 -      -
-End { closer_listens: true }    probe    probe             -                 -                 -                 probe  -
-Exit                            probe    -                 -                 -                 -                 -      -
-Doubt                           probe    -                 -                 -                 -                 -      -
-Answer { reported: false }      lives    lives, ends 10005 lives, ends 10005 lives, ends 10005 lives, ends 10005 back   back
-Answer { reported: true }       lives    lives, ends       lives, ends       lives, ends 10005 lives, ends       back   back
-Ready                           lives    lives             lives             lives             lives             back   back
-Refused                         gone!    gone!             gone!             gone!             gone!             gone!  gone!
-NoListener                      probe    probe             probe             -                 -                 probe  probe
-NoAdopter                       probe    probe             probe             probe             probe             probe  probe
-Silence { link_settled: true }  silent!  silent!           silent!           silent!           lives, ends 10005 silent silent
-Silence { link_settled: false } probe    probe             probe             probe             lives, ends 10005 probe  probe
+                                quiet    watched           probed            syn               heard             unsent            down   down, probed
+End { closer_listens: false }   probe    -                 -                 -                 -                 -                 -      -
+End { closer_listens: true }    probe    probe             -                 -                 -                 -                 probe  -
+Exit                            probe    -                 -                 -                 -                 -                 -      -
+Doubt                           probe    -                 -                 -                 -                 -                 -      -
+Answer { reported: false }      lives    lives, ends 10005 lives, ends 10005 lives, ends 10005 lives, ends 10005 lives, ends 10005 back   back
+Answer { reported: true }       lives    lives, ends       lives, ends       lives, ends 10005 lives, ends       lives, ends       back   back
+Ready                           lives    lives             lives             lives             lives             lives             back   back
+Refused                         gone!    gone!             gone!             gone!             gone!             gone!             gone!  gone!
+NoListener                      probe    probe             probe             -                 -                 -                 probe  probe
+NoAdopter                       probe    probe             probe             probe             probe             probe             probe  probe
+Silence { link_settled: true }  silent!  silent!           silent!           silent!           lives, ends 10005 silent!           silent silent
+Silence { link_settled: false } probe    probe             probe             probe             lives, ends 10005 probe             probe  probe
 ";
 
 /// `back`: it was down; `ends`: those that are old enough stand, the others wait until then; `!`:
@@ -141,7 +146,7 @@ fn each_evidence_in_each_state() {
             link_settled: false,
         },
     ];
-    let widths = [9, 18, 18, 18, 18, 7, 12];
+    let widths = [9, 18, 18, 18, 18, 18, 7, 12];
     let row = |head: &str, cells: &[String]| {
         let cells = cells.iter().zip(widths);
         let cells: String = cells
@@ -251,7 +256,12 @@ fn another_listener_is_another_process_unless_there_are_several() {
 #[test]
 fn it_is_probed_three_times_or_five_where_something_is_heard() {
     let mut probes = Vec::new();
-    for (heard, down, tries) in [(false, false, 3), (true, false, 5), (true, true, 1)] {
+    for (heard, left, down, tries) in [
+        (false, true, false, 3),
+        (true, true, false, 5),
+        (true, true, true, 1),
+        (true, false, false, 3),
+    ] {
         let mut pod = known();
         if down {
             pod.learn(ms(9_000), true, Evidence::Refused);
@@ -264,16 +274,21 @@ fn it_is_probed_three_times_or_five_where_something_is_heard() {
             let (_, ack) = pod.send(ms(now_ms), (SeqNumber(1), SeqNumber(2)));
             probes.push(ack.is_some());
             now_ms = pod.probe_due_ms();
+            if left {
+                pod.probe_left();
+            }
             if heard {
                 pod.heard(ms(9_010));
             }
         }
-        assert_eq!(pod.probe.tries, tries, "heard {heard}, down {down}");
+        let case = format!("heard {heard}, left {left}, down {down}");
+        assert_eq!(pod.probe.tries, tries, "{case}");
         assert_eq!(now_ms, 9_000 + (20 << tries) - 20);
     }
     // Two may be lost, then the adopter is mute and the kernel is probed.
     assert_eq!(probes[..3], [true, true, false]);
-    assert_eq!(probes[3..], [true, true, false, false, false, true]);
+    assert_eq!(probes[3..9], [true, true, false, false, false, true]);
+    assert_eq!(probes[9..], probes[..3]);
 }
 
 #[test]
