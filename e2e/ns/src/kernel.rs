@@ -28,6 +28,22 @@ pub fn established(namespace: &Namespace) -> Result<Vec<TcpSocket>> {
     Ok(sockets.filter(|s| s.state == 1).collect())
 }
 
+/// How many TCP sockets a namespace has, listeners included, those in TIME_WAIT not: a count that
+/// the kernel keeps. (Each read of [`established`] goes through the sockets of all namespaces:
+/// where there are 20,000, some 10 ms of a CPU.)
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub fn tcp_sockets(namespace: &Namespace) -> Result<usize> {
+    let text = read(namespace, &["sockstat", "sockstat6"])?;
+    let counts = text.lines().filter_map(|line| {
+        let (kind, rest) = line.split_once(": inuse ")?;
+        let count = rest.split_whitespace().next()?.parse::<usize>().ok()?;
+        kind.starts_with("TCP").then_some(count)
+    });
+    Ok(counts.sum())
+}
+
 /// Whether something listens on a TCP port.
 ///
 /// # Errors

@@ -16,12 +16,13 @@
 
 use crate::{
     Engine, Output,
+    cause::{Cause, LastMove},
     clock::Instant,
     counters::Counter,
     handover::{Input, Mark},
     ids::{FlowId, Leg},
     states::{Event, State},
-    timing::LEGLESS_AFTER_MS,
+    timing::{LEGLESS_AFTER_MS, LEGLESS_AGAIN_MS},
 };
 use baton_api::MigrationMode;
 use baton_guard::Tracker;
@@ -62,12 +63,26 @@ impl Engine {
             return false;
         }
         let quiet_ms = u64::from(now.ms32().wrapping_sub(self.flows[id].last_ms));
-        if quiet_ms < LEGLESS_AFTER_MS {
-            self.wheel.arm(id, now.ms() + LEGLESS_AFTER_MS - quiet_ms);
+        let after_ms = self.legless_after_ms(now, id);
+        if quiet_ms < after_ms {
+            self.wheel.arm(id, now.ms() + after_ms - quiet_ms);
         } else {
             self.goes_legless(now, id, out);
         }
         true
+    }
+
+    /// How long a flow at rest keeps its leg: one that had none before its last request (or the one
+    /// of the same millisecond) has made a pause, and makes the next one, too, as a rule.
+    pub(crate) fn legless_after_ms(&self, now: Instant, id: FlowId) -> u64 {
+        let flow = &self.flows[id];
+        let had_none = flow.causes.last() == Some(LastMove::Moved(Cause::Legless));
+        let asked_ms = (now.0 as u32).wrapping_sub(flow.sent_us) / 1_000;
+        let came_ms = now.ms32().wrapping_sub(flow.moved_ms);
+        match had_none && came_ms <= asked_ms + 1 {
+            true => LEGLESS_AGAIN_MS,
+            false => LEGLESS_AFTER_MS,
+        }
     }
 
     /// The flow leaves its leg.

@@ -12,9 +12,7 @@ use crate::{
     pass::Pass,
     routes::LIMIT_HOPS,
     states::{Action, Event, State},
-    timing::{
-        BACKLOG_AGAIN_MS, HELD_MS, LEGLESS_AFTER_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS,
-    },
+    timing::{BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
 };
 
 /// Timers handled in one call, so that packets never wait long for them: each may send a segment,
@@ -141,7 +139,7 @@ impl Engine {
             Action::ArmFinSentToClient => self.parted_wait_ms(id),
             Action::ArmIdle if flow.progress.is(Mark::CopiesOwed) => BACKLOG_AGAIN_MS,
             Action::ArmIdle if flow.state == State::Idle && self.leaves_legs(flow.policy) => {
-                LEGLESS_AFTER_MS
+                self.legless_after_ms(now, id)
             }
             _ => {
                 // Silence so far counts: moves of its own making keep no flow alive.

@@ -155,6 +155,8 @@ pub(crate) const PARKED_KEPT: u16 = 8;
 /// network takes to go on, so that one which sends request behind request keeps it. Each time costs
 /// another leg, and a question to the pod where nobody takes the old one.
 pub(crate) const LEGLESS_AFTER_MS: u64 = 5;
+/// And after so long, which is a millisecond or more, if it had none before this request.
+pub(crate) const LEGLESS_AGAIN_MS: u64 = 2;
 /// Parked at one pod, at most; what flows leave beyond that is closed.
 pub(crate) const PARKED_PER_BACKEND_MAX: u16 = 256;
 /// Parked in all, at most: 28 bytes each.

@@ -89,6 +89,33 @@ fn one_that_goes_on_at_once_keeps_its_leg() {
     assert_eq!(w.count(Counter::LegsLeft), 0);
 }
 
+/// A request on the leg that the flow had before, and its answer.
+fn served(w: &mut World, c: &mut Conn) {
+    let request = one(w.data(c, GET));
+    assert_eq!(request.segment.src_port, c.leg.port());
+    let _ = w.inject(&w.pod_wire(c, PSH_ACK, OK).build());
+    c.server_sent(PSH_ACK, OK);
+    let _ = w.inject(&w.client_wire(c, Flags::ACK, &[]).build());
+    w.assert_state(c, "Idle");
+}
+
+/// Who made a pause makes the next one, too: its leg is others' as soon as its request is answered,
+/// unless it goes on.
+#[test]
+fn one_that_had_no_leg_leaves_the_next_one_sooner() {
+    for (requests, after) in [(1, "Legless"), (3, "Idle")] {
+        let (mut w, mut c) = legless(1);
+        for _ in 0..requests {
+            served(&mut w, &mut c);
+            let _ = w.run_us(900);
+        }
+        let _ = w.run_us(1_900);
+        w.assert_state(&c, after);
+        let _ = w.run_ms(AFTER_MS);
+        w.assert_state(&c, "Legless");
+    }
+}
+
 #[test]
 fn only_what_shares_and_may_move_goes_without() {
     let never = World::of(1, |p| {
