@@ -131,7 +131,7 @@ fn a_leg_goes_from_flow_to_flow() {
         c.server_sent(PSH_ACK, OK);
         let _ = w.client_sends(c, Flags::ACK, b"");
         // What the flow left is asked, and answers.
-        for asked in (0..4).flat_map(|_| w.run_ms(1)).collect::<Vec<_>>() {
+        for asked in (0..6).flat_map(|_| w.run_ms(1)).collect::<Vec<_>>() {
             let Dest::Pod(pod) = asked.to else { continue };
             if asked.data().len() != 1 || asked.is_question() {
                 continue;
