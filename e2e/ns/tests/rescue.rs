@@ -5,7 +5,7 @@ use crate::{more, no_error};
 use anyhow::{Result, ensure};
 use baton_api::{Migration, PolicyState};
 use baton_lab::{HttpEcho, Load, LoadOptions, LoadReport, Options, Wrk, WrkOptions};
-use baton_ns::{HTTP_PORT, Scene};
+use baton_ns::{HTTP_PORT, Scene, established, until};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -56,6 +56,12 @@ impl Clients {
             ..scene.http_load(CHECKING, None)?
         };
         let checking = HttpEcho::start(scene.lab.client().namespace(), options)?;
+        // A SYN that meets no listener is refused, as it should be.
+        until("all are connected", || {
+            let open = established(scene.lab.clients()[1].namespace())?.len();
+            ensure!(open >= CONNECTIONS as usize, "{open} connections");
+            Ok(())
+        })?;
         more(&checking, 500)?;
         Ok(Self { wrk, checking })
     }
