@@ -12,6 +12,8 @@
 //! - **A pod that has not said yet whether it restores gets no SYN**, but another one that has; if
 //!   there is none, the client sends its SYN again. Who said no, or does not answer any probe, sees
 //!   the dataplane's address: counted, and better than no connection.
+//! - **One that said yes is told while its adopter is in doubt**, too: after an adoption that met
+//!   silence, or the exit of one of its processes. It is the same pod.
 //! - **A leg is restored or not for all its life**: a repeated SYN with a block would be another
 //!   connection to the pod than the one without.
 

@@ -250,7 +250,7 @@ impl Liveness {
 
     /// Begins to probe, or begins anew.
     fn begin(&mut self, now: Instant) -> Belief {
-        (self.probe.tries, self.probe.left) = (0, false);
+        self.probe.tries = 0;
         self.probe.first_sent_us = now.0;
         Belief::Probe
     }
@@ -417,6 +417,8 @@ impl Liveness {
         if probe.tries == 0 || probe.adopter_ack.is_some() {
             probe.isn = seq;
         }
+        // One that was answered says nothing of the way that these take.
+        probe.left &= probe.tries > 0;
         let to_adopter = reports && !probe.by_syn && probe.tries < LIVENESS_PROBES_MAX;
         probe.adopter_ack = to_adopter.then_some(ack);
         probe.sent_us = now.0;

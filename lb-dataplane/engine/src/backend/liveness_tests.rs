@@ -291,6 +291,20 @@ fn it_is_probed_three_times_or_five_where_something_is_heard() {
     assert_eq!(probes[9..], probes[..3]);
 }
 
+/// While a pod is watched, the way to it may end, too.
+#[test]
+fn what_left_before_the_last_answer_is_no_way_to_the_pod() {
+    let mut pod = ended(1);
+    pod.learn(ms(9_991), true, HEARD);
+    while pod.repeats() {
+        pod.send(ms(pod.probe_due_ms()), (SeqNumber(1), SeqNumber(2)));
+        pod.heard(ms(pod.probe_due_ms()));
+    }
+    assert_eq!(pod.probe.tries, LIVENESS_TRIES_MAX);
+    let silence = Evidence::Silence { link_settled: true };
+    assert_eq!(shown(pod.learn(NOW, true, silence)), "silent!");
+}
+
 #[test]
 fn silence_is_noticed_of_one_that_owes_an_answer_or_answered_probes() {
     for (quiet_ms, stalled_ms, answered, silent) in [
