@@ -419,7 +419,7 @@ impl Engine {
             self.free_leg(now, old, Rest::Quiet);
             return;
         }
-        if !rescued && self.park(now, id, old) {
+        if !rescued && self.park(now, id, old, false) {
             return;
         }
         // An owner that was overdue has the request, or some of it.

@@ -120,6 +120,7 @@ impl Engine {
                 self.spend(1);
                 match self.closing.legs[id as usize].parking {
                     Parking::No => self.send_fin(now, id, out),
+                    Parking::Fresh => self.ack_parked(now, id, out),
                     _ => self.ask_parked(now, id, out),
                 }
             }
@@ -172,11 +173,8 @@ impl Engine {
 
     /// The timer of a closing leg.
     pub(crate) fn closing_due(&mut self, now: Instant, id: u32, out: &mut impl Output) {
-        if self.closing.legs[id as usize].parking == Parking::Fresh {
+        if self.stays_parked(id) {
             return self.queue_closing(now, id);
-        }
-        if self.stays_parked(now, id) {
-            return;
         }
         self.unpark(id);
         let entry = &self.closing.legs[id as usize];
@@ -226,7 +224,7 @@ impl Engine {
         {
             *echo = value;
         }
-        let spoke = entry.parking != Parking::No && !self.parked_says(id, segment);
+        let spoke = entry.parking != Parking::No && !self.parked_says(now, id, segment);
         let entry = &mut self.closing.legs[id as usize];
         if entry.tries > 0 && segment.ack == entry.fin.add(1) && !entry.fin_acked {
             entry.fin_acked = true;

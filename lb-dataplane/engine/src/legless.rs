@@ -104,7 +104,7 @@ impl Engine {
             return;
         }
         self.leaves(id, leg.backend);
-        if !self.park(now, id, leg) {
+        if !self.park(now, id, leg, true) {
             self.close_leg(now, id, leg, self.flows[id].client_next, out);
         }
     }

@@ -152,12 +152,12 @@ impl Engine {
     pub(crate) fn send_opening(&mut self, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
         let again = flow.progress.tries > 1;
-        let (first, next) = self.adoption_start(id);
-        let client_ts = self.first_client_ts(id);
         if flow.progress.is(Mark::Shared) && !again {
             // There is nothing to open.
             return self.tell(id, What::LegShared);
         }
+        let (first, next) = self.adoption_start(id);
+        let client_ts = self.first_client_ts(id);
         if flow.progress.is(Mark::Translated) {
             let Some(mut spec) = self.to_leg(flow.owner) else {
                 return;

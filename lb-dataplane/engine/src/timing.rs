@@ -139,12 +139,13 @@ pub(crate) const CLOSE_WITHIN_US: u64 = 2_000;
 /// Closes in each [`CLOSE_PACE_US`], at most: with some 5 us each for the pods' applications, 160
 /// us. 128,000 a second.
 pub(crate) const CLOSES_PER_PACE_MAX: u64 = 32;
-/// A leg that nobody has taken for so long is asked whether it is still there, which acknowledges
-/// its last response: before the pod's kernel doubts that this arrived (`tcp_schedule_loss_probe`:
-/// 200 ms where one segment is out, else two round trips and two jiffies of at most 4 ms).
-pub(crate) const PARKED_ASKED_AFTER_MS: u64 = 2;
-/// A leg that nobody has is closed after so long if more than [`PARKED_KEPT`] are parked at its
-/// pod: what a burst needed has nobody to wait for.
+/// The last response on a leg that nobody has taken for so long is acknowledged to its pod: before
+/// the pod's kernel doubts that it arrived (`tcp_schedule_loss_probe`: 200 ms where one segment is
+/// out, else two round trips and two jiffies of at most 4 ms).
+pub(crate) const PARKED_ACKED_AFTER_MS: u64 = 2;
+/// A leg that nobody has taken for so long is closed if more than [`PARKED_KEPT`] are parked at its
+/// pod: what a burst needed has nobody to wait for. Otherwise it is asked whether it is still
+/// there, and closed after so long without an answer.
 pub(crate) const PARKED_SURPLUS_MS: u64 = 250;
 /// And the others after so long: less than the shortest time after which servers close idle
 /// connections themselves (Node.js and Apache 5 s, gunicorn 2 s, nginx 75 s).

@@ -86,13 +86,13 @@ pub(crate) struct Shared {
 pub(crate) enum Parking {
     /// It closes.
     No,
-    /// It was left a moment ago, and is among those of its pod.
+    /// It is among those of its pod, which may not know yet that its last response arrived.
     Fresh,
+    /// The pod knows.
+    Ready,
     /// Nobody took it, and its pod was asked: it is nobody's until that answers.
     Asked,
-    /// That has answered: it is among those of its pod again.
-    Ready,
-    /// The same, for some time, as they are few.
+    /// That has answered: it is among those of its pod again, for some time, as they are few.
     Kept,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct ClosingLeg {
     pub(crate) pod_fin: bool,
     /// It closed before it knew of our close, so that its kernel is left in TIME_WAIT.
     pub(crate) pod_waits: bool,
-    /// Its FIN, or the question of its pod, waits for its turn to leave for the first time.
+    /// Its FIN, or what a parked one's pod is sent, waits for its turn to leave for the first time.
     pub(crate) waits: bool,
     pub(crate) parking: Parking,
     /// Of one that is parked: its place among these.
@@ -241,8 +241,9 @@ impl Closing {
         self.parked_free != NOWHERE
     }
 
-    /// A leg is parked, as the last one of its pod. There is room.
-    pub(crate) fn park(&mut self, id: u32, parked: ParkedLeg, at_pod: &mut Parked) {
+    /// A leg is parked, as the last one of its pod. There is room. `acked`: the pod knows that its
+    /// last response arrived.
+    pub(crate) fn park(&mut self, id: u32, parked: ParkedLeg, acked: bool, at_pod: &mut Parked) {
         let at = self.parked_free;
         let Some(place) = self.parked.get_mut(usize::from(at)) else {
             return;
@@ -253,7 +254,12 @@ impl Closing {
             ..parked
         };
         let leg = &mut self.legs[id as usize];
-        (leg.parking, leg.parked) = (Parking::Fresh, at);
+        leg.parking = if acked {
+            Parking::Ready
+        } else {
+            Parking::Fresh
+        };
+        leg.parked = at;
         self.list(at, at_pod);
     }
 
@@ -267,9 +273,9 @@ impl Closing {
     }
 
     /// And has answered.
-    pub(crate) fn ready(&mut self, id: u32, at_pod: &mut Parked) {
+    pub(crate) fn kept(&mut self, id: u32, at_pod: &mut Parked) {
         let leg = &mut self.legs[id as usize];
-        leg.parking = Parking::Ready;
+        leg.parking = Parking::Kept;
         let at = leg.parked;
         self.list(at, at_pod);
     }
