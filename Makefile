@@ -161,11 +161,12 @@ bench-migration: build ## What a migrated request costs; report in target/bench
 	target/release/baton-demo migration-cost
 
 # A part of it: make bench-placement SERVERS=nginx,node SCENARIOS=identical,one-at-5 CONNECTIONS=32 MODES=Never,WhenBetter
+# DIRECT=1: beside it, what a rule comes to where no load balancer is between.
 bench-placement: build ## Rules of placing requests over a matrix of servers and conditions (FULL=1: all of it); report in target/bench
 	target/release/baton-demo placement --rounds $(ROUNDS) --seconds $(SECONDS_EACH) $(if $(FULL),--full) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(SERVERS),--servers $(SERVERS)) $(if $(SCENARIOS),--scenarios $(SCENARIOS)) \
 	    $(if $(CONNECTIONS),--connections $(CONNECTIONS)) $(if $(MODES),--modes $(MODES)) \
-	    $(if $(RULE),--migration '$(RULE)')
+	    $(if $(RULE),--migration '$(RULE)') $(if $(DIRECT),--direct)
 
 bench-uploads: build ## What moves cost uploads of 50 KB to 1 MB: staying, by choice, off a draining pod; report in target/bench
 	target/release/baton-demo uploads

@@ -34,6 +34,9 @@ const JUDGED: &str = "WhenBetter";
 const MODES: [&str; 5] = ["Never", "Always", "WhenBetter", "LeastRequests", "Prequal"];
 /// A rule of its own: `Never`, and the pod that is slow in this cell does not take part.
 const WITHOUT_SLOW: &str = "three alone";
+/// Without a load balancer: the client itself sends all requests of one place to one pod, or each to
+/// the pod with the fewest in flight. What that comes to is the pods' and the machine's.
+const DIRECT: [(&str, bool); 2] = [("direct, staying", false), ("direct, fewest", true)];
 /// Descriptors of the load's connections and of all else.
 const FILES: u64 = 8_192;
 
@@ -55,6 +58,10 @@ pub struct PlacementArguments {
     /// A further rule: NAME={"mode":"WhenBetter","gain":"1ms"}, any fields of `migration`
     #[arg(long, value_name = "NAME=JSON")]
     migration: Vec<String>,
+    /// Beside the rules, the client goes straight to the pods, if these are identical: staying at
+    /// one, and to that with the fewest requests in flight
+    #[arg(long)]
+    direct: bool,
     /// How often each rule has its turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -85,6 +92,8 @@ pub struct Variant {
     pub migration: Migration,
     /// The cell's first pod takes no part.
     pub without_first: bool,
+    /// There is no dataplane; whether the client sends to the pod with the fewest in flight.
+    pub direct: Option<bool>,
 }
 
 impl Variant {
@@ -93,6 +102,7 @@ impl Variant {
             name: name.to_owned(),
             migration: scene::migration(mode),
             without_first: false,
+            direct: None,
         }
     }
 
@@ -107,9 +117,8 @@ impl Variant {
             .split_once('=')
             .with_context(|| format!("`{text}` is not NAME=JSON"))?;
         Ok(Self {
-            name: name.to_owned(),
             migration: serde_json::from_str(json).with_context(|| format!("migration {name}"))?,
-            without_first: false,
+            ..Self::of_mode(name, MigrationMode::Never)
         })
     }
 }
@@ -119,6 +128,7 @@ struct Rules {
     all: Vec<Variant>,
     /// Asked for by name, so every cell has them all.
     chosen: bool,
+    direct: bool,
 }
 
 impl Rules {
@@ -148,6 +158,7 @@ impl Rules {
         Ok(Self {
             all,
             chosen: !arguments.modes.is_empty() || !arguments.migration.is_empty(),
+            direct: arguments.direct,
         })
     }
 
@@ -164,6 +175,12 @@ impl Rules {
                 name: WITHOUT_SLOW.to_owned(),
                 ..Variant::of_mode(BASE, MigrationMode::Never)
             });
+        }
+        if self.direct && cell.scenario == Scenario::Identical {
+            rules.extend(DIRECT.map(|(name, fewest)| Variant {
+                direct: Some(fewest),
+                ..Variant::of_mode(name, MigrationMode::Never)
+            }));
         }
         rules
     }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use baton_api::{Micros, Policy};
 use baton_lab::{
     Arrivals, Dataplane, DataplaneConfig, FixedLoad, Lab, Latency, Load, LoadOptions, LoadReport,
-    Progress, WrkOptions, policy,
+    Progress, SpreadOptions, WrkOptions, policy, spread,
 };
 use serde::Serialize;
 use std::{
@@ -152,6 +152,9 @@ impl Running<'_> {
 impl Bench<'_> {
     /// Runs one rule in one cell.
     pub fn run(&mut self, cell: &Cell, variant: &Variant, seed: u64) -> Result<Run> {
+        if let Some(fewest) = variant.direct {
+            return self.direct(cell, variant, fewest);
+        }
         let servers = self.clusters.servers(cell.server);
         let pods = match cell.scenario {
             Scenario::ScaleOut => 0..SCALE.0,
@@ -179,8 +182,7 @@ impl Bench<'_> {
             _ => self.own(cell, &mut dataplane, config, all, seed),
         };
         let others = self.lab.others_cpu_time().saturating_sub(others);
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        let others_cpu_share = others.as_secs_f64() / start.elapsed().as_secs_f64() / cpus;
+        let others_cpu_share = cpu_share(others, start);
         let after = cpu(self.clusters, &dataplane);
         let total = Counted::of(&dataplane)?;
         self.clusters.recover(cell)?;
@@ -209,6 +211,44 @@ impl Bench<'_> {
             errors_by_kind: seen.report.errors,
             unsent: seen.report.unsent,
             extra: seen.extra,
+        })
+    }
+
+    /// No dataplane is between.
+    fn direct(&self, cell: &Cell, variant: &Variant, fewest: bool) -> Result<Run> {
+        let servers = self.clusters.servers(cell.server);
+        let servers: Vec<_> = servers.into_iter().map(|(_, address)| address).collect();
+        let exchange = exchange(cell.server, servers[0]);
+        let options = SpreadOptions {
+            servers,
+            at_once: cell.connections as usize,
+            duration: cell.length(self.length),
+            fewest,
+        };
+        let before = self.clusters.cpu_time(cell);
+        let (others, start) = (self.lab.others_cpu_time(), Instant::now());
+        let (report, moves) = spread(self.lab.client().namespace(), options, exchange)?;
+        let others = self.lab.others_cpu_time().saturating_sub(others);
+        let servers = self.clusters.cpu_time(cell).saturating_sub(before);
+        let each = |count: f64| count / report.requests as f64;
+        Ok(Run {
+            cell: *cell,
+            rule: variant.name.clone(),
+            round: 0,
+            number: 0,
+            per_second: report.per_second(),
+            latency: report.latency,
+            moved_share: each(moves as f64),
+            moves,
+            rollbacks: 0,
+            moves_by_cause: BTreeMap::new(),
+            dataplane_cpu_us: 0.0,
+            servers_cpu_us: each(servers.as_secs_f64() * 1e6),
+            others_cpu_share: cpu_share(others, start),
+            errors: report.error_count(),
+            errors_by_kind: report.errors,
+            unsent: report.unsent,
+            extra: BTreeMap::new(),
         })
     }
 
@@ -276,6 +316,12 @@ impl Bench<'_> {
         let (report, _) = load.join()?;
         marks?.seen(report)
     }
+}
+
+/// The share of all CPUs since `start` that a time is.
+fn cpu_share(time: Duration, start: Instant) -> f64 {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    time.as_secs_f64() / start.elapsed().as_secs_f64() / cpus
 }
 
 /// What the timeline of a run noted.
