@@ -34,8 +34,8 @@ const JUDGED: &str = "WhenBetter";
 const MODES: [&str; 5] = ["Never", "Always", "WhenBetter", "LeastRequests", "Prequal"];
 /// A rule of its own: `Never`, and the pod that is slow in this cell does not take part.
 const WITHOUT_SLOW: &str = "three alone";
-/// Without a load balancer: the client itself sends all requests of one place to one pod, or each to
-/// the pod with the fewest in flight. What that comes to is the pods' and the machine's.
+/// Without a load balancer: the client itself sends all requests of one place to one pod, or each
+/// to the pod with the fewest in flight. What that comes to is the pods' and the machine's.
 const DIRECT: [(&str, bool); 2] = [("direct, staying", false), ("direct, fewest", true)];
 /// Descriptors of the load's connections and of all else.
 const FILES: u64 = 8_192;
