@@ -4,7 +4,7 @@
 use crate::common::{
     Conn, Dest, End, Listener, Sent, World, answer, conn::*, endpoint, pod, policy, settings,
 };
-use baton_api::{BackendFailure, Policy, Protocol, Snapshot};
+use baton_api::{BackendFailure, MigrationMode, Policy, Protocol, Snapshot};
 use baton_engine::{Counter, Lost, PinReason};
 use baton_packet::{Flags, Reason};
 
@@ -490,6 +490,23 @@ fn an_unacknowledged_response_waits_and_the_dead_pods_kernel_repeats_it() {
     );
     w.rescued(&mut c, &sent);
     w.exchange_anywhere(&mut c);
+}
+
+/// It may be from before its time on this leg.
+#[test]
+fn of_an_owner_that_is_gone_the_client_gets_nothing_that_it_has() {
+    let mut w = World::of(2, |p| p.migration.mode = MigrationMode::Never);
+    let mut c = w.open(1);
+    let earlier = w.pod_wire(&c, PSH_ACK, OK).build();
+    w.exchange(&mut c);
+    w.stays(&mut c, GET);
+    w.stops(c.pod);
+    let response = w.pod_wire(&c, FIN_ACK | Flags::PSH, OK).build();
+    let _ = w.inject(&response);
+    let _ = w.run_ms(60);
+    w.assert_state(&c, "Orphan");
+    assert!(w.inject(&earlier).is_empty());
+    assert_eq!(one(w.inject(&response)).data(), OK, "what it lacks");
 }
 
 #[test]
