@@ -279,8 +279,10 @@ impl Policy {
                 choice
             }
             MigrationMode::LeastRequests | MigrationMode::Prequal => {
+                let in_flight = |at| pool.in_flight(at, backends, now);
                 let seat = |at| pool.seat(at, backends, now);
-                rules::choose(mode, pool.place_of(owner)?, pool.members.len(), seat, rng)
+                let (owner, count) = (pool.place_of(owner)?, pool.members.len());
+                rules::choose(mode, owner, count, in_flight, seat, rng)
             }
             _ => None,
         }?;

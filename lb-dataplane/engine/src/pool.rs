@@ -153,6 +153,13 @@ impl Pool {
         }
     }
 
+    /// All requests of a member that takes flows over.
+    pub(crate) fn in_flight(&self, at: usize, backends: &Backends, now: Instant) -> Option<u32> {
+        let backend = &backends[usize::from(self.members[at].backend)];
+        let counts = self.takes_over(at, backends, now);
+        counts.then(|| backend.in_flight(now, self.by))
+    }
+
     /// Whether a smaller share than `percent` works.
     pub(crate) fn judge(&mut self, percent: u8, backends: &Backends, now: Instant) {
         let all = self.members.len();

@@ -221,7 +221,7 @@ impl Engine {
         };
         let leg = entry.leg;
         // Whatever other way the flow goes says what is full, if it matters there.
-        if self.shifts.of(leg).is_none() && self.shifts.is_full() {
+        if self.shifts.is_full() && self.shifts.of(leg).is_none() {
             return None;
         }
         self.unpark(closing);
@@ -235,7 +235,7 @@ impl Engine {
     pub(crate) fn share_leg(&mut self, now: Instant, id: FlowId, shared: &Shared) {
         let flow = &self.flows[id];
         let leg = flow.owner;
-        let old = self.shifts.of(leg).unwrap_or_default();
+        let old = self.shifts.of_new_owner(id, leg).unwrap_or_default();
         let here = flow.server_ts_at(now.ms32());
         let stamps = shared
             .stamps

@@ -136,6 +136,16 @@ impl Backend {
         reading.at_least(self.pressed(now, by))
     }
 
+    /// Its requests that are not answered, as [`Self::reading`] has them.
+    pub(crate) fn in_flight(&self, now: Instant, by: LoadSignal) -> u32 {
+        let others = self
+            .others
+            .as_ref()
+            .map_or(0, |others| others.outstanding());
+        let all = self.load.outstanding().saturating_add(others);
+        all.max(self.pressed(now, by).queue)
+    }
+
     /// How long one more request would wait here: as answers show or as the pod's kernel says,
     /// whichever is longer.
     pub(crate) fn wait_us(&self, now: Instant, by: LoadSignal) -> u64 {

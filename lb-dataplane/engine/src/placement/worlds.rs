@@ -145,7 +145,11 @@ impl Run<'_> {
                 |_| 2.0 * MOVE_US,
                 &mut rng,
             ),
-            mode => rules::choose(mode, owner, self.pods, |p| self.seat(p, now_us), &mut rng),
+            mode => {
+                let seat = |p| self.seat(p, now_us);
+                let in_flight = |p| Some(seat(p).load.outstanding);
+                rules::choose(mode, owner, self.pods, in_flight, seat, &mut rng)
+            }
         };
         (self.placement, self.rng) = (placement, rng);
         choice

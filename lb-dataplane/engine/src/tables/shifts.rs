@@ -90,6 +90,17 @@ impl Shifts {
         &self.slots[slot as usize]
     }
 
+    /// That of an owner leg that the flow has just got, if it is translated.
+    pub(crate) fn of_new_owner(&self, id: FlowId, leg: Leg) -> Option<Shift> {
+        let slot = self.of_flows[id as usize];
+        debug_assert_eq!(
+            Some(slot).filter(|s| *s != FREE),
+            self.slot(leg),
+            "flow {id}"
+        );
+        self.slots.get(slot as usize).copied()
+    }
+
     /// A flow has another owner leg. Whether that is translated.
     pub(crate) fn owned(&mut self, id: FlowId, leg: Leg) -> bool {
         let slot = self.slot(leg);
@@ -116,13 +127,11 @@ impl Shifts {
         true
     }
 
-    /// A leg that another flow had is this one's, which has another shift. There is room.
+    /// The owner leg that the flow has just got, which another flow had, has another shift. There
+    /// is room.
     pub(crate) fn renew(&mut self, id: FlowId, leg: Leg, shift: Shift) {
-        match self.slot(leg) {
-            Some(slot) => {
-                self.slots[slot as usize] = shift;
-                self.of_flows[id as usize] = slot;
-            }
+        match self.slots.get_mut(self.of_flows[id as usize] as usize) {
+            Some(slot) => *slot = shift,
             None => {
                 let room = self.put(id, leg, shift);
                 debug_assert!(room, "whoever takes a leg has looked");
