@@ -127,6 +127,12 @@ impl Engine {
             }
             return false;
         }
+        if segment.seq.after(next) {
+            // Nobody is there who could wait for what is in front of it: the client sends it again,
+            // its close too.
+            self.answer_legless(id, out);
+            return false;
+        }
         if segment.payload_len() > 0 {
             self.decide(now, id, Input::Wanted, None, out);
         }

@@ -258,6 +258,20 @@ fn the_client_may_close_reset_and_ask_whether_anybody_is_there() {
     assert_eq!(w.state(&c), None);
 }
 
+/// A request was lost on its way, and the client's close is behind it.
+#[test]
+fn what_is_behind_a_gap_comes_again() {
+    let (mut w, mut c) = legless(1);
+    let mut fin = w.client_wire(&c, FIN_ACK, b"");
+    fin.seq = c.seq.wrapping_add(GET.len() as u32);
+    let again = one(w.inject(&fin.build()));
+    assert_eq!((again.to, again.is(Flags::ACK)), (Dest::Client, true));
+    assert_eq!(again.segment.ack.0, c.seq, "its request is still to come");
+    w.assert_state(&c, "Legless");
+    let sent = one(w.data(&mut c, GET));
+    assert_eq!((sent.to, sent.data()), (Dest::Pod(c.pod), GET));
+}
+
 /// Without a pod it is its client's all the same: with its request on its way, and at rest.
 #[test]
 fn a_late_copy_of_its_syn_ends_nothing() {

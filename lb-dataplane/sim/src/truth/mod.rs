@@ -120,6 +120,12 @@ impl Conn {
         self.requests.len() - self.answered
     }
 
+    /// Whether some in front of the next new byte towards the client are still under way.
+    #[must_use]
+    pub fn has_gap(&self) -> bool {
+        self.known[self.whole..].contains(&false)
+    }
+
     /// The sequence number of the next new byte towards the client.
     #[must_use]
     pub fn server_next(&self) -> Option<SeqNumber> {

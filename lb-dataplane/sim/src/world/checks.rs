@@ -15,6 +15,8 @@ const SPIN_MAX: u32 = 20_000;
 /// Counters that explain ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Legs that were reset, or would have been with a frame to do it.
+    pub legs_reset: u64,
     /// Flows that ended for a counted reason.
     pub ends: u64,
     /// Sessions restored.
@@ -41,6 +43,7 @@ impl Counts {
         Self {
             ends: lost + timeouts + refused.map_or(0, |(_, _, count)| count),
             sessions: engine.counter(Counter::SessionsRestored),
+            legs_reset: engine.counter(Counter::LegsReset),
         }
     }
 }

@@ -175,7 +175,8 @@ impl World {
         let Some(conn) = self.truth.conns.get_mut(&id) else {
             return;
         };
-        let early = conn.server_next().is_some_and(|next| seq.after(next));
+        let ahead = conn.server_next().is_some_and(|next| seq.after(next));
+        let early = ahead || conn.has_gap();
         let guessed = conn.server_next().is_some_and(|next| !is_near(seq, next));
         let same = |e: OwnerEnd| (e.pod, e.port, e.cause) == (pod, port, cause);
         let again = conn.owner_end.is_some_and(same);

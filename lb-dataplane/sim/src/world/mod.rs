@@ -136,6 +136,9 @@ pub struct World {
     /// Pods that were out of reach at some time: what could not be sent to them then, a reset above
     /// all, is not repeated.
     pub(crate) unreachable: Vec<bool>,
+    /// Resets of legs for which there was no frame, nor a place where they would have waited for
+    /// one.
+    pub(crate) unsent_resets: u64,
     pub(crate) captured: Vec<(usize, Vec<u8>)>,
     pub(crate) asked: Asked,
     /// A client's last acknowledgement without data.
@@ -326,6 +329,7 @@ impl World {
             asked: Asked::new(scenario.nodes.clone()),
             spoken: None,
             restarts: Vec::new(),
+            unsent_resets: 0,
             untold: 0,
             calm: false,
             spinning: 0,

@@ -305,6 +305,9 @@ impl World {
             counted: self.counts.ends - before.ends,
             restores: self.counts.sessions != before.sessions,
         };
+        if !self.out.free {
+            self.unsent_resets += self.counts.legs_reset - before.legs_reset;
+        }
         for frame in std::mem::take(&mut self.out.sent) {
             self.leaves(frame, true, &mut call);
         }
@@ -491,8 +494,10 @@ impl World {
         if seg.src != self.scenario.frontend {
             self.violated(format!("frames: to client {client} from {}", seg.src));
         }
+        // What its stack has agreed to stays, whatever a pod that was replaced says to a late SYN.
         if seg.flags.has(Flags::SYN)
             && let Some(conn) = self.truth.conns.get_mut(&id)
+            && !conn.open
             && conn
                 .server_next()
                 .is_none_or(|next| Some(next) == conn.isn.1.map(|isn| isn.add(1)))
