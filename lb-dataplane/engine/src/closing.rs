@@ -120,8 +120,7 @@ impl Engine {
                 self.spend(1);
                 match self.closing.legs[id as usize].parking {
                     Parking::No => self.send_fin(now, id, out),
-                    Parking::Fresh => self.ack_parked(now, id, out),
-                    _ => self.ask_parked(now, id, out),
+                    _ => self.tell_parked(now, id, out),
                 }
             }
         }

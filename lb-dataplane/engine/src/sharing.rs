@@ -124,30 +124,25 @@ impl Engine {
         true
     }
 
-    /// Tells a parked leg's pod that its last response arrived, if nobody has taken the leg before
-    /// its turn: the next request would have.
-    pub(crate) fn ack_parked(&mut self, now: Instant, id: u32, out: &mut impl Output) {
+    /// What a parked leg's pod is sent in its turn, if nobody has taken the leg before: that its
+    /// last response arrived, which the next request would have said; later on a keepalive, which
+    /// asks whether it is still there.
+    pub(crate) fn tell_parked(&mut self, now: Instant, id: u32, out: &mut impl Output) {
         self.closing.unqueue(id);
-        self.closing.legs[id as usize].parking = Parking::Ready;
-        if let Some(mut spec) = self.closing_spec(id) {
-            let entry = &self.closing.legs[id as usize];
-            spec.seq = entry.fin;
-            self.emit_to(entry.leg, spec, out);
+        let entry = &mut self.closing.legs[id as usize];
+        let (leg, fin) = (entry.leg, entry.fin);
+        let asks = entry.parking != Parking::Fresh;
+        if asks {
+            let at_pod = &mut self.backends[usize::from(leg.backend)].parked;
+            self.closing.asked(id, at_pod);
+        } else {
+            entry.parking = Parking::Ready;
         }
-        let due_ms = now.ms() + PARKED_SURPLUS_MS;
-        self.wheel.arm(self.closing_timer(id), due_ms);
-    }
-
-    /// The keepalive that a parked leg's pod is asked with, if nobody has taken the leg before its
-    /// turn.
-    pub(crate) fn ask_parked(&mut self, now: Instant, id: u32, out: &mut impl Output) {
-        self.closing.unqueue(id);
-        let leg = self.closing.leg(id);
-        let at_pod = &mut self.backends[usize::from(leg.backend)].parked;
-        self.closing.asked(id, at_pod);
         if let Some(mut spec) = self.closing_spec(id) {
-            let entry = &self.closing.legs[id as usize];
-            (spec.seq, spec.payload) = (entry.fin.add(u32::MAX), &[0]);
+            spec.seq = fin;
+            if asks {
+                (spec.seq, spec.payload) = (fin.add(u32::MAX), &[0]);
+            }
             self.emit_to(leg, spec, out);
         }
         let due_ms = now.ms() + PARKED_SURPLUS_MS;

@@ -1,6 +1,7 @@
 //! Legs that flows have one after the other: when one is parked, who gets it, what both ends see,
 //! and what ends that.
 
+use super::drain::drain;
 use crate::common::{Conn, Dest, Sent, World, conn::*, policy, settings, wire::stamps};
 use baton_api::{Legs, MoveBy};
 use baton_engine::Counter;
@@ -137,8 +138,16 @@ fn a_leg_goes_from_flow_to_flow() {
         assert_eq!((got.segment.seq.0, got.segment.ack.0), (c.server, c.seq));
         c.server_sent(PSH_ACK, OK);
         let _ = w.client_sends(c, Flags::ACK, b"");
-        let _ = w.run_ms(6);
+        for sent in (0..6).flat_map(|_| w.run_ms(1)) {
+            assert!(!sent.is(FIN_ACK), "a leg that is left is parked: {sent:?}");
+        }
     }
+    let legless = w.count(Counter::LegsLeft);
+    let policy = &w.engine.state(w.now).policies[0];
+    assert_eq!(
+        w.count(Counter::LegsParked),
+        policy.migrations_total + legless
+    );
     assert!(
         w.count(Counter::LegsShared) > 20,
         "{}",
@@ -164,21 +173,32 @@ fn what_a_parked_leg_says_of_its_own_accord_ends_the_parking() {
 }
 
 #[test]
-fn a_leg_whose_pod_does_not_answer_is_nobodys() {
-    let mut w = world(2);
-    let (mut a, mut b) = (w.idle(1), w.idle(2));
-    let old = leaves(&mut w, &mut a);
-    let sent: Vec<_> = (0..255).flat_map(|_| w.run_ms(1)).collect();
-    let of_leg = |s: &&Sent| s.segment.src_port == old.leg.port();
-    let asked = sent.iter().filter(of_leg).find(|s| s.data().len() == 1);
-    assert_eq!(asked.expect("a question").to, Dest::Pod(old.pod));
-    assert!(w.data(&mut b, GET)[0].is_adoption());
-    let fins: Vec<_> = (0..3_000)
-        .flat_map(|_| w.run_ms(1))
-        .filter(|s| s.is(FIN_ACK) && s.segment.src_port == old.leg.port())
-        .collect();
-    assert!(!fins.is_empty(), "it is closed in time");
-    assert_eq!(w.count(Counter::LegsShared), 0);
+fn a_leg_that_was_asked_is_nobodys_until_its_pod_answers() {
+    for answered in [false, true] {
+        let mut w = world(2);
+        let (mut a, mut b) = (w.idle(1), w.idle(2));
+        let old = leaves(&mut w, &mut a);
+        let sent: Vec<_> = (0..255).flat_map(|_| w.run_ms(1)).collect();
+        let of_leg = |s: &&Sent| s.segment.src_port == old.leg.port();
+        let asked = sent.iter().filter(of_leg).find(|s| s.data().len() == 1);
+        let asked = asked.expect("a question");
+        assert_eq!(asked.to, Dest::Pod(old.pod));
+        if answered {
+            answers(&mut w, &old, asked);
+            // Its own is with the other pod, which has not answered.
+            drain(&mut w, b.pod);
+            let _ = shared(&mut w, &mut b, &old, GET);
+            assert_eq!(w.count(Counter::LegsShared), 1);
+            continue;
+        }
+        assert!(w.data(&mut b, GET)[0].is_adoption());
+        let fins: Vec<_> = (0..3_000)
+            .flat_map(|_| w.run_ms(1))
+            .filter(|s| s.is(FIN_ACK) && s.segment.src_port == old.leg.port())
+            .collect();
+        assert!(!fins.is_empty(), "it is closed in time");
+        assert_eq!(w.count(Counter::LegsShared), 0);
+    }
 }
 
 /// Both ends have acknowledged all: nothing is left to ask.
@@ -246,6 +266,7 @@ fn a_leg_with_other_promises_is_not_taken() {
     other.options.client_wscale = Some(3);
     let mut b = w.idle_as(other);
     let _ = leaves(&mut w, &mut a);
+    assert_eq!(w.count(Counter::LegsParked), 1);
     assert!(w.moves(&mut b, GET).is_adoption());
     assert_eq!(w.count(Counter::LegsShared), 0);
 }

@@ -32,6 +32,7 @@ use baton_api::{ClientAddress, Snapshot};
 use baton_engine::{Engine, Instant, Route, Settings, Via};
 use baton_packet::proxy_header_len;
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     panic::{AssertUnwindSafe, catch_unwind},
 };
@@ -136,9 +137,9 @@ pub struct World {
     /// Pods that were out of reach at some time: what could not be sent to them then, a reset above
     /// all, is not repeated.
     pub(crate) unreachable: Vec<bool>,
-    /// Resets of legs for which there was no frame, nor a place where they would have waited for
-    /// one.
-    pub(crate) unsent_resets: u64,
+    /// Connections of which a leg was to be reset when there was no frame for it, nor a place where
+    /// it would have waited for one.
+    pub(crate) unsent_resets: BTreeSet<u32>,
     pub(crate) captured: Vec<(usize, Vec<u8>)>,
     pub(crate) asked: Asked,
     /// A client's last acknowledgement without data.
@@ -329,7 +330,7 @@ impl World {
             asked: Asked::new(scenario.nodes.clone()),
             spoken: None,
             restarts: Vec::new(),
-            unsent_resets: 0,
+            unsent_resets: BTreeSet::new(),
             untold: 0,
             calm: false,
             spinning: 0,

@@ -305,8 +305,11 @@ impl World {
             counted: self.counts.ends - before.ends,
             restores: self.counts.sessions != before.sessions,
         };
-        if !self.out.free {
-            self.unsent_resets += self.counts.legs_reset - before.legs_reset;
+        if !self.out.free
+            && self.counts.legs_reset > before.legs_reset
+            && let Party::Pod(pod) = origin
+        {
+            self.unsent_resets.extend(self.truth.of_leg(pod, port));
         }
         for frame in std::mem::take(&mut self.out.sent) {
             self.leaves(frame, true, &mut call);
