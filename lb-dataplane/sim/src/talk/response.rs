@@ -47,6 +47,21 @@ impl ResponseReader {
         !self.head.is_empty()
     }
 
+    /// Bytes behind the payload.
+    fn trailer(&self) -> usize {
+        match self.language {
+            Language::Http => 0,
+            Language::Resp => 2,
+        }
+    }
+
+    /// How many bytes are still to come of a response whose head was read.
+    #[must_use]
+    pub fn left(&self) -> Option<usize> {
+        let (_, len, at) = self.payload?;
+        Some(len + self.trailer() - at)
+    }
+
     /// Reads from the front of `bytes` what belongs to the response to `request`; how many bytes
     /// that were.
     ///
@@ -99,11 +114,7 @@ impl ResponseReader {
                 return wrong("no end of its head".into());
             }
         }
-        let trailer = if self.language == Language::Resp {
-            2
-        } else {
-            0
-        };
+        let trailer = self.trailer();
         while let Some((execution, len, at)) = &mut self.payload {
             let Some(byte) = bytes.get(used) else {
                 return Ok((used, Progress::Partly));

@@ -114,10 +114,13 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Requests that were begun and whose response has not left completely.
+    /// Requests that were begun and whose response has not left completely. What is still under way
+    /// in the midst of a payload, in front of its end, counts as left.
     #[must_use]
     pub fn unanswered(&self) -> usize {
-        self.requests.len() - self.answered
+        let left = self.reader.left();
+        let to_its_end = left.is_some_and(|left| self.whole + left == self.sent.len());
+        self.requests.len() - self.answered - usize::from(to_its_end)
     }
 
     /// Whether some in front of the next new byte towards the client are still under way.
