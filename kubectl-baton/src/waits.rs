@@ -1,8 +1,8 @@
 //! What waits say about a flow of a policy that moves flows where it pays: a part of `explain`.
 //! Pure.
 //!
-//! Owns the sentences. The dataplane decides (`lb-dataplane/engine/src/placement.rs`); this repeats
-//! its rule with the figures that it tells, but not what it draws at random.
+//! Owns the sentences. The dataplane decides (`lb-dataplane/engine/src/balance/placement.rs`); this
+//! repeats its rule with the figures that it tells, but not what it draws at random.
 
 use baton_api::{BackendPlacement, BackendState, FlowView, LastMove, PolicyPlacement, PolicyState};
 use baton_cli::{Flow, micros};

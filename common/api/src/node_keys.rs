@@ -12,13 +12,13 @@
 //!   connections, as a client of theirs can, and takes what is offered at the addresses of its own
 //!   pods. Rejected: a key for each pair of nodes, which are a million where there are a thousand.
 //!
-//! - **Each node has keys of its own** (`api/src/node_keys.rs`, `engine/src/keys.rs`), derived from
-//!   masters that only dataplanes and the operator have, so that what is on one node opens no Pod
-//!   of another. The engine derives a backend's when keys or nodes change, never for a packet. The
-//!   operator sends a shim its node's, by its Pod's `nodeName`, over the connection by which it
-//!   reads the state (`PUT /v1/keys`); the pinned maps keep them over a restart. Rejected: a Secret
-//!   per node, which RBAC could not keep from other shims, as they share a ServiceAccount, and
-//!   which would need rights on Secrets without a name.
+//! - **Each node has keys of its own** (`api/src/node_keys.rs`, `engine/src/backend/keys.rs`),
+//!   derived from masters that only dataplanes and the operator have, so that what is on one node
+//!   opens no Pod of another. The engine derives a backend's when keys or nodes change, never for a
+//!   packet. The operator sends a shim its node's, by its Pod's `nodeName`, over the connection by
+//!   which it reads the state (`PUT /v1/keys`); the pinned maps keep them over a restart. Rejected:
+//!   a Secret per node, which RBAC could not keep from other shims, as they share a ServiceAccount,
+//!   and which would need rights on Secrets without a name.
 
 use ring::hmac::{Context, HMAC_SHA256, Key};
 use serde::{Deserialize, Serialize};

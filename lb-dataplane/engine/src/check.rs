@@ -4,14 +4,14 @@
 
 use crate::{
     Engine,
+    containers::slots::Slots,
     flow::{Bits, Flow},
     handover::Mark,
     ids::{FlowId, Leg, to_addr},
-    legs::{By, Use},
     mutants::Mutant,
-    pins::PinReason,
-    slots::Slots,
+    obs::pins::PinReason,
     states::State,
+    tables::legs::{By, Use},
 };
 
 impl Engine {
@@ -96,7 +96,7 @@ impl Engine {
     }
 
     fn check_hops(&self) {
-        let mut uses = [0_u32; crate::routes::LIMIT_HOPS];
+        let mut uses = [0_u32; crate::net::routes::LIMIT_HOPS];
         let live = self.flows.slots().iter();
         for flow in live.filter(|f| f.state != State::Gone) {
             if let Some(uses) = uses.get_mut(usize::from(flow.hop.0)) {
@@ -107,7 +107,11 @@ impl Engine {
             uses[usize::from(hop.0)] += 1;
         }
         for (hop, uses) in (0..).zip(uses) {
-            assert_eq!(self.hops.uses(crate::routes::HopId(hop)), uses, "hop {hop}");
+            assert_eq!(
+                self.hops.uses(crate::net::routes::HopId(hop)),
+                uses,
+                "hop {hop}"
+            );
         }
     }
 

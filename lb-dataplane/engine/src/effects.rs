@@ -4,16 +4,17 @@
 
 use crate::{
     Cause, Engine, Output,
-    backend::{Evidence, Finding},
+    backend::{Evidence, Finding, ports::Rest},
     clock::Instant,
-    counters::Counter,
-    events::What,
     flow::Bits,
     handover::{self, Effect, End, Input, Mark, Numbers, Restored, Safeguards, Talk, Then, View},
     ids::{FlowId, Leg},
     mutants::Mutant,
-    pins::{Gone, PinReason},
-    ports::Rest,
+    obs::{
+        counters::Counter,
+        events::What,
+        pins::{Gone, PinReason},
+    },
     timing::{ADOPTION_TRIES_MAX, IDLE_ENDS_MAX, RST_PAUSE_MS},
 };
 use baton_guard::{ToCome, Tracker};

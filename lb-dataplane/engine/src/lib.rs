@@ -7,132 +7,61 @@
 //!
 //! # Invariants
 //! - A flow has one owner leg; what any other leg sends is absorbed (fencing).
-//! - The state of a flow changes only in [`states`], by a row of the declared table.
-//! - Sequence numbers are never translated.
+//! - The state of a flow changes only in `segments::steps`, by a row of the declared table.
+//! - Numbers are the same for client and pod but on a translated leg, where a constant lies between
+//!   them in each direction (`tables::shifts`).
+//! - The modules here stand in an order in which each names only those before it: ARCHITECTURE.md,
+//!   "Inside the engine".
 #![forbid(unsafe_code)]
 
-mod across;
-mod adopt;
-mod affinity;
-mod ahead;
-mod allowed;
-mod answer;
-mod apply;
 mod backend;
-mod backlog;
-mod blocks;
-mod board;
-mod cause;
+mod balance;
 mod check;
-mod client;
 mod clock;
-mod closing;
-mod copies;
-mod counters;
-mod drain;
-mod early;
+mod config;
+mod containers;
 mod effects;
-mod emit;
 mod engine;
-mod estimate;
-mod events;
-mod exchange;
-mod fast;
-mod figures;
 mod flow;
-mod flow_lookup;
-mod follow;
-mod forget;
 pub mod handover;
-mod handshake;
-mod health;
-mod icmp;
 mod ids;
-mod in_force;
-mod index;
-mod introduce;
-mod kept;
-mod keyed;
-mod keys;
-mod ledger;
-mod legless;
 mod legs;
-mod load;
-mod look;
-mod lookup;
-mod maglev;
-mod member;
-mod memberships;
-mod migrate;
+mod moves;
 mod mutants;
-mod noting;
-mod opening;
-mod order;
-mod owner;
-mod pace;
-mod pass;
-mod pieces;
-mod pins;
-mod place;
-mod placement;
-mod policy;
-mod pool;
-mod ports;
-mod prefixes;
-mod prepare;
-mod probe;
-mod release;
-mod report;
-mod requests;
-mod rescue;
-mod resets;
-mod restore;
-mod rests;
-mod routes;
-mod server;
-mod session;
-mod shares;
-mod sharing;
-mod sift;
-mod signing;
-mod slots;
-mod sources;
-mod standing;
+mod net;
+mod obs;
+mod pods;
+mod reports;
+mod segments;
 pub mod states;
-mod steering;
-mod steps;
-mod sweep;
 mod tables;
 mod timers;
 pub mod timing;
-mod transfer;
-mod view;
-mod wheel;
-mod wrr;
+mod workers;
 
-pub use ahead::AHEAD_MAX;
-pub use board::{Board, Seat};
-pub use cause::{Cause, MoveEnd};
+pub use balance::placement::promises;
 pub use clock::Instant;
-pub use counters::{Counter, DropReason};
+pub use config::in_force::ApplyError;
+pub use config::prepare::{Planner, Prepared};
+pub use config::sift::{Applied, Objection};
+pub use config::steering::SteeredEnds;
+pub use containers::ahead::AHEAD_MAX;
+pub use containers::pace::Share;
 pub use engine::{Engine, Output, Settings, SettingsError, Verdict};
-pub use exchange::{Measures, ROW, Row};
-pub use figures::{BackendFigures, LATENCY_BOUNDS, Latency, PolicyFigures, Reset};
-pub use flow_lookup::FlowLookup;
-pub use in_force::ApplyError;
-pub use migrate::{Migrate, MigrateError};
+pub use moves::migrate::{Migrate, MigrateError};
 #[cfg(feature = "mutants")]
 pub use mutants::Mutant;
-pub use order::DrainOrder;
-pub use pace::Share;
-pub use pins::{Lost, PinReason};
-pub use placement::promises;
-pub use prefixes::{Route, Via};
-pub use prepare::{Planner, Prepared};
-pub use report::Reporting;
-pub use routes::Routes;
-pub use sift::{Applied, Objection};
-pub use steering::SteeredEnds;
+pub use net::prefixes::{Route, Via};
+pub use net::routes::Routes;
+pub use obs::cause::{Cause, MoveEnd};
+pub use obs::counters::{Counter, DropReason};
+pub use obs::figures::{BackendFigures, LATENCY_BOUNDS, Latency, PolicyFigures, Reset};
+pub use obs::pins::{Lost, PinReason};
+pub use pods::order::DrainOrder;
+pub use reports::flow_lookup::FlowLookup;
+pub use reports::report::Reporting;
+pub use workers::board::{Board, Seat};
+pub use workers::exchange::{Measures, ROW, Row};
 
 /// Bytes that one flow costs in all tables together, checked at compile time.
 pub const FLOW_BYTES_MAX: usize = 200;

@@ -3,14 +3,14 @@
 use crate::{
     Engine, Output,
     clock::Instant,
-    counters::Counter,
+    containers::pass::Pass,
     engine::HOPS_AT_ONCE,
     flow::Bits,
     handover::{Input, Mark},
     ids::FlowId,
     mutants::Mutant,
-    pass::Pass,
-    routes::LIMIT_HOPS,
+    net::routes::LIMIT_HOPS,
+    obs::counters::Counter,
     states::{Action, Event, State},
     timing::{BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
 };

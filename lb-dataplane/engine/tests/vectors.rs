@@ -192,7 +192,7 @@ fn every_counter_grows_in_some_case() {
     // These take 65,536 pairs (`flows/forget.rs`), 20,000 segments or 4,096 clients
     // (`flows/bounds.rs`), 1,024 transfers (`flows/transfer.rs`), small tables
     // (`flows/translation.rs`, `flows/sharing.rs`), more than 20 pods (`flows/load.rs`), or who
-    // knows the keys (`flow.rs`).
+    // knows the keys (`flow`).
     let none = [
         "openings_total{result=table_full}",
         "legs_parked_full_total",

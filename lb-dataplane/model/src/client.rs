@@ -1,4 +1,4 @@
-//! Segments from the client (`engine/src/client.rs`).
+//! Segments from the client (`engine/src/segments/client.rs`).
 //!
 //! Owns where a request begins, what is kept of it and what the client's FIN and RST come to. The
 //! way between client and dataplane is not modelled: what the client sends arrives at once,

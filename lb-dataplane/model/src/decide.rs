@@ -201,7 +201,7 @@ impl Run<'_> {
         }
     }
 
-    /// A segment from an owner that was sent our SYN (`engine/src/opening.rs`).
+    /// A segment from an owner that was sent our SYN (`engine/src/moves/opening.rs`).
     pub fn answer_to_opening(&mut self, leg: Leg, isn: u8, wire: Wire) -> Then {
         let boundary = self.world.flow.boundary;
         let answer = match wire {

@@ -1,4 +1,4 @@
-//! Segments from pods: which leg, which event (`engine/src/server.rs`, `closing.rs`).
+//! Segments from pods: which leg, which event (`engine/src/segments/server.rs`, `closing.rs`).
 //!
 //! Owns what the flow learns from its owner.
 

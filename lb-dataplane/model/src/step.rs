@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Makes a leg the owner's (`engine/src/owner.rs`).
+    /// Makes a leg the owner's (`engine/src/moves/owner.rs`).
     fn owns(&mut self, leg: Option<Leg>) {
         let translated = leg.is_some_and(|leg| self.shift(leg) > 0);
         let flow = &mut self.world.flow;

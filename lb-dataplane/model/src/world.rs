@@ -50,7 +50,7 @@ pub struct Known {
     pub next_port: u8,
 }
 
-/// The engine's flow (`engine/src/flow.rs`), its bits spelled out.
+/// The engine's flow (`engine/src/flow/mod.rs`), its bits spelled out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// Where it is in the declared table.

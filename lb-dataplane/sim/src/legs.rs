@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub type Leg = (usize, u16);
 
 /// Shortest rest of a port after its last segment of one flow: that after a clean close
-/// (`engine/src/ports.rs`), whose clock ticks in whole milliseconds.
+/// (`engine/src/backend/ports.rs`), whose clock ticks in whole milliseconds.
 const REST_MIN: Time = 99 * MS;
 
 struct Use {

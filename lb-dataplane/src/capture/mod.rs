@@ -7,10 +7,10 @@
 //! # Decisions
 //!
 //! - **Captures copy in the I/O glue**: the engine only classifies a frame
-//!   (`engine/src/flow_lookup.rs`), before and after it has it, since a frame may begin or end its
-//!   flow. Two bounded queues of buffers that exist already go between packet and control thread;
-//!   without a capture there is one branch per frame. The file is written by own code of some
-//!   hundred lines: of `pcap-file` there are only release candidates since 2.0; tests read the
+//!   (`engine/src/reports/flow_lookup.rs`), before and after it has it, since a frame may begin or
+//!   end its flow. Two bounded queues of buffers that exist already go between packet and control
+//!   thread; without a capture there is one branch per frame. The file is written by own code of
+//!   some hundred lines: of `pcap-file` there are only release candidates since 2.0; tests read the
 //!   files with it.
 
 mod drains;

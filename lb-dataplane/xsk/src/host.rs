@@ -14,7 +14,7 @@
 //! # Decisions
 //!
 //! - **What the kernel routes through another interface is unreachable in a Pod, and goes through
-//!   the host's stack on a node's network** (`lb-dataplane/engine/src/routes.rs`,
+//!   the host's stack on a node's network** (`lb-dataplane/engine/src/net/routes.rs`,
 //!   `xsk/src/host.rs`): with the routes of the own interface alone, a dataplane on a node's
 //!   network sent frames for the node's own pods to the default gateway. Of default routes the own
 //!   one counts. On a node's network a raw socket gets a copy of what the kernel delivers to the

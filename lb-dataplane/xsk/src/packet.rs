@@ -11,7 +11,7 @@
 //! # Decisions
 //!
 //! - **Jumbo frames go through packet mode, and are kept in pieces** (`xsk/src/packet.rs`,
-//!   `engine/src/pieces.rs`): a buffer of AF_XDP is a page at most. Rejected: `xdp.frags` with
+//!   `engine/src/flow/pieces.rs`): a buffer of AF_XDP is a page at most. Rejected: `xdp.frags` with
 //!   `XDP_USE_SG`, because a veth then leaves its peer's segmentation offload on, and XDP does not
 //!   tell the segments' size of a frame of 64 KB. What does not fit a slot of the packet ring waits
 //!   in the socket's queue (`PACKET_COPY_THRESH`), so slots have the MTU's size; with 66 KiB each,

@@ -54,8 +54,9 @@ fn a_killed_dataplane_is_followed_without_a_retransmission_timeout() -> Result<(
         ..Options::default()
     };
     let mut scene = Scene::new("killed", &layout)?;
-    // Four blocks of ports (`engine/src/blocks.rs`), which a dataplane uses up one after the other,
-    // from anywhere. The successor's moves go through all of them, and meet what was left.
+    // Four blocks of ports (`engine/src/backend/blocks.rs`), which a dataplane uses up one after
+    // the other, from anywhere. The successor's moves go through all of them, and meet what was
+    // left.
     scene.config.ports = "20000-22047".into();
     scene.config.policies[0].algorithm = Algorithm::WeightedRoundRobin;
     scene.start()?;

@@ -7,96 +7,95 @@ use std::{
     fs,
 };
 
-/// Top modules of a crate, and which others each names.
-fn arrows(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
+/// Modules of a crate, and which others each names: files, or `whole` folders.
+fn arrows(folder: &str, whole: bool) -> BTreeMap<String, BTreeSet<String>> {
     let source = format!("{folder}/src/");
-    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let of = |file: &str| -> Option<String> {
-        let path = file.strip_prefix(&source)?;
-        let first = path.split('/').next()?;
-        Some(first.trim_end_matches(".rs").to_owned())
-    };
-    let ours: Vec<String> = files()
-        .into_iter()
-        .filter(|f| f.starts_with(&source))
-        .collect();
-    for file in ours.iter().filter(|f| f.ends_with(".rs")) {
-        let Some(module) = of(file) else { continue };
+    let module_of = |file: &str| -> Option<String> {
+        let path = file.strip_prefix(&source)?.strip_suffix(".rs")?;
+        let path = path.strip_suffix("/mod").unwrap_or(path);
         // The root names all of them; tests look wherever they like.
-        if matches!(module.as_str(), "lib" | "main" | "bin") || module.ends_with("_tests") {
-            continue;
-        }
-        let text = fs::read_to_string(root().join(file)).expect("a source file");
+        let kept = !matches!(path, "lib" | "main") && !path.starts_with("bin/");
+        let kept = kept && !path.ends_with("_tests") && !path.ends_with("/tests");
+        kept.then(|| path.replace('/', "::"))
+    };
+    let texts: BTreeMap<String, String> = files()
+        .iter()
+        .filter_map(|f| Some((module_of(f)?, f)))
+        .map(|(module, f)| {
+            (
+                module,
+                fs::read_to_string(root().join(f)).expect("a source file"),
+            )
+        })
+        .collect();
+    let lib = fs::read_to_string(root().join(&source).join("lib.rs")).unwrap_or_default();
+    let at_root: BTreeMap<String, Vec<String>> = paths(&lib, "pub use ")
+        .into_iter()
+        .filter_map(|path| Some((path.last()?.clone(), path)))
+        .collect();
+    let home = |path: &[String]| -> Option<String> {
+        let path = at_root.get(path.first()?).map_or(path, Vec::as_slice);
+        let longest = (1..=path.len()).rev().map(|n| path[..n].join("::"));
+        longest
+            .into_iter()
+            .find(|module| texts.contains_key(module))
+    };
+    let folder = |module: &str| module.split("::").next().unwrap_or_default().to_owned();
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (module, text) in &texts {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        all.entry(module).or_default().extend(named(code));
-    }
-    let modules: BTreeSet<String> = all.keys().cloned().collect();
-    let at_root = root_names(&source);
-    for (module, named) in &mut all {
-        let homes: Vec<String> = named
-            .iter()
-            .filter_map(|n| at_root.get(n))
-            .cloned()
-            .collect();
-        named.extend(homes);
-        named.retain(|other| other != module && modules.contains(other));
-    }
-    all
-}
-
-/// Names that the root re-exports, and the modules that they are from.
-fn root_names(source: &str) -> BTreeMap<String, String> {
-    let text = fs::read_to_string(root().join(source).join("lib.rs")).unwrap_or_default();
-    let mut all = BTreeMap::new();
-    for line in text.split(';').filter_map(|l| l.split("use ").nth(1)) {
-        let Some((module, names)) = line.trim().split_once("::") else {
-            continue;
+        let named = paths(code, "crate::").into_iter();
+        let mut others: BTreeSet<String> = named.filter_map(|path| home(&path)).collect();
+        let from = if whole {
+            others = others.iter().map(|other| folder(other)).collect();
+            folder(module)
+        } else {
+            module.clone()
         };
-        let module = module.trim_start_matches("crate::");
-        let names = names.split(|c: char| !c.is_alphanumeric() && c != '_');
-        for name in names.filter(|name| !name.is_empty()) {
-            all.insert(name.to_owned(), module.to_owned());
-        }
+        others.remove(&from);
+        all.entry(from).or_default().extend(others);
     }
     all
 }
 
-/// Modules, and names at the root, of its own crate that a text names: `crate::x`, `use
-/// crate::{x::..., y::...}`.
-fn named(code: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+/// All paths that stand behind `start` in a text, each of those in braces whole: `crate::x::y`,
+/// `use crate::{x::A, y::{self, B}}`.
+fn paths(code: &str, start: &str) -> Vec<Vec<String>> {
     let code: String = code
         .lines()
         .map(|l| l.split("//").next().unwrap_or_default())
         .collect::<Vec<_>>()
         .join("\n");
-    for (at, _) in code.match_indices("crate::") {
-        let rest = &code[at + "crate::".len()..];
-        if let Some(list) = rest.strip_prefix('{') {
-            let (mut depth, mut word) = (0, String::new());
-            for c in list.chars() {
-                match c {
-                    '{' => depth += 1,
-                    '}' if depth == 0 => {
-                        found.insert(std::mem::take(&mut word));
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices(start) {
+        // What each brace that is open began with, and the path in hand.
+        let (mut open, mut path) = (Vec::new(), vec![String::new()]);
+        for c in code[at + start.len()..].chars() {
+            let last = path.last_mut().expect("at least one name");
+            match c {
+                c if c.is_alphanumeric() || c == '_' => last.push(c),
+                ':' if last.is_empty() => {}
+                ':' => path.push(String::new()),
+                '{' if last.is_empty() => open.push(path.clone()),
+                ',' | '}' if !open.is_empty() => {
+                    if !last.is_empty() {
+                        path.retain(|name| name != "self");
+                        found.push(std::mem::take(&mut path));
+                    }
+                    if c == '}' {
+                        open.pop();
+                    }
+                    path = open.last().cloned().unwrap_or_default();
+                    if open.is_empty() {
                         break;
                     }
-                    '}' => depth -= 1,
-                    ',' if depth == 0 => {
-                        found.insert(std::mem::take(&mut word));
-                    }
-                    ':' if depth == 0 && !word.is_empty() => {
-                        found.insert(std::mem::take(&mut word));
-                    }
-                    c if depth == 0 && (c.is_alphanumeric() || c == '_') => word.push(c),
-                    _ => {}
                 }
+                c if c.is_whitespace() && !open.is_empty() => {}
+                _ => break,
             }
-        } else {
-            let word = rest
-                .chars()
-                .take_while(|c| c.is_alphanumeric() || *c == '_');
-            found.insert(word.collect());
+        }
+        if open.is_empty() && path.last().is_some_and(|last| !last.is_empty()) {
+            found.push(path);
         }
     }
     found
@@ -125,19 +124,52 @@ fn in_circles(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
 fn the_modules_of_a_crate_form_no_circle() {
     let mut wrong = Vec::new();
     for (name, package) in packages() {
-        let found = in_circles(&arrows(&package.folder));
-        if !found.is_empty() {
-            wrong.push(format!("{name}: {found:?}"));
+        for whole in [false, true] {
+            let found = in_circles(&arrows(&package.folder, whole));
+            if !found.is_empty() {
+                wrong.push(format!("{name}: {found:?}"));
+            }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// "Inside the engine" of ARCHITECTURE.md has all of its top modules, each below those that it
+/// names.
+#[test]
+fn the_map_of_the_engine_is_true() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a page");
+    let (_, table) = text
+        .split_once("### Inside the engine")
+        .expect("its chapter");
+    let rows = table.split("\n### ").next().unwrap_or_default().lines();
+    let names = rows.filter_map(|row| row.strip_prefix("| `")?.split_once(" | "));
+    let order: Vec<&str> = names
+        .flat_map(|(names, _)| names.split("`, `").map(|name| name.trim_end_matches('`')))
+        .collect();
+    let arrows = arrows("lb-dataplane/engine", true);
+    let mut all: Vec<&str> = arrows.keys().map(String::as_str).collect();
+    let mut listed = order.clone();
+    listed.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(listed, all);
+    for (at, module) in order.iter().enumerate() {
+        let below: Vec<_> = (arrows[*module].iter())
+            .filter(|other| !order[..at].contains(&other.as_str()))
+            .collect();
+        assert!(
+            below.is_empty(),
+            "{module} names {below:?}, which stand below it"
+        );
+    }
+}
+
 #[test]
 fn circles_are_found() {
     let code = "use crate::{a::X, b::{self, c}, d};\nfn f() { crate::e::g(); } // crate::no";
-    let found: Vec<String> = named(code).into_iter().collect();
-    assert_eq!(found, ["", "X", "a", "b", "d", "e"]);
+    let found = paths(code, "crate::").into_iter().map(|p| p.join("::"));
+    let found: Vec<String> = found.collect();
+    assert_eq!(found, ["a::X", "b", "b::c", "d", "e::g"]);
     let arrows = |all: &[(&str, &str)]| {
         let mut map: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (from, to) in all {

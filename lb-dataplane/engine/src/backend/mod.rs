@@ -4,21 +4,28 @@
 //! and never builds a segment (`emit`).
 
 mod adopter;
+pub(crate) mod blocks;
 mod drains;
+pub(crate) mod estimate;
+pub(crate) mod keys;
 mod liveness;
+pub(crate) mod load;
+pub(crate) mod ports;
+pub(crate) mod rests;
 mod telemetry;
 
 use crate::{
+    backend::{
+        estimate::Estimate,
+        keys::Keyring,
+        load::{Load, Pressed, Reading},
+        ports::Ports,
+    },
     clock::Instant,
-    estimate::Estimate,
-    figures::OfBackend,
+    containers::memberships::Memberships,
     ids::Addr,
-    keys::Keyring,
-    ledger::MoveCost,
-    load::{Load, Pressed, Reading},
-    memberships::Memberships,
-    ports::Ports,
-    routes::HopId,
+    net::routes::HopId,
+    obs::{figures::OfBackend, ledger::MoveCost},
     tables::Parked,
 };
 pub(crate) use adopter::{Adopter, Finding};

@@ -18,8 +18,8 @@
 //!   in steps of up to 2 s, which the mean has to bridge.
 
 use crate::{
+    backend::load::Pressed,
     clock::Instant,
-    load::Pressed,
     timing::{
         LOAD_HOLDS_MS, LOAD_WANTED_MS, QUEUE_FULL_WAIT_US, QUOTA_PERIOD_MS, STALL_MEMORY_US,
         STALL_WAIT_US,

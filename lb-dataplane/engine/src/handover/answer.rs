@@ -16,8 +16,7 @@
 
 use super::{Deciding, Effect, Mark, Reply, Restored, Then};
 use crate::{
-    counters::Counter,
-    pins::Lost,
+    obs::{counters::Counter, pins::Lost},
     states::{Event, State},
 };
 use baton_packet::{Reason, SeqNumber};

@@ -24,8 +24,10 @@
 
 use super::{Deciding, Effect, End, Mark, Safeguards, Then};
 use crate::{
-    counters::Counter,
-    pins::{Gone, Lost},
+    obs::{
+        counters::Counter,
+        pins::{Gone, Lost},
+    },
     states::{Event, State},
 };
 use baton_packet::SeqNumber;

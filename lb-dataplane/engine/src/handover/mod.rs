@@ -42,8 +42,10 @@ pub use types::{
 };
 
 use crate::{
-    counters::Counter,
-    pins::{Gone, Lost},
+    obs::{
+        counters::Counter,
+        pins::{Gone, Lost},
+    },
     states::{Event, State},
     timing::REPLAYS_MAX,
 };

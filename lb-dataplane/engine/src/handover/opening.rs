@@ -23,7 +23,7 @@
 //!   had run the request and died, and the old owner ran it again (found by the hand-over model).
 
 use super::{Deciding, Effect, Mark, Opening};
-use crate::{counters::Counter, states::Event};
+use crate::{obs::counters::Counter, states::Event};
 
 impl Deciding<'_> {
     /// An answer to our SYN.

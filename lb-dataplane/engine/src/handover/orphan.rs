@@ -12,7 +12,7 @@
 
 use super::{Deciding, Effect, Mark, Then};
 use crate::{
-    pins::Lost,
+    obs::pins::Lost,
     states::{Event, State},
     timing::{LAST_REPLAY_MS, PAUSE_MAX_SHIFT, REPLAYS_MAX, RESCUE_MS, UNACKED_MS},
 };

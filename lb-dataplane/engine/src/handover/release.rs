@@ -4,7 +4,7 @@
 //! would do better, is the engine's `release`.
 
 use super::{Deciding, Effect, Mark, Then, View};
-use crate::{counters::Counter, states::State};
+use crate::{obs::counters::Counter, states::State};
 use baton_packet::{Reason, SeqNumber};
 
 /// Whether a flow's request may be asked back: all of it is there and kept, nothing is answered,

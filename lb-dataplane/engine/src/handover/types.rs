@@ -9,8 +9,10 @@
 
 use super::told::Told;
 use crate::{
-    counters::Counter,
-    pins::{Gone, Lost},
+    obs::{
+        counters::Counter,
+        pins::{Gone, Lost},
+    },
     states::{Event, State},
 };
 use baton_packet::{EndMark, Flags, Reason, Segment, SeqNumber};

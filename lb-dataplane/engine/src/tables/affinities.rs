@@ -4,9 +4,11 @@
 //! remembered and forgotten is `affinity`'s.
 
 use crate::{
+    containers::{
+        index::{Hash, Index},
+        keyed::Keyed,
+    },
     ids::{Addr, NONE},
-    index::{Hash, Index},
-    keyed::Keyed,
 };
 
 /// No backend: the last one left the policy, and the next choice decides.

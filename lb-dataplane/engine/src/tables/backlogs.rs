@@ -4,10 +4,10 @@
 //! among the kept copies (`kept`). What waits, and when it goes on, is `backlog`'s.
 
 use crate::{
-    counters::Counter,
+    containers::slots::Slots,
+    flow::kept::{Kept, KeptList},
     ids::BacklogId,
-    kept::{Kept, KeptList},
-    slots::Slots,
+    obs::counters::Counter,
 };
 use baton_packet::SeqNumber;
 

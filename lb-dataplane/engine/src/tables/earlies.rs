@@ -4,7 +4,7 @@
 //! Owns these counts and their limits. The copies lie among the kept ones (`kept`); what is set
 //! aside is decided in `early`.
 
-use crate::{shares::Shares, slots::Slots};
+use crate::containers::{shares::Shares, slots::Slots};
 
 /// The part of all kept segments that may be set aside: requests that move need the others.
 const EARLY_PART: u32 = 4;

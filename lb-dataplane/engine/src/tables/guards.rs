@@ -4,9 +4,8 @@
 //! which requests began. Which flow has one, and what its findings mean, is `follow`'s.
 
 use crate::{
+    containers::{shares::Shares, slots::Slots},
     ids::{FlowId, NONE},
-    shares::Shares,
-    slots::Slots,
 };
 use baton_api::Protocol;
 use baton_guard::{Guard, PRELUDE_MAX, Pin, Prelude, Session, Sessions, ToCome, Tracker};

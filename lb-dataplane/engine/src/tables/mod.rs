@@ -11,6 +11,7 @@ mod closings;
 mod earlies;
 mod forgets;
 mod guards;
+pub(crate) mod legs;
 mod shifts;
 mod transfers;
 

@@ -5,9 +5,11 @@
 //! leg gets one is `opening`'s.
 
 use crate::{
+    containers::{
+        index::{FREE, Hash, Index},
+        keyed::Keyed,
+    },
     ids::{FlowId, Leg},
-    index::{FREE, Hash, Index},
-    keyed::Keyed,
 };
 use baton_packet::Shift;
 

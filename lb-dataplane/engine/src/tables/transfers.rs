@@ -3,9 +3,9 @@
 //! Owns their slots. When one is asked for, and what its answers mean, is `transfer`'s.
 
 use crate::{
-    cause::Cause,
     clock::Instant,
     ids::{FlowId, Leg},
+    obs::cause::Cause,
 };
 use baton_packet::SeqNumber;
 

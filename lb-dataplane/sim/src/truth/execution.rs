@@ -9,7 +9,7 @@ use baton_api::{BackendFailure, Protocol};
 use baton_packet::{Flags, SeqNumber};
 
 /// How often one request may be executed where policy allows more than once: `REPLAYS_MAX` more
-/// (`engine/src/rescue.rs`).
+/// (`engine/src/moves/rescue.rs`).
 const EXECUTIONS_MAX: usize = 3;
 /// What restores a session (`SELECT` with a number of one digit), and `+OK`.
 const PRELUDE_BYTES: u32 = 23;
