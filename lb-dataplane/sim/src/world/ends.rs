@@ -175,6 +175,9 @@ impl World {
         let Some(conn) = self.truth.conns.get_mut(&id) else {
             return;
         };
+        // A kernel that has forgotten the socket says nothing new of it.
+        let before = conn.owner_end.filter(|e| (e.pod, e.port) == (pod, port));
+        let cause = cause.or(before.and_then(|e| e.cause));
         let ahead = conn.server_next().is_some_and(|next| seq.after(next));
         let early = ahead || conn.has_gap();
         let guessed = conn.server_next().is_some_and(|next| !is_near(seq, next));
