@@ -29,32 +29,43 @@ impl Engine {
         let (mut kept, mut early) = (Slots::default(), Slots::default());
         for (id, flow) in live() {
             self.check_flow(id as FlowId, flow);
-            kept += self.kept.slots_of(flow.kept);
-            early += self.kept.slots_of(flow.early_client);
-            early += self.kept.slots_of(flow.early_server);
+            kept += self.copies.kept.slots_of(flow.kept);
+            early += self.copies.kept.slots_of(flow.early_client);
+            early += self.copies.kept.slots_of(flow.early_server);
         }
-        self.early.check(early);
+        self.copies.early.check(early);
         let backlogs = || live().filter(|(_, f)| f.backlog.is_some());
         let mut waiting = Slots::default();
         for (_, flow) in backlogs() {
-            waiting += self.kept.slots_of(self.backlogs.waiting(flow.backlog));
+            waiting += self
+                .copies
+                .kept
+                .slots_of(self.copies.backlogs.waiting(flow.backlog));
         }
-        assert_eq!(self.backlogs.segments(), waiting, "segments that wait");
+        assert_eq!(
+            self.copies.backlogs.segments(),
+            waiting,
+            "segments that wait"
+        );
         assert_eq!(
             backlogs().count(),
-            usize::from(self.backlogs.used()),
+            usize::from(self.copies.backlogs.used()),
             "backlogs"
         );
         let sessions = self.guards.sessions().0;
         assert_eq!(self.guards.shared(), sessions, "sessions by network");
-        assert_eq!(self.requests.sum(), kept, "copies of requests by network");
-        for id in self.kept.incomplete() {
+        assert_eq!(
+            self.copies.requests.sum(),
+            kept,
+            "copies of requests by network"
+        );
+        for id in self.copies.kept.incomplete() {
             assert!(!self.request_is_complete(id), "a complete request");
             assert!(!self.flows[id].kept.is_empty(), "an incomplete request");
         }
         kept += waiting;
         kept += early;
-        assert_eq!(kept, self.kept.used(), "kept segments");
+        assert_eq!(kept, self.copies.kept.used(), "kept segments");
         let followed = live().filter(|(_, f)| self.guards.get(f.guard).is_some());
         assert_eq!(followed.count(), self.guards.used() as usize, "guards");
         for (id, flow) in self.flows.slots().iter().enumerate() {
@@ -74,7 +85,7 @@ impl Engine {
         for (index, frontend) in self.frontends.iter().enumerate() {
             let flows = live().filter(|(_, f)| usize::from(f.frontend) == index);
             assert_eq!(flows.count(), frontend.flows as usize, "its flows");
-            let found = self.frontend_ids.find(frontend.addr, frontend.port);
+            let found = self.ids.frontends.find(frontend.addr, frontend.port);
             assert_eq!(found, Some(index as u16), "a frontend is found");
         }
         self.check_hops();
@@ -86,13 +97,16 @@ impl Engine {
             closing += closes;
             translated += shifts;
         }
-        assert_eq!(closing, self.closing.used(), "closing legs");
-        assert_eq!(translated, self.shifts.used(), "translated legs");
-        let used = matches!(self.pending_by, By::Adoption);
+        assert_eq!(closing, self.legs.closing.used(), "closing legs");
+        assert_eq!(translated, self.legs.shifts.used(), "translated legs");
+        let used = matches!(self.redirect.by, By::Adoption);
         assert!(used, "a leg to be opened or shared, and not used");
-        assert!(!self.pending.is_some(), "a leg was taken and not used");
+        assert!(!self.redirect.leg.is_some(), "a leg was taken and not used");
         let sweeping = self.backends.iter().filter(|b| b.sweep.is_some()).count();
-        assert!(self.sweeps.len() >= sweeping, "a sweep without a turn");
+        assert!(
+            self.rounds.sweeps.len() >= sweeping,
+            "a sweep without a turn"
+        );
     }
 
     fn check_hops(&self) {
@@ -108,7 +122,7 @@ impl Engine {
         }
         for (hop, uses) in (0..).zip(uses) {
             assert_eq!(
-                self.hops.uses(crate::net::routes::HopId(hop)),
+                self.net.hops.uses(crate::net::routes::HopId(hop)),
                 uses,
                 "hop {hop}"
             );
@@ -127,16 +141,16 @@ impl Engine {
             "in {:?}",
             flow.state
         );
-        let used_by = |leg: Leg| self.legs.used_by(leg);
+        let used_by = |leg: Leg| self.legs.uses.used_by(leg);
         if flow.owner.is_some() {
             assert_eq!(used_by(flow.owner), Some(Use::Owner(id)));
         } else {
             let legless = flow.state.may_lack_leg();
             assert!(legless, "no owner leg in {:?}", flow.state);
         }
-        let translated = self.shifts.of(flow.owner).is_some();
+        let translated = self.legs.shifts.of(flow.owner).is_some();
         assert_eq!(flow.progress.is(Mark::Translated), translated);
-        let place = self.transfers.of(id);
+        let place = self.legs.transfers.of(id);
         assert_eq!(flow.progress.is(Mark::Transfer), place.is_some());
         assert!(place.is_none() || flow.state.serves(), "a transfer");
         let adopting = flow.state.is_moving();
@@ -150,7 +164,7 @@ impl Engine {
             assert!(flow.causes.open().is_some(), "a move without a cause");
         } else if flow.causes.open().is_some() {
             assert!(
-                flow.has_wish() && self.pending_moves,
+                flow.has_wish() && self.rounds.pending_moves,
                 "a cause without a move"
             );
             assert!(flow.state != State::Orphan && flow.pin.is_none(), "a wish");
@@ -204,17 +218,17 @@ impl Engine {
         let backend = &self.backends[usize::from(index)];
         let (mut used, mut owned, mut closing, mut translated) = (0, 0, 0, 0);
         let mut from = 0;
-        while let Some((port, next)) = backend.ports.next_busy(&self.rests, from) {
+        while let Some((port, next)) = backend.ports.next_busy(&self.legs.rests, from) {
             from = next;
             let leg = Leg {
                 backend: index,
                 port,
             };
-            let Some(user) = self.legs.used_by(leg) else {
+            let Some(user) = self.legs.uses.used_by(leg) else {
                 continue;
             };
             used += 1;
-            translated += u32::from(self.shifts.of(leg).is_some());
+            translated += u32::from(self.legs.shifts.of(leg).is_some());
             match user {
                 Use::Owner(id) => {
                     owned += 1;
@@ -224,19 +238,19 @@ impl Engine {
                 Use::Standby(id) => assert_eq!(self.flows[id].standby, leg),
                 Use::Closing(id) => {
                     closing += 1;
-                    assert_eq!(self.closing.leg(id), leg);
+                    assert_eq!(self.legs.closing.leg(id), leg);
                     let armed = self.wheel.is_armed(self.flows.limit() + id);
                     assert_ne!(
                         armed,
-                        self.closing.waits(id),
+                        self.legs.closing.waits(id),
                         "armed, or waiting for its turn"
                     );
                 }
                 Use::Probe => assert_eq!(backend.probe_ports[0], port),
                 Use::LivenessProbe => assert_eq!(backend.probe_ports[1], port),
-                Use::Forget(slot) => assert_eq!(self.forgets.leg(slot), leg),
+                Use::Forget(slot) => assert_eq!(self.legs.forgets.leg(slot), leg),
                 Use::Transfer(slot) => {
-                    let of = self.transfers.get(slot).map(|t| t.leg);
+                    let of = self.legs.transfers.get(slot).map(|t| t.leg);
                     assert_eq!(of, Some(leg), "the leg of a transfer");
                 }
             }
@@ -269,7 +283,7 @@ impl Engine {
             .filter(|f| f.owner.is_some() && f.owner.backend == index && f.state.is_opening());
         let counted = backend
             .ports
-            .half_open(&self.rests)
+            .half_open(&self.legs.rests)
             .map_or(0, |(_, count)| count);
         assert_eq!(half_open.count(), counted, "handshakes of {}", backend.name);
         let waiting = self.flows.slots().iter().filter(|f| {
@@ -299,7 +313,7 @@ impl Engine {
     pub(crate) fn hurry_ports(&mut self) {
         if self.mutated(Mutant::ReusePort) {
             for backend in &mut self.backends {
-                backend.ports.hurry(&mut self.rests);
+                backend.ports.hurry(&mut self.legs.rests);
             }
         }
     }

@@ -37,8 +37,8 @@ impl Engine {
         let owner = self.backends.get_mut(usize::from(owner));
         let opens = self.flows[id].progress.is(Mark::Opening);
         let another_port = owner.is_some_and(|owner| match opens {
-            true => owner.ports.has_one(&self.rests, now.ms()),
-            false => owner.ports.has_ready(&mut self.rests, now.ms()),
+            true => owner.ports.has_one(&self.legs.rests, now.ms()),
+            false => owner.ports.has_ready(&mut self.legs.rests, now.ms()),
         });
         let flow = &self.flows[id];
         let tracker = self.tracker(id);
@@ -171,7 +171,7 @@ impl Engine {
             }
             Effect::AdopterReplaced => {
                 self.backends[usize::from(owner.backend)].adopter.forget(0);
-                self.probes.by(now.ms());
+                self.rounds.probes.by(now.ms());
             }
             Effect::AskRelease => self.send_release(now, id, out),
             Effect::OpeningRefused => {

@@ -3,7 +3,6 @@
 use crate::{
     Engine, Output,
     clock::Instant,
-    containers::pass::Pass,
     engine::HOPS_AT_ONCE,
     flow::Bits,
     handover::{Input, Mark},
@@ -29,14 +28,14 @@ const LOOKS_PER_CALL_MAX: u32 = 256;
 impl Engine {
     /// Does what is due: deferred closes, retries, time-outs, probes.
     pub fn poll(&mut self, now: Instant, out: &mut impl Output) {
-        if self.link_down.is_some() {
+        if self.link.is_down() {
             return;
         }
-        let now = self.engine_time(now);
+        let now = self.link.time(now);
         self.events.now = now;
         #[cfg(feature = "mutants")]
         self.hurry_ports();
-        self.acts = ACTS_PER_CALL;
+        self.rounds.acts = ACTS_PER_CALL;
         let mut looks = LOOKS_PER_CALL_MAX;
         for _ in 0..DUE_PER_CALL_MAX {
             let Some(id) = self.wheel.pop_due(now.ms(), &mut looks) else {
@@ -47,7 +46,7 @@ impl Engine {
                 self.flow_due(now, id, out);
                 continue;
             };
-            match id.checked_sub(self.closing.limit()) {
+            match id.checked_sub(self.legs.closing.limit()) {
                 Some(client) => self.affinity_due(client),
                 None => self.closing_due(now, id, out),
             }
@@ -64,59 +63,55 @@ impl Engine {
         if self.flows.wants_keys() && self.flows.take_keys(BUCKETS_PER_CALL) {
             self.counters.add(Counter::FlowTableRekeyed);
         }
-        if now.ms() >= self.resolve_again_ms {
-            self.resolve_again_ms = now.ms() + RESOLVE_AGAIN_MS;
-            self.hops.ask_again();
+        if now.ms() >= self.net.resolve_again_ms {
+            self.net.resolve_again_ms = now.ms() + RESOLVE_AGAIN_MS;
+            self.net.hops.ask_again();
             // Clients on our own link take one each.
-            if self.hops.len() >= LIMIT_HOPS / 4 * 3 {
-                self.hops.evict();
+            if self.net.hops.len() >= LIMIT_HOPS / 4 * 3 {
+                self.net.hops.evict();
             }
         }
     }
 
     /// One more thing was done in this call of `poll` that took as long as a segment does.
     pub(crate) fn spend(&mut self, acts: usize) {
-        self.acts = self.acts.saturating_sub(acts);
+        self.rounds.acts = self.rounds.acts.saturating_sub(acts);
     }
 
     /// How many things may be done of a kind: `usually` so many, and `at_least` so many whatever
     /// else there was to do, so that nothing is put off for ever.
     pub(crate) fn room(&self, usually: usize, at_least: usize) -> usize {
-        usually.min(self.acts).max(at_least)
+        usually.min(self.rounds.acts).max(at_least)
     }
 
     /// When [`Engine::poll`] should be called next, at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.link_down.is_some() {
+        if self.link.is_down() {
             return None;
         }
         let wheel = self.wheel.next_due_ms();
         let some = !self.backends.is_empty();
         let others = [
-            self.probes.due_ms,
-            self.round.due_ms,
-            self.liveness_probes.due_ms,
-            self.forgets.due_ms(),
-            self.transfers.due_ms,
+            self.rounds.probes.due_ms,
+            self.rounds.health.due_ms,
+            self.rounds.liveness_probes.due_ms,
+            self.legs.forgets.due_ms(),
+            self.legs.transfers.due_ms,
         ];
         // What was begun goes on at once.
-        let passes = [self.probes, self.liveness_probes, self.round];
-        let goes_on = passes.iter().any(Pass::is_open)
-            || self.stale_hops.is_some()
-            || self.stale_keys.is_some()
-            || self.flows.wants_keys()
-            || !self.to_judge.is_empty();
+        let goes_on =
+            self.rounds.go_on() || self.net.stale_hops.is_some() || self.flows.wants_keys();
         let us = |ms: u64| ms.saturating_mul(1_000);
         wheel
             .into_iter()
             .chain(others.into_iter().filter(|ms| some && *ms != u64::MAX))
-            .chain(self.sweep_due_ms)
+            .chain(self.rounds.sweep_due_ms)
             .chain(goes_on.then_some(0))
             .map(us)
-            .chain(self.closing.due_us())
+            .chain(self.legs.closing.due_us())
             .min()
-            .map(|due_us| Instant(due_us.saturating_add(self.stood_still_us)))
+            .map(|due_us| self.link.outside(due_us))
     }
 
     pub(crate) fn arm(&mut self, now: Instant, id: FlowId, timer: Action) {

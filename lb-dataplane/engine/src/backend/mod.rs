@@ -4,14 +4,12 @@
 //! and never builds a segment (`emit`).
 
 mod adopter;
-pub(crate) mod blocks;
 mod drains;
 pub(crate) mod estimate;
 pub(crate) mod keys;
 mod liveness;
 pub(crate) mod load;
 pub(crate) mod ports;
-pub(crate) mod rests;
 mod telemetry;
 
 use crate::{

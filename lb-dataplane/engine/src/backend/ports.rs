@@ -29,7 +29,7 @@
 //!   have the request too (seed 381).
 
 use crate::{
-    backend::{
+    tables::{
         blocks::Busy,
         rests::{NONE, Queue, RESTING_MAX, Rests},
     },

@@ -49,7 +49,7 @@ fn ports(range: RangeInclusive<u16>, seed: u64) -> Alone {
     let range = *range.start().max(&1)..=*range.end();
     let count = range.clone().count();
     let ports = Ports::new(*range.start(), count, &mut fastrand::Rng::with_seed(seed));
-    let blocks = crate::backend::blocks::Blocks::new(1, count, 1 << 20);
+    let blocks = crate::tables::blocks::Blocks::new(1, count, 1 << 20);
     Alone(ports, Rests::new(count, blocks))
 }
 
@@ -211,7 +211,7 @@ fn handshakes_leave_the_reserve_to_rescues() {
 /// Of two backends, one has all that may rest in all: the other has what rescues need.
 #[test]
 fn pairs_are_bounded_in_all() {
-    let mut rests = Rests::new(0, crate::backend::blocks::Blocks::new(5, 60_000, 1 << 24));
+    let mut rests = Rests::new(0, crate::tables::blocks::Blocks::new(5, 60_000, 1 << 24));
     let mut rng = fastrand::Rng::with_seed(1);
     let count = 60_000;
     let mut all: Vec<Ports> = (0..5).map(|_| Ports::new(1, count, &mut rng)).collect();

@@ -79,7 +79,7 @@ impl Engine {
         snapshot: &Snapshot,
         objections: Option<&[Objection]>,
     ) -> Result<Prepared, ApplyError> {
-        let fixed = Fixed::new(&self.settings, &self.sources);
+        let fixed = Fixed::new(&self.settings, &self.net.sources);
         let used = self.backends.iter().filter(|b| b.lingers());
         let live = self.frontends.iter().filter(|f| f.flows > 0);
         let lingering = Lingering {
@@ -106,7 +106,7 @@ impl Engine {
         now: Instant,
         prepared: &mut Prepared,
     ) -> Result<bool, ApplyError> {
-        let now = self.engine_time(now);
+        let now = self.link.time(now);
         self.events.now = now;
         if prepared.generation < self.generation {
             return Err(ApplyError::Stale {
@@ -147,7 +147,7 @@ impl Engine {
                     } else if progress.stage == Stage::Done {
                         self.applied = self.applies;
                         self.generation = prepared.generation;
-                        self.probes.by(now.ms());
+                        self.rounds.probes.by(now.ms());
                     }
                 }
             }
@@ -210,7 +210,7 @@ impl Engine {
 
     /// The slot of a backend that can have legs.
     pub(crate) fn slot_of(&self, end: &End) -> Option<u16> {
-        let index = self.backend_ids.find(end.0, end.1)?;
+        let index = self.ids.backends.find(end.0, end.1)?;
         (self.backends[usize::from(index)].ports.all() > 0).then_some(index)
     }
 }
@@ -225,13 +225,13 @@ impl InForce for Engine {
     }
 
     fn policy(&self, name: &str) -> Option<&Arc<Policy>> {
-        let index = self.policy_ids.get(name)?;
+        let index = self.ids.policies.get(name)?;
         let policy = &self.policies[usize::from(*index)];
         policy.listed.then_some(&policy.origin)
     }
 
     fn holder(&self, end: &End) -> Option<&str> {
-        let slot = self.frontend_ids.find(end.0, end.1)?;
+        let slot = self.ids.frontends.find(end.0, end.1)?;
         let slot = &self.frontends[usize::from(slot)];
         let policy = &self.policies[usize::from(slot.policy)];
         (slot.listed && policy.listed).then_some(&policy.spec.name)
@@ -242,7 +242,7 @@ impl InForce for Engine {
     }
 
     fn table(&self, name: &str, v6: bool, rows: &Rows) -> Option<Arc<Maglev>> {
-        let at = self.policy_ids.get(name)?;
+        let at = self.ids.policies.get(name)?;
         self.policies[usize::from(*at)].pools[usize::from(v6)].table_of(rows)
     }
 }

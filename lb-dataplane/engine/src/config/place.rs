@@ -50,7 +50,7 @@ impl Engine {
         };
         let mut cost = COST_BACKEND;
         let free = &mut prepared.progress.free_backend;
-        let own = self.backend_ids.find(end.0, end.1).map(usize::from);
+        let own = self.ids.backends.find(end.0, end.1).map(usize::from);
         let index = own.unwrap_or_else(|| {
             // None in front of it comes free while a snapshot is put in force.
             let named = &prepared.named;
@@ -71,14 +71,14 @@ impl Engine {
         if let Some(slot) = self.backends.get_mut(index) {
             std::mem::swap(slot, fresh);
             debug_assert!(fresh.policies.is_empty(), "a member's slot");
-            self.backend_ids.remove(fresh.addr, fresh.port);
+            self.ids.backends.remove(fresh.addr, fresh.port);
             if let Some(hop) = fresh.hop.take() {
-                self.hops.let_go(hop);
+                self.net.hops.let_go(hop);
             }
         } else {
             self.backends.extend(place.take());
         }
-        self.backend_ids.insert(end.0, end.1, index as u16);
+        self.ids.backends.insert(end.0, end.1, index as u16);
         self.refresh_hop(index);
         Some(cost)
     }
@@ -101,7 +101,7 @@ impl Engine {
             return Some(cost);
         }
         let mut cost = COST_POLICY;
-        let known = self.policy_ids.get(&ready.spec.name).copied();
+        let known = self.ids.policies.get(&ready.spec.name).copied();
         let same = known.filter(|index| {
             let policy = &self.policies[usize::from(*index)];
             policy.listed && Arc::ptr_eq(&policy.origin, &ready.spec)
@@ -114,7 +114,7 @@ impl Engine {
             {
                 for (member, end) in pool.members.iter_mut().zip(ends) {
                     // It has one: what is not fresh was known.
-                    let slot = self.backend_ids.find(end.0, end.1);
+                    let slot = self.ids.backends.find(end.0, end.1);
                     debug_assert!(slot.is_some(), "a member without a slot");
                     member.backend = slot.unwrap_or_default();
                     // It may have left before, and be back.
@@ -160,7 +160,7 @@ impl Engine {
                 left = old.spec.affinity.is_some() && new.spec.affinity.is_none();
                 new.inherit(old);
             } else {
-                self.policy_ids.remove(&old.spec.name);
+                self.ids.policies.remove(&old.spec.name);
             }
             std::mem::swap(old, new);
             let pools = std::mem::take(&mut new.pools);
@@ -171,7 +171,7 @@ impl Engine {
         }
         if !goes_on {
             let name = self.policies[index].spec.name.clone();
-            self.policy_ids.insert(name, index as u16);
+            self.ids.policies.insert(name, index as u16);
         }
         self.join(now, index);
         let before = place.iter().flat_map(|p| &p.pools);
@@ -227,7 +227,7 @@ impl Engine {
     /// What it cost.
     fn place_frontend(&mut self, end: End, policy: u16, progress: &mut Progress) -> usize {
         let applied = progress.stamp;
-        if let Some(index) = self.frontend_ids.find(end.0, end.1) {
+        if let Some(index) = self.ids.frontends.find(end.0, end.1) {
             let slot = &mut self.frontends[usize::from(index)];
             (slot.policy, slot.listed, slot.applied) = (policy, true, applied);
             return COST_SLOT;
@@ -250,12 +250,12 @@ impl Engine {
         // Side by side in memory.
         let cost = COST_FRONTEND + (index - from) / FRONTENDS_PER_UNIT;
         if let Some(old) = self.frontends.get_mut(index) {
-            self.frontend_ids.remove(old.addr, old.port);
+            self.ids.frontends.remove(old.addr, old.port);
             *old = slot;
         } else {
             self.frontends.push(slot);
         }
-        self.frontend_ids.insert(end.0, end.1, index as u16);
+        self.ids.frontends.insert(end.0, end.1, index as u16);
         cost
     }
 
@@ -317,14 +317,14 @@ impl Engine {
     /// A flow that was to move to a backend that went stays.
     pub(crate) fn pending_move_settles(&mut self, progress: &mut Progress) -> Option<usize> {
         if progress.at == 0 {
-            if !self.pending_moves || !progress.left {
+            if !self.rounds.pending_moves || !progress.left {
                 return None;
             }
-            (progress.pending_moves, self.new_pending_moves) = (false, false);
+            (progress.pending_moves, self.rounds.new_pending_moves) = (false, false);
         }
         let id = progress.at as FlowId;
         if id >= self.flows.limit() {
-            self.pending_moves = progress.pending_moves || self.new_pending_moves;
+            self.rounds.pending_moves = progress.pending_moves || self.rounds.new_pending_moves;
             return None;
         }
         let flow = &self.flows[id];
@@ -342,34 +342,36 @@ impl Engine {
     /// Next hops of backends and sources of their legs, after routes changed: some of them now, the
     /// others in `poll`.
     pub(crate) fn refresh_hops(&mut self, max: usize) {
-        let Some(from) = self.stale_hops else { return };
+        let Some(from) = self.net.stale_hops else {
+            return;
+        };
         let to = (from + max).min(self.backends.len());
         for index in from..to {
             self.refresh_hop(index);
             if let Some(source) = self.backends[index].source
-                && !self.sources.contains(source)
-                && !self.new_host_addresses.contains(&source)
+                && !self.net.sources.contains(source)
+                && !self.net.new_host_addresses.contains(&source)
             {
-                self.new_host_addresses.push(source);
+                self.net.new_host_addresses.push(source);
             }
         }
-        self.stale_hops = (to < self.backends.len()).then_some(to);
-        if self.stale_hops.is_none() {
-            self.host_addresses = std::mem::take(&mut self.new_host_addresses);
+        self.net.stale_hops = (to < self.backends.len()).then_some(to);
+        if self.net.stale_hops.is_none() {
+            self.net.host_addresses = std::mem::take(&mut self.net.new_host_addresses);
         }
     }
 
     fn refresh_hop(&mut self, index: usize) {
         let address = from_addr(self.backends[index].addr);
-        let own = self.sources.first(address.is_ipv6());
+        let own = self.net.sources.first(address.is_ipv6());
         let hop = self.hop_to(address, None);
-        let via = self.routes.via(address);
+        let via = self.net.routes.via(address);
         if let Some(hop) = hop {
-            self.hops.hold(hop);
+            self.net.hops.hold(hop);
         }
         let backend = &mut self.backends[index];
         if let Some(old) = std::mem::replace(&mut backend.hop, hop) {
-            self.hops.let_go(old);
+            self.net.hops.let_go(old);
         }
         let backend = &mut self.backends[index];
         backend.liveness.elsewhere = via == Some(Via::Elsewhere);
@@ -380,9 +382,9 @@ impl Engine {
             Some(Via::Elsewhere) | None => backend.source.or(own),
         };
         if let Some(source) = backend.source
-            && !self.is_source(source)
+            && !self.net.is_source(source)
         {
-            self.host_addresses.push(source);
+            self.net.host_addresses.push(source);
         }
     }
 }

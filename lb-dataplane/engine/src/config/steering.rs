@@ -103,7 +103,7 @@ impl Engine {
             };
             list.push(end(&(frontend.addr, frontend.port)));
         }
-        if self.shares_ports {
+        if self.net.shares_ports {
             let backends = &self.backends[slots(self.backends.len())];
             let used = backends.iter().filter(|b| b.listed || b.ports.used() > 0);
             let used = used.map(|b| end(&(b.addr, b.port)));
@@ -112,7 +112,7 @@ impl Engine {
         ends.at = to;
         let done = to >= self.frontends.len().max(self.backends.len());
         if done {
-            ends.sources.extend_from_slice(&self.host_addresses);
+            ends.sources.extend_from_slice(&self.net.host_addresses);
         }
         done
     }

@@ -65,10 +65,10 @@ impl Engine {
 
     /// It has its turn with the others.
     pub(crate) fn queue_closing(&mut self, now: Instant, id: u32) {
-        if self.closing.waiting == 0 {
-            self.closing.pace_us = now.0 + CLOSE_PACE_US;
+        if self.legs.closing.waiting == 0 {
+            self.legs.closing.pace_us = now.0 + CLOSE_PACE_US;
         }
-        self.closing.queue(id);
+        self.legs.closing.queue(id);
     }
 
     /// Puts a flow's former leg into the table, if that is not full.
@@ -96,28 +96,28 @@ impl Engine {
             before: NONE,
             next: NONE,
         };
-        let closing = self.closing.insert(entry)?;
-        self.legs.assign(leg, Use::Closing(closing));
+        let closing = self.legs.closing.insert(entry)?;
+        self.legs.uses.assign(leg, Use::Closing(closing));
         Some(closing)
     }
 
     /// Begins the closes whose turn it is.
     pub(crate) fn closes_due(&mut self, now: Instant, out: &mut impl Output) {
-        if self.closing.waiting == 0 || now.0 < self.closing.pace_us {
+        if self.legs.closing.waiting == 0 || now.0 < self.legs.closing.pace_us {
             return;
         }
         // A worker that was late makes up for it.
-        let since_us = CLOSE_PACE_US + (now.0 - self.closing.pace_us);
-        self.closing.pace_us = now.0 + CLOSE_PACE_US;
-        let count = (u64::from(self.closing.most) * since_us).div_ceil(CLOSE_WITHIN_US);
+        let since_us = CLOSE_PACE_US + (now.0 - self.legs.closing.pace_us);
+        self.legs.closing.pace_us = now.0 + CLOSE_PACE_US;
+        let count = (u64::from(self.legs.closing.most) * since_us).div_ceil(CLOSE_WITHIN_US);
         let most = since_us.div_ceil(CLOSE_PACE_US) * CLOSES_PER_PACE_MAX;
         let wanted = count.min(most).min(CLOSES_AT_ONCE_MAX);
         let room = self.room(CLOSES_PER_CALL_MAX, CLOSES_AT_LEAST);
         for _ in 0..wanted.min(room as u64) {
-            let id = self.closing.first;
+            let id = self.legs.closing.first;
             if id != NONE {
                 self.spend(1);
-                match self.closing.legs[id as usize].parking {
+                match self.legs.closing.legs[id as usize].parking {
                     Parking::No => self.send_fin(now, id, out),
                     _ => self.tell_parked(now, id, out),
                 }
@@ -125,12 +125,12 @@ impl Engine {
         }
         if wanted > room as u64 {
             // The others leave with the next calls.
-            self.closing.pace_us = now.0;
+            self.legs.closing.pace_us = now.0;
         }
     }
 
     pub(crate) fn closing_spec(&self, id: u32) -> Option<SegmentSpec<'static>> {
-        let entry = &self.closing.legs[id as usize];
+        let entry = &self.legs.closing.legs[id as usize];
         let mut spec = self.to_leg(entry.leg)?;
         spec.ack = entry.ack;
         spec.window = entry.window;
@@ -139,15 +139,15 @@ impl Engine {
     }
 
     fn send_fin(&mut self, now: Instant, id: u32, out: &mut impl Output) {
-        self.closing.unqueue(id);
+        self.legs.closing.unqueue(id);
         let spec = self.closing_spec(id).map(|spec| SegmentSpec {
-            seq: self.closing.legs[id as usize].fin,
+            seq: self.legs.closing.legs[id as usize].fin,
             flags: Flags::FIN | Flags::ACK,
             ..spec
         });
-        let leg = self.closing.legs[id as usize].leg;
+        let leg = self.legs.closing.legs[id as usize].leg;
         let left = spec.is_some_and(|spec| self.emit_to(leg, spec, out));
-        let entry = &mut self.closing.legs[id as usize];
+        let entry = &mut self.legs.closing.legs[id as usize];
         // One that had no frame or no next hop is no try, for a while.
         let wait = if left || entry.held_up >= CLOSING_HELD_UP_MAX {
             let wait = CLOSING_FIN_WAIT_MS << entry.tries.min(CLOSING_FIN_TRIES_MAX);
@@ -163,7 +163,7 @@ impl Engine {
     fn end_close(&mut self, now: Instant, id: u32, how: Counter) {
         self.wheel.cancel(self.closing_timer(id));
         self.unpark(id);
-        let leg = self.closing.remove(id);
+        let leg = self.legs.closing.remove(id);
         let clean = how == Counter::LegsClosed;
         self.free_leg(now, leg, if clean { Rest::Clean } else { Rest::Quiet });
         self.counters.add(how);
@@ -175,12 +175,12 @@ impl Engine {
             return self.queue_closing(now, id);
         }
         self.unpark(id);
-        let entry = &self.closing.legs[id as usize];
+        let entry = &self.legs.closing.legs[id as usize];
         if !entry.fin_acked && entry.tries < CLOSING_FIN_TRIES_MAX {
             return self.send_fin(now, id, out);
         }
         if let Some(mut spec) = self.closing_spec(id) {
-            let entry = &self.closing.legs[id as usize];
+            let entry = &self.legs.closing.legs[id as usize];
             // Only the exact number resets (RFC 5961 section 3.2). Whether the FIN arrived is not
             // known before it is acknowledged.
             let (leg, fin) = (entry.leg, entry.fin);
@@ -209,13 +209,13 @@ impl Engine {
         if segment.flags.has(Flags::RST) {
             // A pod without the socket answers each of our FINs with an exact one. Others may be
             // late answers to adoptions, or nobody's.
-            let exact = segment.seq == self.closing.legs[id as usize].ack;
+            let exact = segment.seq == self.legs.closing.legs[id as usize].ack;
             if exact && parse_adoption(frame, segment).is_none() {
                 self.end_close(now, id, Counter::LegsReset);
             }
             return Verdict::Absorbed;
         }
-        let entry = &mut self.closing.legs[id as usize];
+        let entry = &mut self.legs.closing.legs[id as usize];
         let stamp = baton_packet::timestamps(segment.options(frame)).map(|(value, _)| value);
         if let Some(value) = stamp
             && let Some((_, echo)) = &mut entry.stamps
@@ -223,7 +223,7 @@ impl Engine {
             *echo = value;
         }
         let spoke = entry.parking != Parking::No && !self.parked_says(now, id, segment);
-        let entry = &mut self.closing.legs[id as usize];
+        let entry = &mut self.legs.closing.legs[id as usize];
         if entry.tries > 0 && segment.ack == entry.fin.add(1) && !entry.fin_acked {
             entry.fin_acked = true;
             self.wheel
@@ -260,12 +260,12 @@ impl Engine {
         if segment.seq_len() > 0
             && let Some(mut spec) = self.closing_spec(id)
         {
-            let entry = &self.closing.legs[id as usize];
+            let entry = &self.legs.closing.legs[id as usize];
             spec.seq = entry.fin.add(u32::from(entry.tries > 0));
             self.emit_to(entry.leg, spec, out);
         }
         if finished {
-            let entry = &self.closing.legs[id as usize];
+            let entry = &self.legs.closing.legs[id as usize];
             if entry.pod_waits {
                 self.end_time_wait(entry.leg, entry.fin.add(1), out);
             }

@@ -67,65 +67,66 @@ impl Engine {
         purpose: Purpose,
     ) -> Option<Leg> {
         let ports = &mut self.backends[usize::from(backend)].ports;
-        let port = ports.take(&mut self.rests, now.ms(), purpose)?;
+        let port = ports.take(&mut self.legs.rests, now.ms(), purpose)?;
         Some(Leg { backend, port })
     }
 
     /// Frees a leg's port, whose last use ended so.
     pub(crate) fn free_leg(&mut self, now: Instant, leg: Leg, rest: Rest) {
-        let used = self.legs.clear(leg);
-        self.shifts.remove(leg);
+        let used = self.legs.uses.clear(leg);
+        self.legs.shifts.remove(leg);
         let backend = &mut self.backends[usize::from(leg.backend)];
         if used {
-            (backend.ports).give_back(&mut self.rests, leg.port, now.ms(), rest);
+            (backend.ports).give_back(&mut self.legs.rests, leg.port, now.ms(), rest);
         }
         if rest != Rest::Unforgotten && backend.forgets() {
             let rested_ms = now.ms() + u64::from(rest.ms());
-            self.forgets.rested_ms = self.forgets.rested_ms.min(rested_ms);
+            self.legs.forgets.rested_ms = self.legs.forgets.rested_ms.min(rested_ms);
         }
     }
 
     /// Sends the Forgets that are due, a few of them.
     pub(crate) fn send_forgets(&mut self, now: Instant, out: &mut impl Output) {
-        if now.ms() >= self.forgets.overdue_ms {
+        if now.ms() >= self.legs.forgets.overdue_ms {
             self.overdue_forgets(now, out);
         }
-        if now.ms() < self.forgets.rested_ms || self.keys.is_empty() {
+        if now.ms() < self.legs.forgets.rested_ms || self.keys.is_empty() {
             return;
         }
         let mut left = self.room(SENT_PER_CALL, SENT_AT_LEAST);
         for _ in 0..BACKENDS_PER_CALL.min(self.backends.len()) {
-            let index = self.forgets.cursor;
+            let index = self.legs.forgets.cursor;
             let Some(backend) = self.backends.get_mut(index) else {
                 break;
             };
             // One that left the snapshot has nobody who answers; its ports have all the time.
             if backend.listed && backend.forgets() {
                 while left > 0
-                    && let Some(slot) = self.forgets.free.last().copied()
+                    && let Some(slot) = self.legs.forgets.free.last().copied()
                     && let Some((port, rest)) = self.backends[index]
                         .ports
-                        .take_to_forget(&mut self.rests, now.ms())
+                        .take_to_forget(&mut self.legs.rests, now.ms())
                 {
                     left -= 1;
                     self.spend(1);
-                    self.forgets.free.pop();
+                    self.legs.forgets.free.pop();
                     self.begin_forget(now, slot, (index as u16, port), rest, out);
                 }
                 let next = self.backends[index]
                     .ports
-                    .next_to_forget_ms(&self.rests, now.ms());
-                let round_ms = &mut self.forgets.round_ms;
+                    .next_to_forget_ms(&self.legs.rests, now.ms());
+                let round_ms = &mut self.legs.forgets.round_ms;
                 *round_ms = (*round_ms).min(next.unwrap_or(u64::MAX));
             }
-            if left == 0 || self.forgets.free.is_empty() {
+            if left == 0 || self.legs.forgets.free.is_empty() {
                 // More may have rested there.
                 return;
             }
-            self.forgets.cursor += 1;
-            if self.forgets.cursor >= self.backends.len() {
-                self.forgets.cursor = 0;
-                self.forgets.rested_ms = std::mem::replace(&mut self.forgets.round_ms, u64::MAX);
+            self.legs.forgets.cursor += 1;
+            if self.legs.forgets.cursor >= self.backends.len() {
+                self.legs.forgets.cursor = 0;
+                self.legs.forgets.rested_ms =
+                    std::mem::replace(&mut self.legs.forgets.round_ms, u64::MAX);
                 return;
             }
         }
@@ -139,9 +140,11 @@ impl Engine {
         rest: Rest,
         out: &mut impl Output,
     ) {
-        self.legs.assign(Leg { backend, port }, Use::Forget(slot));
+        self.legs
+            .uses
+            .assign(Leg { backend, port }, Use::Forget(slot));
         let seq = self.fresh_number();
-        self.forgets.open[usize::from(slot)] = Open {
+        self.legs.forgets.open[usize::from(slot)] = Open {
             leg: Leg { backend, port },
             seq,
             tries: 0,
@@ -153,12 +156,12 @@ impl Engine {
 
     /// Sends the Forget of a slot, once more or for the first time.
     fn try_forget(&mut self, now: Instant, slot: u16, reset: bool, out: &mut impl Output) {
-        let open = &mut self.forgets.open[usize::from(slot)];
+        let open = &mut self.legs.forgets.open[usize::from(slot)];
         let wait_ms = FORGET_WAIT_MS << open.tries;
         open.tries += 1;
         open.due_ms = now.ms() + wait_ms;
         let (leg, seq) = (open.leg, open.seq);
-        self.forgets.overdue_ms = self.forgets.overdue_ms.min(now.ms() + wait_ms);
+        self.legs.forgets.overdue_ms = self.legs.forgets.overdue_ms.min(now.ms() + wait_ms);
         if self.emit_forget(leg, seq, reset, out) {
             self.counters.add(Counter::ForgetsSent);
         }
@@ -195,17 +198,17 @@ impl Engine {
     }
 
     fn overdue_forgets(&mut self, now: Instant, out: &mut impl Output) {
-        self.forgets.overdue_ms = u64::MAX;
+        self.legs.forgets.overdue_ms = u64::MAX;
         let mut left = self.room(SENT_PER_CALL, SENT_AT_LEAST);
         for slot in 0..FORGETS_MAX as u16 {
             if left == 0 {
                 // The others with the next call.
-                self.forgets.overdue_ms = now.ms();
+                self.legs.forgets.overdue_ms = now.ms();
                 return;
             }
-            let open = self.forgets.open[usize::from(slot)];
+            let open = self.legs.forgets.open[usize::from(slot)];
             if now.ms() < open.due_ms {
-                self.forgets.overdue_ms = self.forgets.overdue_ms.min(open.due_ms);
+                self.legs.forgets.overdue_ms = self.legs.forgets.overdue_ms.min(open.due_ms);
             } else if open.tries < FORGET_TRIES_MAX {
                 // The first one may have opened an entry that no RST ended: this one takes its
                 // place.
@@ -215,7 +218,7 @@ impl Engine {
             } else {
                 left -= 1;
                 self.counters.add(Counter::ForgetsUnanswered);
-                let leg = self.forgets.close(slot);
+                let leg = self.legs.forgets.close(slot);
                 self.free_leg(now, leg, Rest::Unforgotten);
             }
         }
@@ -230,7 +233,7 @@ impl Engine {
         slot: u16,
         out: &mut impl Output,
     ) -> Verdict {
-        let open = self.forgets.open[usize::from(slot)];
+        let open = self.legs.forgets.open[usize::from(slot)];
         let reason = match self.message(frame, segment, open.leg.backend) {
             Message::Answer(reason, _) => reason,
             Message::Forged => {
@@ -253,19 +256,19 @@ impl Engine {
         }
         if reason == Reason::Forgotten && open.rounds > 0 {
             let seq = self.fresh_number();
-            let open = &mut self.forgets.open[usize::from(slot)];
+            let open = &mut self.legs.forgets.open[usize::from(slot)];
             open.rounds -= 1;
             open.tries = 0;
             open.seq = seq;
             self.try_forget(now, slot, true, out);
             return Verdict::Absorbed;
         }
-        let leg = self.forgets.close(slot);
+        let leg = self.legs.forgets.close(slot);
         if reason == Reason::Forgotten {
             self.counters.add(Counter::ForgetsAnswered);
-            if self.legs.clear(leg) {
+            if self.legs.uses.clear(leg) {
                 let ports = &mut self.backends[usize::from(leg.backend)].ports;
-                ports.give_back_forgotten(&mut self.rests, leg.port);
+                ports.give_back_forgotten(&mut self.legs.rests, leg.port);
             }
         } else {
             // The pod's TIME_WAIT: our RST was lost, or it takes none.

@@ -56,7 +56,7 @@ impl Engine {
             // The end of this one is the connection's: both ends agreed to that.
             && !self.tracker(id).is_some_and(Tracker::closing)
             && self.shares(id)
-            && !self.closing.is_full()
+            && !self.legs.closing.is_full()
     }
 
     /// The timer of a flow at rest: whether it leaves its leg now, or looks again.

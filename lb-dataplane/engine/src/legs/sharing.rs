@@ -100,18 +100,18 @@ impl Engine {
             return false;
         }
         let backend = &self.backends[usize::from(leg.backend)];
-        if !self.closing.may_park() || backend.parked.count >= PARKED_PER_BACKEND_MAX {
+        if !self.legs.closing.may_park() || backend.parked.count >= PARKED_PER_BACKEND_MAX {
             self.counters.add(Counter::ParkedFull);
             return false;
         }
         let flow = &self.flows[id];
-        let scale = (self.shifts.of(leg)).map_or(flow.scales >> 4, |shift| shift.pod_scale);
+        let scale = (self.legs.shifts.of(leg)).map_or(flow.scales >> 4, |shift| shift.pod_scale);
         let parked = ParkedLeg::new(promises(flow, backend), flow.mss, scale);
         let Some(closing) = self.former_leg(id, leg, flow.boundary) else {
             return false;
         };
         let at_pod = &mut self.backends[usize::from(leg.backend)].parked;
-        self.closing.park(closing, parked, acked, at_pod);
+        self.legs.closing.park(closing, parked, acked, at_pod);
         self.counters.add(Counter::LegsParked);
         let after_ms = if acked {
             PARKED_SURPLUS_MS
@@ -127,13 +127,13 @@ impl Engine {
     /// last response arrived, which the next request would have said; later on a keepalive, which
     /// asks whether it is still there.
     pub(crate) fn tell_parked(&mut self, now: Instant, id: u32, out: &mut impl Output) {
-        self.closing.unqueue(id);
-        let entry = &mut self.closing.legs[id as usize];
+        self.legs.closing.unqueue(id);
+        let entry = &mut self.legs.closing.legs[id as usize];
         let (leg, fin) = (entry.leg, entry.fin);
         let asks = entry.parking != Parking::Fresh;
         if asks {
             let at_pod = &mut self.backends[usize::from(leg.backend)].parked;
-            self.closing.asked(id, at_pod);
+            self.legs.closing.asked(id, at_pod);
         } else {
             entry.parking = Parking::Ready;
         }
@@ -150,7 +150,7 @@ impl Engine {
 
     /// Whether a leg whose timer is due stays parked for longer, once its pod was sent something.
     pub(crate) fn stays_parked(&self, id: u32) -> bool {
-        let entry = &self.closing.legs[id as usize];
+        let entry = &self.legs.closing.legs[id as usize];
         let parked = &self.backends[usize::from(entry.leg.backend)].parked;
         match entry.parking {
             Parking::Fresh => true,
@@ -161,7 +161,7 @@ impl Engine {
 
     /// A segment, other than a RST, from a leg that is parked. Whether it is still.
     pub(crate) fn parked_says(&mut self, now: Instant, id: u32, segment: &Segment) -> bool {
-        let entry = &self.closing.legs[id as usize];
+        let entry = &self.legs.closing.legs[id as usize];
         let end = segment.seq.add(segment.seq_len());
         let speaks = end.after(entry.ack) || segment.flags.has(Flags::SYN);
         let answers = (segment.ack, segment.seq) == (entry.fin, entry.ack)
@@ -175,7 +175,7 @@ impl Engine {
         if is_full {
             self.counters.add(Counter::ParkedFull);
         } else if asked {
-            self.closing.kept(id, at_pod);
+            self.legs.closing.kept(id, at_pod);
             let more = PARKED_FOR_MS - PARKED_SURPLUS_MS;
             self.wheel.arm(self.closing_timer(id), now.ms() + more);
         }
@@ -188,9 +188,9 @@ impl Engine {
 
     /// The leg is not parked any more.
     pub(crate) fn unpark(&mut self, id: u32) {
-        let backend = usize::from(self.closing.leg(id).backend);
+        let backend = usize::from(self.legs.closing.leg(id).backend);
         let parked = &mut self.backends[backend].parked;
-        self.closing.unpark(id, parked);
+        self.legs.closing.unpark(id, parked);
     }
 
     /// Takes a leg of those that are parked at a pod, for a flow that goes there.
@@ -203,10 +203,10 @@ impl Engine {
         let (promises, mss) = (promises(flow, backend), flow.mss);
         let any = self.mutated(Mutant::TakeAnyLeg);
         let fits = |place: &&ParkedLeg| any || (place.promises == promises && place.mss <= mss);
-        let found = self.closing.parked(&backend.parked);
+        let found = self.legs.closing.parked(&backend.parked);
         let place = found.take(PARKED_LOOKED_AT_MAX).find(fits)?;
         let closing = place.closing;
-        let entry = &self.closing.legs[closing as usize];
+        let entry = &self.legs.closing.legs[closing as usize];
         let shared = Shared {
             next: entry.fin,
             pod_next: entry.ack,
@@ -215,13 +215,13 @@ impl Engine {
         };
         let leg = entry.leg;
         // Whatever other way the flow goes says what is full, if it matters there.
-        if self.shifts.is_full() && self.shifts.of(leg).is_none() {
+        if self.legs.shifts.is_full() && self.legs.shifts.of(leg).is_none() {
             return None;
         }
         self.unpark(closing);
         self.wheel.cancel(self.closing_timer(closing));
-        self.closing.remove(closing);
-        self.legs.assign(leg, Use::Owner(id));
+        self.legs.closing.remove(closing);
+        self.legs.uses.assign(leg, Use::Owner(id));
         Some((leg, shared))
     }
 
@@ -229,7 +229,7 @@ impl Engine {
     pub(crate) fn share_leg(&mut self, now: Instant, id: FlowId, shared: &Shared) {
         let flow = &self.flows[id];
         let leg = flow.owner;
-        let old = self.shifts.of_new_owner(id, leg).unwrap_or_default();
+        let old = self.legs.shifts.of_new_owner(id, leg).unwrap_or_default();
         let here = flow.server_ts_at(now.ms32());
         let stamps = shared
             .stamps
@@ -246,7 +246,7 @@ impl Engine {
             pod_scale: shared.pod_scale,
             client_scale: flow.scales >> 4,
         };
-        self.shifts.renew(id, leg, shift);
+        self.legs.shifts.renew(id, leg, shift);
         let flow = &mut self.flows[id];
         if shared.stamps.is_some() {
             (flow.server_ts, flow.server_ts_ms) = (here, now.ms32());

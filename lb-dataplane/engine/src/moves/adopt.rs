@@ -72,7 +72,7 @@ impl Engine {
             .unwrap_or(chosen.backend);
         let flow = &self.flows[id];
         let policy = &mut self.policies[usize::from(flow.policy)];
-        if self.closing.is_full() {
+        if self.legs.closing.is_full() {
             self.counters.add(Counter::StayedClosingFull);
             return false;
         }
@@ -81,7 +81,7 @@ impl Engine {
             return false;
         }
         let backend = &mut self.backends[usize::from(target)];
-        if backend.hop.and_then(|h| self.hops.mac(h)).is_none() {
+        if backend.hop.and_then(|h| self.net.hops.mac(h)).is_none() {
             return false;
         }
         if !flow.bits.has(Bits::KEPT_WHOLE) {
@@ -126,7 +126,7 @@ impl Engine {
             self.drop_pending_move(id);
         }
         self.flows[id].causes.begin(cause);
-        self.pending = leg;
+        self.redirect.leg = leg;
         self.prepare_prelude(id);
     }
 
@@ -182,9 +182,9 @@ impl Engine {
 
     /// The owner becomes the standby leg, the pending leg the owner.
     pub(crate) fn take_over(&mut self, now: Instant, id: FlowId) {
-        let leg = std::mem::replace(&mut self.pending, Leg::NONE);
+        let leg = std::mem::replace(&mut self.redirect.leg, Leg::NONE);
         let old = self.flows[id].owner;
-        self.legs.assign(old, Use::Standby(id));
+        self.legs.uses.assign(old, Use::Standby(id));
         self.leaves(id, old.backend);
         self.own_leg(id, leg);
         self.flows[id].progress.told.stands_by();
@@ -275,7 +275,7 @@ impl Engine {
     /// section 5; Linux `tcp_paws_check`).
     pub(crate) fn first_client_ts(&self, id: FlowId) -> u32 {
         let flow = &self.flows[id];
-        let first = self.kept.iter(flow.kept).next();
+        let first = self.copies.kept.iter(flow.kept).next();
         let stamps = first.and_then(|frame| match baton_packet::decode(frame) {
             Ok(Decoded::Tcp(segment)) => timestamps(segment.options(frame)),
             _ => None,

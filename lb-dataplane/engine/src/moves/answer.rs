@@ -98,7 +98,7 @@ impl Engine {
         if reason == Reason::Renew {
             // Another number is all that is in the way: it is asked for at once.
             self.backends[usize::from(owner.backend)].adopter.forget(0);
-            self.probes.by(now.ms());
+            self.rounds.probes.by(now.ms());
         }
         let replaced_before =
             reason == Reason::Renew && self.replaced_before_request(now, id, detail);
@@ -131,7 +131,7 @@ impl Engine {
         let leg = target.and_then(|to| self.leg_to_heir(now, id, to, true).ok());
         let Some(leg) = leg else { return false };
         self.client_goes(id, leg.backend);
-        self.pending = leg;
+        self.redirect.leg = leg;
         self.prepare_prelude(id);
         true
     }

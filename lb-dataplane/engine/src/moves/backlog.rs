@@ -130,11 +130,16 @@ impl Engine {
     /// Sets how far the owner takes bytes, and makes room to wait. False if there is none.
     fn wait_up_to(&mut self, id: FlowId, reach: Reach) -> bool {
         let flow = &mut self.flows[id];
-        if let Some(slot) = self.backlogs.slots.get_mut(usize::from(flow.backlog.0)) {
+        if let Some(slot) = self
+            .copies
+            .backlogs
+            .slots
+            .get_mut(usize::from(flow.backlog.0))
+        {
             slot.reach = reach;
             return true;
         }
-        match self.backlogs.take(reach) {
+        match self.copies.backlogs.take(reach) {
             Some(slot) => {
                 flow.backlog = slot;
                 flow.note_aside();
@@ -172,9 +177,10 @@ impl Engine {
             return true;
         }
         let copies = pieces::count(segment);
-        let refused = self
-            .backlogs
-            .refuses(self.flows[id].backlog, copies, &self.kept);
+        let refused =
+            self.copies
+                .backlogs
+                .refuses(self.flows[id].backlog, copies, &self.copies.kept);
         if let Some(limit) = refused {
             self.counters.add(limit);
         }
@@ -185,17 +191,24 @@ impl Engine {
     /// it, and there is room.
     pub(crate) fn is_kept_next(&self, id: FlowId, segment: &Segment) -> bool {
         let (flow, copies) = (&self.flows[id], pieces::count(segment));
-        let shares = |takes| self.requests.have_room(flow.network, takes);
+        let shares = |takes| self.copies.requests.have_room(flow.network, takes);
         !flow.backlog.is_some()
-            && self.kept.has_room(flow.kept, copies, KEPT_PER_FLOW_MAX)
-            && self.kept.takes(copies).is_some_and(shares)
+            && self
+                .copies
+                .kept
+                .has_room(flow.kept, copies, KEPT_PER_FLOW_MAX)
+            && self.copies.kept.takes(copies).is_some_and(shares)
     }
 
     /// Lets a client segment wait. False if a limit is reached, which is counted: the client sends
     /// it again.
     pub(crate) fn let_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
         let (backlog, copies) = (self.flows[id].backlog, pieces::count(segment));
-        if let Some(limit) = self.backlogs.refuses(backlog, copies, &self.kept) {
+        if let Some(limit) = self
+            .copies
+            .backlogs
+            .refuses(backlog, copies, &self.copies.kept)
+        {
             self.counters.add(limit);
             return false;
         }
@@ -205,13 +218,13 @@ impl Engine {
         let slot = usize::from(self.flows[id].backlog.0);
         let Backlogs {
             slots, segments, ..
-        } = &mut self.backlogs;
+        } = &mut self.copies.backlogs;
         let waiting = &mut slots[slot].waiting;
-        *segments -= self.kept.slots_of(*waiting);
+        *segments -= self.copies.kept.slots_of(*waiting);
         let waits = pieces::all(frame, segment, |copy| {
-            self.kept.push(waiting, copy, BACKLOG_PER_FLOW_MAX)
+            self.copies.kept.push(waiting, copy, BACKLOG_PER_FLOW_MAX)
         });
-        *segments += self.kept.slots_of(*waiting);
+        *segments += self.copies.kept.slots_of(*waiting);
         debug_assert!(waits, "there was room");
         self.counters.add(Counter::Backlogged);
         true
@@ -221,7 +234,7 @@ impl Engine {
     /// next and it takes them.
     pub(crate) fn within_window(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
         let slot = self.flows[id].backlog;
-        let Some(Backlog { waiting, reach, .. }) = self.backlogs.get(slot) else {
+        let Some(Backlog { waiting, reach, .. }) = self.copies.backlogs.get(slot) else {
             return Frame::Forward;
         };
         let end = segment.seq.add(segment.seq_len());
@@ -276,15 +289,16 @@ impl Engine {
         if kept.is_empty() || !self.wait_up_to(id, Reach::Edge(edge)) {
             return;
         }
-        let copies = self.kept.slots_of(kept);
-        self.requests.returns(network, copies);
+        let copies = self.copies.kept.slots_of(kept);
+        self.copies.requests.returns(network, copies);
         let flow = &mut self.flows[id];
         (flow.kept, flow.client_acked) = (KeptList::default(), segment.ack);
         flow.bits.set(Bits::KEPT_WHOLE, false);
         let slot = usize::from(flow.backlog.0);
-        self.kept
-            .prepend(kept, &mut self.backlogs.slots[slot].waiting);
-        self.backlogs.segments += copies;
+        self.copies
+            .kept
+            .prepend(kept, &mut self.copies.backlogs.slots[slot].waiting);
+        self.copies.backlogs.segments += copies;
         let _ = self.send_waiting(now, id, out);
     }
 
@@ -304,7 +318,7 @@ impl Engine {
         if let Some(Backlog {
             reach: Reach::Edge(edge),
             ..
-        }) = self.backlogs.slots.get_mut(slot)
+        }) = self.copies.backlogs.slots.get_mut(slot)
             && offered.after(*edge)
         {
             *edge = offered;
@@ -328,9 +342,9 @@ impl Engine {
     /// timer does.
     pub(crate) fn send_waiting(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         let slot = usize::from(self.flows[id].backlog.0);
-        while let Some(Backlog { waiting, reach, .. }) = self.backlogs.slots.get(slot) {
+        while let Some(Backlog { waiting, reach, .. }) = self.copies.backlogs.slots.get(slot) {
             let (mut waiting, reach) = (*waiting, *reach);
-            let Some(copy) = self.kept.iter(waiting).next() else {
+            let Some(copy) = self.copies.kept.iter(waiting).next() else {
                 if reach == Reach::Known {
                     self.drop_backlog(id);
                 }
@@ -376,8 +390,8 @@ impl Engine {
                     out.send(len);
                 }
             }
-            self.backlogs.segments -= self.kept.pop(&mut waiting);
-            self.backlogs.slots[slot].waiting = waiting;
+            self.copies.backlogs.segments -= self.copies.kept.pop(&mut waiting);
+            self.copies.backlogs.slots[slot].waiting = waiting;
             if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
                 self.keep_no_more(id);
             }
@@ -387,8 +401,8 @@ impl Engine {
 
     /// The first byte that the owner has not been sent, if some wait.
     pub(crate) fn sent_until(&self, id: FlowId) -> Option<SeqNumber> {
-        let waiting = self.backlogs.waiting(self.flows[id].backlog);
-        let first = self.kept.iter(waiting).next()?;
+        let waiting = self.copies.backlogs.waiting(self.flows[id].backlog);
+        let first = self.copies.kept.iter(waiting).next()?;
         match decode(first) {
             Ok(Decoded::Tcp(segment)) => Some(segment.seq),
             _ => None,
@@ -398,11 +412,11 @@ impl Engine {
     /// Forgets what waits.
     pub(crate) fn drop_backlog(&mut self, id: FlowId) {
         let slot = std::mem::replace(&mut self.flows[id].backlog, BacklogId::NONE);
-        if let Some(backlog) = self.backlogs.slots.get_mut(usize::from(slot.0)) {
+        if let Some(backlog) = self.copies.backlogs.slots.get_mut(usize::from(slot.0)) {
             self.flows[id].note_aside();
-            self.backlogs.segments -= self.kept.slots_of(backlog.waiting);
-            self.kept.clear(&mut backlog.waiting);
-            self.backlogs.give_back(slot);
+            self.copies.backlogs.segments -= self.copies.kept.slots_of(backlog.waiting);
+            self.copies.kept.clear(&mut backlog.waiting);
+            self.copies.backlogs.give_back(slot);
         }
     }
 }

@@ -59,7 +59,7 @@ impl Engine {
         if of_use && self.keep(id, frame, segment) {
             self.flows[id].bits.set(Bits::KEPT_WHOLE, true);
             if !complete {
-                self.kept.is_incomplete(self.flows[id].kept, id);
+                self.copies.kept.is_incomplete(self.flows[id].kept, id);
             }
         }
     }
@@ -112,13 +112,13 @@ impl Engine {
         let mut list = self.flows[id].kept;
         let before = match copies.all {
             1 => Slots::default(),
-            _ => self.kept.slots_of(list),
+            _ => self.copies.kept.slots_of(list),
         };
-        let count = u32::from(self.kept.count(list));
+        let count = u32::from(self.copies.kept.count(list));
         let fits = copies.all + count <= u32::from(KEPT_PER_FLOW_MAX);
         let room = |e: &Self| {
-            let takes = e.kept.takes(copies);
-            takes.filter(|takes| e.requests.have_room(network, *takes))
+            let takes = e.copies.kept.takes(copies);
+            takes.filter(|takes| e.copies.requests.have_room(network, *takes))
         };
         let mut takes = if fits { room(self) } else { None };
         if fits && takes.is_none() {
@@ -127,16 +127,16 @@ impl Engine {
         }
         let kept = takes.is_some()
             && pieces::all(frame, segment, |copy| {
-                self.kept.push(&mut list, copy, KEPT_PER_FLOW_MAX)
+                self.copies.kept.push(&mut list, copy, KEPT_PER_FLOW_MAX)
             });
         self.flows[id].kept = list;
         if let Some(takes) = takes.filter(|_| kept) {
-            self.requests.takes(network, takes);
+            self.copies.requests.takes(network, takes);
         } else if copies.all > 1 {
             // Pieces may have been kept before one that could not be made.
-            let mut added = self.kept.slots_of(list);
+            let mut added = self.copies.kept.slots_of(list);
             added -= before;
-            self.requests.takes(network, added);
+            self.copies.requests.takes(network, added);
         }
         if !kept {
             self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
@@ -151,7 +151,7 @@ impl Engine {
         if list.is_empty() || !small {
             return false;
         }
-        self.kept.lengthen_last(list, |copy, len| {
+        self.copies.kept.lengthen_last(list, |copy, len| {
             let Ok(Decoded::Tcp(last)) = decode(copy.get(..len)?) else {
                 return None;
             };
@@ -171,19 +171,24 @@ impl Engine {
     #[cold]
     fn make_room(&mut self, id: FlowId, copies: Slots) {
         let network = self.flows[id].network;
-        let takes = self.kept.takes(copies).unwrap_or(copies);
-        let own_alone = !self.requests.have_room(network, takes);
+        let takes = self.copies.kept.takes(copies).unwrap_or(copies);
+        let own_alone = !self.copies.requests.have_room(network, takes);
         // If there were room for as many short copies, only long slots are of use.
         let short = Slots { long: 0, ..copies };
-        let has_short = |takes| self.requests.have_room(network, takes);
-        let long_alone = self.kept.takes(short).is_some_and(has_short);
+        let has_short = |takes| self.copies.requests.have_room(network, takes);
+        let long_alone = self.copies.kept.takes(short).is_some_and(has_short);
         let gives_way = |other: &FlowId| {
             let flow = &self.flows[*other];
-            let of_use = !long_alone || self.kept.slots_of(flow.kept).long > 0;
+            let of_use = !long_alone || self.copies.kept.slots_of(flow.kept).long > 0;
             let own = !own_alone || flow.network == network;
             *other != id && flow.state == State::Request && own && of_use
         };
-        let oldest = self.kept.incomplete().take(LOOKED_AT_MAX).find(gives_way);
+        let oldest = self
+            .copies
+            .kept
+            .incomplete()
+            .take(LOOKED_AT_MAX)
+            .find(gives_way);
         if let Some(other) = oldest {
             self.counters.add(Counter::KeptGaveWay);
             self.keep_no_more(other);
@@ -193,9 +198,9 @@ impl Engine {
     pub(crate) fn drop_kept(&mut self, id: FlowId) {
         let flow = &mut self.flows[id];
         if !flow.kept.is_empty() {
-            let slots = self.kept.slots_of(flow.kept);
-            self.requests.returns(flow.network, slots);
-            self.kept.clear(&mut flow.kept);
+            let slots = self.copies.kept.slots_of(flow.kept);
+            self.copies.requests.returns(flow.network, slots);
+            self.copies.kept.clear(&mut flow.kept);
         }
         flow.bits.set(Bits::KEPT_WHOLE, false);
         flow.progress.set(Mark::Unseen, false);

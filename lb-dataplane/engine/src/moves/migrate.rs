@@ -134,7 +134,7 @@ impl Engine {
         wanted: &Migrate,
         out: &mut impl Output,
     ) -> Result<MigrateReply, MigrateError> {
-        let now = self.engine_time(now);
+        let now = self.link.time(now);
         self.events.now = now;
         let id = self.flow_of(wanted)?;
         let target = self.may_migrate(now, id, wanted.to.as_deref())?;
@@ -151,7 +151,7 @@ impl Engine {
             begun,
         };
         if self.rests_surely(flow, id)
-            && !self.closing.is_full()
+            && !self.legs.closing.is_full()
             && let Some(leg) = self.idle_leg(now, id, target, out)
         {
             self.wish(id, Some(leg.backend));
@@ -303,7 +303,7 @@ impl Engine {
             backend: target.unwrap_or(Leg::NONE.backend),
             ..Leg::NONE
         };
-        (self.pending_moves, self.new_pending_moves) = (true, true);
+        (self.rounds.pending_moves, self.rounds.new_pending_moves) = (true, true);
         self.tell(id, What::MoveAsked);
     }
 

@@ -99,10 +99,10 @@ impl Engine {
             return Ok(leg);
         }
         let opens = self.is_opened(now, id, &self.backends[usize::from(target)]);
-        if opens && self.shifts.is_full() {
+        if opens && self.legs.shifts.is_full() {
             return Err(Counter::StayedShiftsFull);
         }
-        let full = !must && self.tracked.0 >= self.settings.limits.tracked_pairs;
+        let full = !must && self.legs.tracked.0 >= self.settings.limits.tracked_pairs;
         let purpose = match (opens, must) {
             (false, false) if full => return Err(Counter::StayedTracked),
             (true, false) if full => Purpose::Again,
@@ -113,7 +113,7 @@ impl Engine {
         };
         if let Some(leg) = self.take_port(now, target, purpose) {
             if opens {
-                self.pending_by = By::Handshake;
+                self.redirect.by = By::Handshake;
             }
             return Ok(leg);
         }
@@ -121,7 +121,7 @@ impl Engine {
             return Err(Counter::StayedTracked);
         }
         let ports = &mut self.backends[usize::from(target)].ports;
-        let reserved = ports.has_ready(&mut self.rests, now.ms());
+        let reserved = ports.has_ready(&mut self.legs.rests, now.ms());
         Err(match reserved {
             true => Counter::StayedPortReserve,
             false => Counter::StayedNoPort,
@@ -131,13 +131,13 @@ impl Engine {
     /// One that is open already, and was another flow's.
     pub(crate) fn shared_leg_to(&mut self, id: FlowId, target: u16) -> Option<Leg> {
         let (leg, shared) = self.take_parked(id, target)?;
-        self.pending_by = By::Shared(shared);
+        self.redirect.by = By::Shared(shared);
         Some(leg)
     }
 
     /// The owner is the leg that [`Self::leg_to_heir`] took.
     pub(crate) fn begins_on_leg(&mut self, now: Instant, id: FlowId) {
-        match std::mem::take(&mut self.pending_by) {
+        match std::mem::take(&mut self.redirect.by) {
             By::Adoption => self.flows[id].progress.set(Mark::Opening, false),
             By::Handshake => self.flows[id].progress.set(Mark::Opening, true),
             By::Shared(shared) => return self.share_leg(now, id, &shared),
@@ -279,7 +279,7 @@ impl Engine {
             client_scale: flow.scales >> 4,
         };
         let leg = flow.owner;
-        if !self.shifts.put(id, leg, shift) {
+        if !self.legs.shifts.put(id, leg, shift) {
             self.counters.add(Counter::ShiftsFull);
             return Opening::NoRoom;
         }
@@ -329,7 +329,7 @@ impl Engine {
     /// Gives a segment that has the client's numbers those of its leg.
     #[inline]
     pub(crate) fn numbers_of_leg(&self, leg: Leg, spec: &mut SegmentSpec<'_>) {
-        if let Some(shift) = self.shifts.of(leg) {
+        if let Some(shift) = self.legs.shifts.of(leg) {
             spec.seq = shift.seq_to_pod(spec.seq);
             if spec.flags.has(Flags::ACK) {
                 spec.ack = shift.ack_to_pod(spec.ack);

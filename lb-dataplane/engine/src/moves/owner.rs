@@ -18,16 +18,16 @@ use crate::{
 impl Engine {
     /// Makes `leg` the flow's owner leg in every table.
     pub(crate) fn own_leg(&mut self, id: FlowId, leg: Leg) {
-        self.legs.assign(leg, Use::Owner(id));
+        self.legs.uses.assign(leg, Use::Owner(id));
         let backend = &mut self.backends[usize::from(leg.backend)];
         if self.flows[id].state == State::SynSent {
-            self.flows[id].link = backend.ports.begins(&mut self.rests, leg.port);
+            self.flows[id].link = backend.ports.begins(&mut self.legs.rests, leg.port);
         }
         backend.flows += 1;
         backend.pinned += u32::from(self.flows[id].pin.is_some());
         backend.drains.comes(self.flows[id].policy);
         let renewed = backend.adopter.renewed;
-        let translated = self.shifts.owned(id, leg);
+        let translated = self.legs.shifts.owned(id, leg);
         let flow = &mut self.flows[id];
         (flow.owner, flow.renewed) = (leg, renewed);
         flow.progress.set(Mark::Opening, translated);
@@ -52,7 +52,7 @@ impl Engine {
         let owner = usize::from(self.flows[id].owner.backend);
         if handshake != NONE {
             let ports = &mut self.backends[owner].ports;
-            ports.completes(&mut self.rests, handshake);
+            ports.completes(&mut self.legs.rests, handshake);
         }
     }
 
@@ -105,7 +105,7 @@ impl Engine {
         let flow = &self.flows[id];
         self.policies[usize::from(flow.policy)].flows -= 1;
         self.frontends[usize::from(flow.frontend)].flows -= 1;
-        self.hops.let_go(flow.hop);
+        self.net.hops.let_go(flow.hop);
         self.counters.add(Counter::FlowsClosed);
         self.flows.remove(id);
     }

@@ -37,7 +37,7 @@ impl Engine {
         let backend = &self.backends[usize::from(index)];
         let stalled_us = backend.estimate.stalled_us(now.0);
         let slow_us = RELEASE_SLOWER.saturating_mul(backend.load.usual_us() as u64);
-        if now.ms() >= self.link_settled_ms
+        if self.link.is_settled(now)
             && stalled_us >= slow_us.clamp(RELEASE_AFTER_US, RELEASE_AFTER_MAX_US)
             && backend.adopter.namespace != 0
             && !backend.liveness.is_down()

@@ -210,13 +210,13 @@ impl Engine {
         {
             // The policy names nobody any more; the flow's port holds its owner's slot.
             let leg = self.idle_leg_to(now, id, owner);
-            self.pending = leg.unwrap_or(self.pending);
+            self.redirect.leg = leg.unwrap_or(self.redirect.leg);
             return leg.is_some();
         }
         let alone = || !policy.someone_takes_over(flow.is_v6(), owner, &self.backends, now);
         let except = owner.filter(|_| another && !(or_same && alone()));
         let leg = self.rescue_leg(now, id, except, out);
-        self.pending = leg.unwrap_or(self.pending);
+        self.redirect.leg = leg.unwrap_or(self.redirect.leg);
         leg.is_some()
     }
 
@@ -264,7 +264,7 @@ impl Engine {
     /// A leg to `target` for a flow that moves without a request of its own.
     pub(crate) fn idle_leg_to(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
         let hop = self.backends[usize::from(target)].hop?;
-        self.hops.mac(hop)?;
+        self.net.hops.mac(hop)?;
         let leg = match self.backends[usize::from(target)].budget.has_room(now) {
             true => self.leg_to_heir(now, id, target, true).ok()?,
             // Where a leg is ready, the pod has nothing to accept.
@@ -277,7 +277,7 @@ impl Engine {
     /// A leg to `target` on which the flow goes on as it is, wherever it stands.
     pub(crate) fn take_leg(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
         let hop = self.backends[usize::from(target)].hop?;
-        self.hops.mac(hop)?;
+        self.net.hops.mac(hop)?;
         let leg = self.take_port(now, target, Purpose::Rescue)?;
         self.given_without_request(now, id, leg);
         Some(leg)
@@ -285,7 +285,7 @@ impl Engine {
 
     fn given_without_request(&mut self, now: Instant, id: FlowId, leg: Leg) {
         let target = leg.backend;
-        if !matches!(self.pending_by, By::Shared(_)) {
+        if !matches!(self.redirect.by, By::Shared(_)) {
             self.backends[usize::from(target)].budget.spend(now);
         }
         self.client_goes(id, target);
@@ -335,7 +335,7 @@ impl Engine {
     /// A leg to another backend for an overdue request.
     pub(crate) fn find_rival(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         let backend = self.flows[id].owner.backend;
-        let leg = if self.closing.is_full() {
+        let leg = if self.legs.closing.is_full() {
             None
         } else {
             self.rescue_leg(now, id, Some(backend), out)

@@ -116,7 +116,7 @@ impl Engine {
         if !asks || !may_be_transferred(&self.handover_view(now, id)) {
             return Swept::Stays;
         }
-        if self.transfers.is_full() {
+        if self.legs.transfers.is_full() {
             self.counters.add(Counter::TransfersFull);
             return Swept::Stays;
         }
@@ -135,11 +135,11 @@ impl Engine {
             begun_ms: now.ms(),
             due_ms: now.ms() + TRANSFER_AGAIN_MS,
         };
-        let Some(slot) = self.transfers.open(transfer) else {
+        let Some(slot) = self.legs.transfers.open(transfer) else {
             return Swept::Stays;
         };
         flow.progress.set(Mark::Transfer, true);
-        self.legs.assign(heir, Use::Transfer(slot));
+        self.legs.uses.assign(heir, Use::Transfer(slot));
         self.tell(id, What::TransferAsked);
         self.send_transfer(slot, out);
         Swept::Done
@@ -175,13 +175,13 @@ impl Engine {
             return Ok(heir);
         }
         let ports = &mut self.backends[usize::from(heir.backend)].ports;
-        ports.give_back_forgotten(&mut self.rests, heir.port);
+        ports.give_back_forgotten(&mut self.legs.rests, heir.port);
         Err(Swept::Stays)
     }
 
     /// One more copy of the question.
     fn send_transfer(&mut self, slot: u16, out: &mut impl Output) {
-        let Some(transfer) = self.transfers.get(slot).copied() else {
+        let Some(transfer) = self.legs.transfers.get(slot).copied() else {
             return;
         };
         let owner = self.flows[transfer.flow].owner;
@@ -211,13 +211,13 @@ impl Engine {
 
     /// Questions that nobody has answered yet, and flows that may be asked for again.
     pub(crate) fn transfers_due(&mut self, now: Instant, out: &mut impl Output) {
-        if now.ms() < self.transfers.due_ms {
+        if now.ms() < self.legs.transfers.due_ms {
             return;
         }
         let mut left = self.room(REPEATED_PER_CALL, REPEATED_AT_LEAST);
         let (mut from, mut next_ms) = (0, u64::MAX);
         loop {
-            let (due, later_ms) = self.transfers.next_due(from, now);
+            let (due, later_ms) = self.legs.transfers.next_due(from, now);
             next_ms = next_ms.min(later_ms);
             let Some(slot) = due else { break };
             if left == 0 {
@@ -229,12 +229,12 @@ impl Engine {
             from = slot + 1;
             next_ms = next_ms.min(self.transfer_due(now, slot, out));
         }
-        self.transfers.due_ms = next_ms;
+        self.legs.transfers.due_ms = next_ms;
     }
 
     /// One of them; when it is due again.
     fn transfer_due(&mut self, now: Instant, slot: u16, out: &mut impl Output) -> u64 {
-        let Some(transfer) = self.transfers.get(slot).copied() else {
+        let Some(transfer) = self.legs.transfers.get(slot).copied() else {
             return u64::MAX;
         };
         if transfer.stage != Stage::Asked {
@@ -251,26 +251,26 @@ impl Engine {
             self.counters.add(Counter::TransfersUnanswered);
             return self.transfer_fails(now, slot);
         };
-        self.transfers.is_due(slot, due_ms);
+        self.legs.transfers.is_due(slot, due_ms);
         due_ms
     }
 
     /// The flow stays where it is, and is not asked for again for a while.
     fn transfer_fails(&mut self, now: Instant, slot: u16) -> u64 {
-        if let Some(transfer) = self.transfers.get(slot).copied() {
+        if let Some(transfer) = self.legs.transfers.get(slot).copied() {
             self.free_leg(now, transfer.leg, Rest::Quiet);
             self.tell(transfer.flow, What::TransferFailed);
         }
         let due_ms = now.ms() + TRANSFER_REST_MS;
         let (stage, leg) = (Stage::Failed, Leg::NONE);
-        self.transfers.goes_on(slot, stage, leg, due_ms);
+        self.legs.transfers.goes_on(slot, stage, leg, due_ms);
         due_ms
     }
 
     /// The flow ends or goes another way.
     #[cold]
     pub(crate) fn drop_transfer(&mut self, now: Instant, id: FlowId) {
-        let slot = self.transfers.of(id);
+        let slot = self.legs.transfers.of(id);
         debug_assert!(slot.is_some(), "a mark without a place");
         if let Some(slot) = slot {
             self.end_transfer(now, slot);
@@ -279,7 +279,7 @@ impl Engine {
 
     /// There is nothing more to do.
     fn end_transfer(&mut self, now: Instant, slot: u16) {
-        let Some(transfer) = self.transfers.close(slot) else {
+        let Some(transfer) = self.legs.transfers.close(slot) else {
             return;
         };
         let flow = &mut self.flows[transfer.flow];
@@ -294,8 +294,8 @@ impl Engine {
         if !self.flows[id].progress.is(Mark::Transfer) {
             return None;
         }
-        let slot = self.transfers.of(id)?;
-        let transfer = *self.transfers.get(slot)?;
+        let slot = self.legs.transfers.of(id)?;
+        let transfer = *self.legs.transfers.get(slot)?;
         (transfer.stage == Stage::Asked).then_some((slot, transfer))
     }
 
@@ -313,7 +313,7 @@ impl Engine {
         slot: u16,
         out: &mut impl Output,
     ) -> Verdict {
-        let Some(transfer) = self.transfers.get(slot).copied() else {
+        let Some(transfer) = self.legs.transfers.get(slot).copied() else {
             return Verdict::Absorbed;
         };
         let id = transfer.flow;
@@ -369,7 +369,7 @@ impl Engine {
                 self.counters.add(Counter::TransfersUnanswered);
                 self.transfer_fails(now, slot);
                 self.backends[usize::from(owner)].adopter.forget(0);
-                self.probes.by(now.ms());
+                self.rounds.probes.by(now.ms());
             }
             (Message::Forged, _) => self.counters.add(Counter::ForgedAnswers),
             _ => self.counters.add(Counter::Fenced),
@@ -379,7 +379,7 @@ impl Engine {
 
     /// The other pod has the flow.
     fn inherit(&mut self, now: Instant, slot: u16, out: &mut impl Output) {
-        let Some(transfer) = self.transfers.get(slot).copied() else {
+        let Some(transfer) = self.legs.transfers.get(slot).copied() else {
             return;
         };
         let id = transfer.flow;
@@ -399,9 +399,9 @@ impl Engine {
         self.has_moved(now, id);
         self.flows[id].progress.set(Mark::HandedOn, true);
         // Its socket ended without a word, and there is nobody to close it for.
-        self.legs.assign(old, Use::Transfer(slot));
+        self.legs.uses.assign(old, Use::Transfer(slot));
         let due_ms = now.ms() + TRANSFER_DONE_MS;
-        self.transfers.goes_on(slot, Stage::Done, old, due_ms);
+        self.legs.transfers.goes_on(slot, Stage::Done, old, due_ms);
         self.tell_heir(id, out);
     }
 

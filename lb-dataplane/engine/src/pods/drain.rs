@@ -134,7 +134,7 @@ impl Engine {
         let cut = late_ms >= CUT_AFTER_MS;
         match flow.state {
             State::Idle | State::Fresh => {
-                (acked && !self.closing.is_full()).then_some(Event::DrainClose)
+                (acked && !self.legs.closing.is_full()).then_some(Event::DrainClose)
             }
             // The client has said all. Of a pinned flow nobody knows whether an answer is to come.
             State::ClientFin => {
@@ -161,7 +161,7 @@ impl Engine {
             || policy.spec.migration.mode == MigrationMode::Never
             || policy.moved_enough(flow.moves())
             || !self.at_rest(id)
-            || self.closing.is_full()
+            || self.legs.closing.is_full()
             || policy.spec.protocol == Protocol::None
         {
             return Swept::Stays;

@@ -87,7 +87,7 @@ impl Engine {
     /// The flow's owner refused, did not acknowledge or did not answer in time. Only the flow's
     /// policy counts that.
     pub(crate) fn backend_fails(&mut self, now: Instant, id: FlowId) {
-        if now.ms() < self.link_settled_ms {
+        if !self.link.is_settled(now) {
             // What was sent while our own link was down comes again now.
             return;
         }
@@ -130,14 +130,14 @@ impl Engine {
         self.judge_pools(now, index);
         // What was found since it is down still holds.
         self.backends[usize::from(index)].adopter.forget(0);
-        self.probes.by(now.ms() + PROBE_OTHER_MS);
+        self.rounds.probes.by(now.ms() + PROBE_OTHER_MS);
     }
 
     /// Somebody listens there again.
     pub(crate) fn backend_is_back(&mut self, now: Instant, index: u16) {
         let adopter = &mut self.backends[usize::from(index)].adopter;
         (adopter.due_ms, adopter.unlike) = (0, false);
-        self.probes.by(now.ms());
+        self.rounds.probes.by(now.ms());
         self.counters.add(Counter::BackendsBack);
         self.judge_pools(now, index);
     }
@@ -150,12 +150,12 @@ impl Engine {
         backend: Endpoint,
         healthy: Option<bool>,
     ) {
-        let now = self.engine_time(now);
+        let now = self.link.time(now);
         let addr = crate::ids::to_addr(backend.address());
-        let Some(index) = self.backend_ids.find(addr, backend.port()) else {
+        let Some(index) = self.ids.backends.find(addr, backend.port()) else {
             return;
         };
-        let Some(policy) = self.policy_ids.get(policy) else {
+        let Some(policy) = self.ids.policies.get(policy) else {
             return;
         };
         let number = *policy;
@@ -174,23 +174,23 @@ impl Engine {
     pub(crate) fn look_over(&mut self, now: Instant, out: &mut impl Output) {
         let (all, next_ms) = (self.backends.len(), now.ms() + HEALTH_ROUND_MS);
         for _ in 0..BACKENDS_PER_CALL {
-            let Some(at) = self.round.next(now, next_ms, all) else {
+            let Some(at) = self.rounds.health.next(now, next_ms, all) else {
                 break;
             };
             if at == 0 {
-                self.tracked.1 = 0;
-                self.load_wanted.1 = 0;
+                self.legs.tracked.1 = 0;
+                self.rounds.load_wanted.1 = 0;
             }
             self.look_over_one(now, at as u16, out);
-            if self.round.done(u64::MAX, all) {
-                self.tracked.0 = self.tracked.1;
-                self.load_wanted.0 = self.load_wanted.1;
+            if self.rounds.health.done(u64::MAX, all) {
+                self.legs.tracked.0 = self.legs.tracked.1;
+                self.rounds.load_wanted.0 = self.rounds.load_wanted.1;
                 for index in 0..self.policies.len() as u16 {
                     self.judge_later(index);
                 }
                 break;
             }
-            if self.acts == 0 {
+            if self.rounds.acts == 0 {
                 break;
             }
         }
@@ -203,8 +203,8 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         backend
             .ports
-            .settle(&mut self.rests, now.ms(), PORTS_PER_ROUND);
-        self.tracked.1 += (backend.ports.used() + backend.ports.remembered()) as u32;
+            .settle(&mut self.legs.rests, now.ms(), PORTS_PER_ROUND);
+        self.legs.tracked.1 += (backend.ports.used() + backend.ports.remembered()) as u32;
         let stalled_ms = backend.estimate.stalled_us(now.0) / 1_000;
         let answered = backend.adopter.ever_answered();
         if (backend.listed || backend.flows > 0)
@@ -233,23 +233,23 @@ impl Engine {
 
     /// As many as may be in this moment.
     fn judge_now(&mut self, now: Instant) {
-        if self.judged.0 != now.0 {
-            self.judged = (now.0, MEMBERS_PER_CALL);
+        if self.rounds.judged.0 != now.0 {
+            self.rounds.judged = (now.0, MEMBERS_PER_CALL);
         }
-        self.judged.1 = self.judge_some(now, self.judged.1);
+        self.rounds.judged.1 = self.judge_some(now, self.rounds.judged.1);
     }
 
     fn judge_later(&mut self, index: u16) {
         let policy = &mut self.policies[usize::from(index)];
         if policy.listed && !std::mem::replace(&mut policy.judge_due, true) {
-            self.to_judge.push_back(index);
+            self.rounds.to_judge.push_back(index);
         }
     }
 
     /// Judges pools that wait for it, of about so many members. How many are left of these.
     fn judge_some(&mut self, now: Instant, mut left: usize) -> usize {
         while left > 0
-            && let Some(index) = self.to_judge.pop_front()
+            && let Some(index) = self.rounds.to_judge.pop_front()
         {
             let index = usize::from(index);
             self.policies[index].judge_due = false;

@@ -58,7 +58,7 @@ impl Engine {
 
     /// Goes on with an order; once it is carried out, how many backends were meant.
     pub fn drain_piece(&mut self, now: Instant, order: &mut DrainOrder) -> Option<usize> {
-        let now = self.engine_time(now);
+        let now = self.link.time(now);
         let mut left = PIECE;
         while left > 0 {
             left = left.saturating_sub(COST_LOOK);

@@ -61,12 +61,14 @@ impl Engine {
                 }
                 match wait_until_ms {
                     Some(ms) if ms <= now.ms() => self.send_liveness_probe(now, index, out),
-                    Some(ms) => self.liveness_probes.by(ms),
+                    Some(ms) => self.rounds.liveness_probes.by(ms),
                     None => {}
                 }
             }
             Belief::Orphan { why, news } => {
-                self.liveness_probes.by(backend.liveness.probe_due_ms());
+                self.rounds
+                    .liveness_probes
+                    .by(backend.liveness.probe_due_ms());
                 if news {
                     self.backend_is_down(now, index, why);
                 }
@@ -81,7 +83,7 @@ impl Engine {
         let settled_ms = now.ms() + EXIT_SETTLE_MS;
         // Until its last process is gone, its kernel says Ready.
         (self.backends[usize::from(index)].adopter).forget_answers(settled_ms);
-        self.probes.by(settled_ms);
+        self.rounds.probes.by(settled_ms);
         self.learn(now, index, Evidence::Exit, out);
     }
 
@@ -95,10 +97,10 @@ impl Engine {
         let liveness = &mut self.backends[usize::from(index)].liveness;
         let Some(leg) = leg.filter(|_| out.frame().is_some()) else {
             liveness.send_later(now.ms() + 1);
-            return self.liveness_probes.by(now.ms() + 1);
+            return self.rounds.liveness_probes.by(now.ms() + 1);
         };
         let (seq, ack) = liveness.send(now, numbers);
-        self.liveness_probes.by(liveness.probe_due_ms());
+        self.rounds.liveness_probes.by(liveness.probe_due_ms());
         let left = if let Some(ack) = ack {
             self.emit_probe(leg, (seq, ack), out)
         } else if let Some(spec) = self.to_leg(leg) {
@@ -123,7 +125,7 @@ impl Engine {
         let soon_ms = now.ms() + PROBE_OTHER_MS;
         let adopter = &mut self.backends[usize::from(index)].adopter;
         adopter.due_ms = adopter.due_ms.min(soon_ms);
-        self.probes.by(soon_ms);
+        self.rounds.probes.by(soon_ms);
     }
 
     /// What was found of a backend's adopter.
@@ -135,7 +137,7 @@ impl Engine {
             self.counters.add(Counter::LoadProbesPaced);
         }
         let adopter = &self.backends[usize::from(index)].adopter;
-        self.probes.by(adopter.due_ms);
+        self.rounds.probes.by(adopter.due_ms);
     }
 
     /// When a backend that is ready is probed next. Where policies go by what its kernel says of
@@ -150,7 +152,7 @@ impl Engine {
 
     /// Between two probes of one backend of which a load report is wanted.
     fn load_pause_ms(&self) -> u64 {
-        let paced_ms = u64::from(self.load_wanted.0) * 1_000 / LOAD_PROBES_PER_SECOND_MAX;
+        let paced_ms = u64::from(self.rounds.load_wanted.0) * 1_000 / LOAD_PROBES_PER_SECOND_MAX;
         let looks_ms = self.backends.len() as u64 / LOAD_BACKENDS_PER_MS;
         paced_ms.max(looks_ms).clamp(LOAD_PROBE_MS, PROBE_READY_MS)
     }
@@ -160,12 +162,12 @@ impl Engine {
         if !self.backends[usize::from(index)].telemetry.is_wanted(now) {
             return;
         }
-        self.load_wanted.1 += 1;
+        self.rounds.load_wanted.1 += 1;
         let due_ms = self.ready_due_ms(now, index);
         let adopter = &mut self.backends[usize::from(index)].adopter;
         if due_ms < adopter.due_ms && adopter.adoptable(now) {
             adopter.due_ms = due_ms;
-            self.probes.by(due_ms);
+            self.rounds.probes.by(due_ms);
         }
     }
 
@@ -181,7 +183,7 @@ impl Engine {
         }
         let leg = self.take_port(now, index, Purpose::Rescue)?;
         self.backends[usize::from(index)].probe_ports[kind] = leg.port;
-        self.legs.assign(leg, used);
+        self.legs.uses.assign(leg, used);
         Some(leg)
     }
 
@@ -208,7 +210,7 @@ impl Engine {
         let mut left = self.room(LIVENESS_PER_CALL, LIVENESS_AT_LEAST);
         let all = self.backends.len();
         for _ in 0..BACKENDS_PER_CALL {
-            let next = self.liveness_probes.next(now, u64::MAX, all);
+            let next = self.rounds.liveness_probes.next(now, u64::MAX, all);
             let Some(at) = next.filter(|_| left > 0) else {
                 return;
             };
@@ -218,7 +220,7 @@ impl Engine {
                 self.liveness_probe_due(now, at as u16, out);
             }
             let due_ms = self.backends[at].liveness.probe_due_ms();
-            if self.liveness_probes.done(due_ms, all) {
+            if self.rounds.liveness_probes.done(due_ms, all) {
                 return;
             }
         }
@@ -228,7 +230,7 @@ impl Engine {
         if self.backends[usize::from(index)].liveness.repeats() {
             return self.send_liveness_probe(now, index, out);
         }
-        let link_settled = now.ms() >= self.link_settled_ms;
+        let link_settled = self.link.is_settled(now);
         self.counters.add(Counter::LivenessProbesUnanswered);
         self.learn(now, index, Evidence::Silence { link_settled }, out);
     }
@@ -238,7 +240,7 @@ impl Engine {
         let mut left = self.room(PROBES_PER_CALL, PROBES_AT_LEAST);
         let (all, next_ms) = (self.backends.len(), now.ms() + PROBE_READY_MS);
         for _ in 0..BACKENDS_PER_CALL {
-            let next = self.probes.next(now, next_ms, all);
+            let next = self.rounds.probes.next(now, next_ms, all);
             let Some(at) = next.filter(|_| left > 0) else {
                 return;
             };
@@ -251,8 +253,8 @@ impl Engine {
                 }
                 due_ms = self.backends[at].adopter.due_ms;
             }
-            if self.probes.done(due_ms, all) {
-                self.probes.due_ms = self.probes.due_ms.max(now.ms() + 1);
+            if self.rounds.probes.done(due_ms, all) {
+                self.rounds.probes.due_ms = self.rounds.probes.due_ms.max(now.ms() + 1);
                 return;
             }
         }
@@ -329,7 +331,7 @@ impl Engine {
         }
         backend.adopter.restores = report.restores;
         if report.forgets && !backend.liveness.forgets() {
-            self.forgets.look_now(now);
+            self.legs.forgets.look_now(now);
         }
         if backend.liveness.reported(now, report) {
             self.counters.add(Counter::BackendsRestarted);

@@ -16,14 +16,16 @@ impl Engine {
         if self.mutated(Mutant::KeepOldKeys) {
             self.keys.extend(old);
         }
-        self.stale_keys = Some(0);
+        self.rounds.stale_keys = Some(0);
         self.renew_keys();
-        self.probes.by(0);
+        self.rounds.probes.by(0);
     }
 
     /// Goes on with keys that changed: some backends now, the others in `poll`.
     pub(crate) fn renew_keys(&mut self) {
-        let Some(from) = self.stale_keys else { return };
+        let Some(from) = self.rounds.stale_keys else {
+            return;
+        };
         let to = (from + KEYS_AT_ONCE).min(self.backends.len());
         for backend in &mut self.backends[from..to] {
             if backend.keyring.renew(&self.keys) {
@@ -33,10 +35,10 @@ impl Engine {
                     // Nobody is asked.
                     backend.adopter.stop();
                 }
-                self.probes.by(0);
+                self.rounds.probes.by(0);
             }
         }
-        self.stale_keys = (to < self.backends.len()).then_some(to);
+        self.rounds.stale_keys = (to < self.backends.len()).then_some(to);
     }
 
     /// A snapshot has a backend on that node, and gets the one that it had before. Whether keys had
@@ -56,7 +58,7 @@ impl Engine {
         if renewed {
             // Another node's adopter said what is known.
             backend.adopter.forget(0);
-            self.probes.by(now.ms());
+            self.rounds.probes.by(now.ms());
         }
         renewed
     }

@@ -76,28 +76,28 @@ impl Engine {
             leaving: false,
         };
         if slot.replace(progress).is_none() {
-            self.sweeps.push_back(index);
+            self.rounds.sweeps.push_back(index);
         }
-        self.sweep_due_ms = Some(0);
+        self.rounds.sweep_due_ms = Some(0);
     }
 
     /// Goes on with the sweeps, one backend after the other, as far as one call goes.
     pub(crate) fn sweep(&mut self, now: Instant, out: &mut impl Output) {
-        if self.sweep_due_ms.is_none_or(|due| now.ms() < due) {
+        if self.rounds.sweep_due_ms.is_none_or(|due| now.ms() < due) {
             return;
         }
-        self.sweep_due_ms = None;
+        self.rounds.sweep_due_ms = None;
         let mut room = Room {
             ports: PORTS_PER_CALL,
             flows: FLOWS_PER_CALL,
             acts: self.room(ACTS_PER_CALL, ACTS_AT_LEAST),
         };
-        for _ in 0..self.sweeps.len() {
+        for _ in 0..self.rounds.sweeps.len() {
             if room.is_used_up() {
-                self.sweep_due_ms = Some(0);
+                self.rounds.sweep_due_ms = Some(0);
                 break;
             }
-            let Some(index) = self.sweeps.pop_front() else {
+            let Some(index) = self.rounds.sweeps.pop_front() else {
                 break;
             };
             // The slot may be another backend's by now.
@@ -108,9 +108,9 @@ impl Engine {
             let (next, due_ms) = next.unzip();
             self.backends[usize::from(index)].sweep = next;
             if next.is_some() {
-                self.sweeps.push_back(index);
+                self.rounds.sweeps.push_back(index);
             }
-            self.sweep_due_ms = self.sweep_due_ms.into_iter().chain(due_ms).min();
+            self.rounds.sweep_due_ms = self.rounds.sweep_due_ms.into_iter().chain(due_ms).min();
         }
     }
 
@@ -124,7 +124,7 @@ impl Engine {
     ) -> Option<(Progress, u64)> {
         let next_busy = |engine: &Self, from: u32| {
             let ports = &engine.backends[usize::from(index)].ports;
-            ports.next_busy(&engine.rests, from as usize)
+            ports.next_busy(&engine.legs.rests, from as usize)
         };
         while let Some((port, next)) = next_busy(self, progress.at) {
             if room.is_used_up() {
@@ -135,7 +135,7 @@ impl Engine {
                 backend: index,
                 port,
             };
-            if let Some(Use::Owner(id)) = self.legs.used_by(leg) {
+            if let Some(Use::Owner(id)) = self.legs.uses.used_by(leg) {
                 room.flows -= 1;
                 let leaves = progress.what == Sweep::Drain && self.is_drained(id);
                 progress.leaving |= leaves;
@@ -221,7 +221,7 @@ impl Engine {
         let Some(leg) = self.another_for_syn(now, id) else {
             return false;
         };
-        self.pending = leg;
+        self.redirect.leg = leg;
         let _ = self.step(now, id, Event::SynRefused, out);
         true
     }

@@ -53,17 +53,17 @@ impl Engine {
     }
 
     fn sight_of_leg(&self, peer: (IpAddr, u16), own: (IpAddr, u16)) -> Option<FlowLookup<'_>> {
-        let ours = self.is_source(own.0) && self.settings.ports.contains(&own.1);
+        let ours = self.net.is_source(own.0) && self.settings.ports.contains(&own.1);
         if !ours {
             return None;
         }
-        let number = self.backend_ids.find(to_addr(peer.0), peer.1)?;
+        let number = self.ids.backends.find(to_addr(peer.0), peer.1)?;
         let backend = self.backends.get(usize::from(number))?;
         let leg = Leg {
             backend: number,
-            port: self.sources.number(backend.source, own),
+            port: self.net.sources.number(backend.source, own),
         };
-        let flow = match self.legs.used_by(leg) {
+        let flow = match self.legs.uses.used_by(leg) {
             Some(Use::Owner(id) | Use::Standby(id)) => Some(&self.flows[id]),
             _ => None,
         };
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     fn sight_of_client(&self, peer: (IpAddr, u16), own: (IpAddr, u16)) -> Option<FlowLookup<'_>> {
-        let frontend = self.frontend_ids.find(to_addr(own.0), own.1)?;
+        let frontend = self.ids.frontends.find(to_addr(own.0), own.1)?;
         let policy = self.frontends.get(usize::from(frontend))?.policy;
         let policy = self.policies.get(usize::from(policy))?;
         let mut sight = FlowLookup {

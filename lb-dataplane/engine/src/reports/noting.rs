@@ -102,7 +102,7 @@ impl Engine {
             self.events.read = self.events.read.max(end);
         }
         FlowEvents {
-            now_micros: self.engine_time(now).0,
+            now_micros: self.link.time(now).0,
             unix_micros: 0,
             next: EventCursor(vec![end.max(since)]),
             missed: first - since - 1,

@@ -137,7 +137,7 @@ impl Engine {
 
     /// Goes on with a report; whether it is complete.
     pub fn report_piece(&self, now: Instant, report: &mut Reporting) -> bool {
-        let now = self.engine_time(now);
+        let now = self.link.time(now);
         let mut left = PIECE;
         while left > 0 {
             let cost = match report.stage {
@@ -291,9 +291,9 @@ impl Engine {
         let mut cost = 0;
         let from = legs.at;
         while cost < PIECE
-            && let Some((port, next)) = backend.ports.next_busy(&self.rests, legs.at)
+            && let Some((port, next)) = backend.ports.next_busy(&self.legs.rests, legs.at)
         {
-            let used = self.legs.used_by(Leg {
+            let used = self.legs.uses.used_by(Leg {
                 backend: index,
                 port,
             });

@@ -124,7 +124,7 @@ impl Engine {
 
     pub(crate) fn tables_with(&self, slots: Slots) -> BTreeMap<String, (u64, u64)> {
         let (listed, ports) = (slots.listed, slots.ports);
-        let blocks = self.rests.blocks.used();
+        let blocks = self.legs.rests.blocks.used();
         let entries = [
             (
                 "flows",
@@ -134,45 +134,45 @@ impl Engine {
             ("backends", listed, u64::from(self.settings.limits.backends)),
             (
                 "closing_legs",
-                u64::from(self.closing.used()),
-                u64::from(self.closing.limit()),
+                u64::from(self.legs.closing.used()),
+                u64::from(self.legs.closing.limit()),
             ),
             (
                 "translated_legs",
-                u64::from(self.shifts.used()),
-                u64::from(self.shifts.limit()),
+                u64::from(self.legs.shifts.used()),
+                u64::from(self.legs.shifts.limit()),
             ),
             (
                 "open_forgets",
-                u64::from(self.forgets.used()),
-                u64::from(self.forgets.limit()),
+                u64::from(self.legs.forgets.used()),
+                u64::from(self.legs.forgets.limit()),
             ),
             (
                 "open_transfers",
-                u64::from(self.transfers.used()),
-                u64::from(self.transfers.limit()),
+                u64::from(self.legs.transfers.used()),
+                u64::from(self.legs.transfers.limit()),
             ),
             (
                 "tracked_pairs",
-                u64::from(self.tracked.0),
+                u64::from(self.legs.tracked.0),
                 u64::from(self.settings.limits.tracked_pairs),
             ),
             ("leg_ports", ports.0, ports.1),
             ("port_blocks", blocks.0, blocks.1),
             (
                 "kept_segments",
-                u64::from(self.kept.used().all),
-                u64::from(self.kept.capacity().all),
+                u64::from(self.copies.kept.used().all),
+                u64::from(self.copies.kept.capacity().all),
             ),
             (
                 "kept_long_segments",
-                u64::from(self.kept.used().long),
-                u64::from(self.kept.capacity().long),
+                u64::from(self.copies.kept.used().long),
+                u64::from(self.copies.kept.capacity().long),
             ),
             (
                 "early_segments",
-                u64::from(self.early.used().0),
-                u64::from(self.early.used().1),
+                u64::from(self.copies.early.used().0),
+                u64::from(self.copies.early.used().1),
             ),
             (
                 "guarded_flows",
@@ -191,7 +191,7 @@ impl Engine {
             ),
             (
                 "next_hops",
-                self.hops.len() as u64,
+                self.net.hops.len() as u64,
                 crate::net::routes::LIMIT_HOPS as u64,
             ),
         ];
@@ -215,7 +215,7 @@ impl Engine {
     /// Up to `max` flows from slot `cursor` on, and where to go on.
     #[must_use]
     pub fn flows(&self, now: Instant, cursor: u32, max: usize) -> (Vec<FlowView>, Option<u32>) {
-        let now = self.engine_time(now);
+        let now = self.link.time(now);
         // A bounded piece of the table, however few flows live in it.
         const SLOTS_PER_CALL: usize = 4_096;
         let mut views = Vec::new();

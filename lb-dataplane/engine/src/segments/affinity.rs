@@ -18,7 +18,7 @@ use std::hash::Hasher;
 
 impl Engine {
     fn affinity_timer(&self, id: u32) -> u32 {
-        self.flows.limit() + self.closing.limit() + id
+        self.flows.limit() + self.legs.closing.limit() + id
     }
 
     /// How the policy keeps clients together, if it does. One that left the snapshot has no clients

@@ -494,7 +494,7 @@ impl Engine {
             }
             kept @ (ClientData::GoesOnKept | ClientData::BeginsKept { .. } | ClientData::Waits) => {
                 if self.request_is_complete(id) {
-                    self.kept.is_complete(self.flows[id].kept);
+                    self.copies.kept.is_complete(self.flows[id].kept);
                 }
                 match kept {
                     ClientData::GoesOnKept => {

@@ -144,7 +144,7 @@ impl Engine {
     /// skipped, as a rescue needs what is missing.
     fn may_be_kept_whole(&self, id: FlowId, from: From) -> bool {
         let flow = &self.flows[id];
-        let count = self.kept.count(flow.kept) + self.kept.count(flow.early_client);
+        let count = self.copies.kept.count(flow.kept) + self.copies.kept.count(flow.early_client);
         from == From::Client && flow.bits.has(Bits::KEPT_WHOLE) && count < KEPT_PER_FLOW_MAX
     }
 
@@ -176,14 +176,14 @@ impl Engine {
                 .any(|(early, to)| early.seq.at_or_before(part.seq) && end.at_or_before(to))
         };
         if pieces::all(frame, segment, |copy| {
-            span(copy).is_some_and(|(part, end)| is_there(&self.kept, list, &part, end))
+            span(copy).is_some_and(|(part, end)| is_there(&self.copies.kept, list, &part, end))
         }) {
             return true;
         }
         let network = self.flows[id].network;
         let copies = pieces::count(segment);
-        let before = self.kept.slots_of(list);
-        let (takes, early) = (self.kept.takes(copies), &self.early);
+        let before = self.copies.kept.slots_of(list);
+        let (takes, early) = (self.copies.kept.takes(copies), &self.copies.early);
         let room = |takes| early.segments.have_room(takes, early.segments_max);
         let full = if copies.all > u32::from(EARLY_PER_FLOW_MAX) - before.all {
             Some(Counter::EarlyFlowFull)
@@ -202,16 +202,18 @@ impl Engine {
             let Some((part, end)) = span(copy) else {
                 return false;
             };
-            if is_there(&self.kept, list, &part, end) {
+            if is_there(&self.copies.kept, list, &part, end) {
                 return true;
             }
             let later = |early: &[u8]| span(early).is_some_and(|(e, _)| e.seq.after(part.seq));
-            self.kept.insert(&mut list, copy, EARLY_PER_FLOW_MAX, later)
+            self.copies
+                .kept
+                .insert(&mut list, copy, EARLY_PER_FLOW_MAX, later)
         });
         debug_assert!(kept, "there was room");
-        let mut added = self.kept.slots_of(list);
+        let mut added = self.copies.kept.slots_of(list);
         added -= before;
-        self.early.set_aside(network, added);
+        self.copies.early.set_aside(network, added);
         self.set_early(id, from, list);
         kept
     }
@@ -225,7 +227,7 @@ impl Engine {
     ) -> Option<Segment> {
         loop {
             let mut list = self.early_of(id, from);
-            let copy = self.kept.iter(list).next()?;
+            let copy = self.copies.kept.iter(list).next()?;
             let next = span(copy);
             let place = self.place(id, from);
             if let Some((segment, _)) = next
@@ -235,9 +237,9 @@ impl Engine {
                 return None;
             }
             frame[..copy.len()].copy_from_slice(copy);
-            let popped = self.kept.pop(&mut list);
+            let popped = self.copies.kept.pop(&mut list);
             self.set_early(id, from, list);
-            self.early.returned(self.flows[id].network, popped);
+            self.copies.early.returned(self.flows[id].network, popped);
             if let Some((segment, end)) = next
                 && end.after(place)
             {
@@ -287,7 +289,11 @@ impl Engine {
 
     /// The end of all that a side is known to have sent.
     pub(crate) fn sent_at_most(&self, id: FlowId, from: From) -> SeqNumber {
-        let last = self.kept.last(self.early_of(id, from)).and_then(span);
+        let last = self
+            .copies
+            .kept
+            .last(self.early_of(id, from))
+            .and_then(span);
         last.map_or(self.place(id, from), |(_, end)| end)
     }
 
@@ -298,8 +304,10 @@ impl Engine {
             return;
         }
         let network = self.flows[id].network;
-        self.early.returned(network, self.kept.slots_of(list));
-        self.kept.clear(&mut list);
+        self.copies
+            .early
+            .returned(network, self.copies.kept.slots_of(list));
+        self.copies.kept.clear(&mut list);
         self.set_early(id, from, list);
     }
 }

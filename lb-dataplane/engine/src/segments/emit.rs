@@ -28,7 +28,7 @@ use std::net::IpAddr;
 impl Engine {
     /// Whether one more may be sent; counted if not.
     pub(crate) fn may_reset(&mut self, now: Instant, whom: Whom) -> bool {
-        let may = self.resets.take(now, whom);
+        let may = self.net.resets.take(now, whom);
         if !may {
             self.counters.add(match whom {
                 Whom::Strangers => Counter::ResetsLimited,
@@ -44,10 +44,10 @@ impl Engine {
     /// A segment without payload towards a leg's backend; the caller fills in the rest.
     pub(crate) fn to_leg(&self, leg: Leg) -> Option<SegmentSpec<'static>> {
         let backend = self.backends.get(usize::from(leg.backend))?;
-        let (src, src_port) = self.sources.end(backend.source?, leg.port);
+        let (src, src_port) = self.net.sources.end(backend.source?, leg.port);
         Some(SegmentSpec {
             src_mac: self.settings.mac,
-            dst_mac: self.hops.mac(backend.hop?)?,
+            dst_mac: self.net.hops.mac(backend.hop?)?,
             src,
             dst: from_addr(backend.addr),
             src_port,
@@ -65,7 +65,7 @@ impl Engine {
     pub(crate) fn leg_port(&self, leg: Leg) -> u16 {
         let backend = self.backends.get(usize::from(leg.backend));
         match backend.and_then(|b| b.source) {
-            Some(source) => self.sources.end(source, leg.port).1,
+            Some(source) => self.net.sources.end(source, leg.port).1,
             None => leg.port,
         }
     }
@@ -96,7 +96,7 @@ impl Engine {
         segment: &Segment,
         leg: Leg,
     ) -> Verdict {
-        if let Some(shift) = self.shifts.of(leg) {
+        if let Some(shift) = self.legs.shifts.of(leg) {
             let _ = shift.to_pod(frame, segment);
         }
         self.readdressed_to_leg(frame, segment, leg)
@@ -113,12 +113,13 @@ impl Engine {
         let Some(backend) = self.backends.get(usize::from(leg.backend)) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
-        let (Some(src), Some(dst_mac)) =
-            (backend.source, backend.hop.and_then(|h| self.hops.mac(h)))
-        else {
+        let (Some(src), Some(dst_mac)) = (
+            backend.source,
+            backend.hop.and_then(|h| self.net.hops.mac(h)),
+        ) else {
             return Verdict::Drop(DropReason::NoNeighbour);
         };
-        let (src, src_port) = self.sources.end(src, leg.port);
+        let (src, src_port) = self.net.sources.end(src, leg.port);
         let to = Rewrite {
             src,
             dst: from_addr(backend.addr),
@@ -159,7 +160,7 @@ impl Engine {
     #[inline]
     fn readdressed(&mut self, frame: &mut [u8], segment: &Segment, to: Rewrite) -> Verdict {
         if segment.is_v6() != to.dst.is_ipv6() {
-            self.across = Some(Across::Segment(*segment, to));
+            self.net.across = Some(Across::Segment(*segment, to));
             return Verdict::Transmit(usize::from(segment.end));
         }
         finish(rewrite_tcp(frame, segment, &to), segment)
@@ -176,7 +177,7 @@ impl Engine {
         let Some(spec) = self.to_leg(flow.owner) else {
             return;
         };
-        let shift = self.shifts.of(flow.owner);
+        let shift = self.legs.shifts.of(flow.owner);
         let to = Rewrite {
             src: spec.src,
             dst: spec.dst,
@@ -185,7 +186,7 @@ impl Engine {
             src_mac: spec.src_mac,
             dst_mac: spec.dst_mac,
         };
-        for copy in self.kept.iter(flow.kept) {
+        for copy in self.copies.kept.iter(flow.kept) {
             let Some(buffer) = out.frame() else {
                 self.counters.add(Counter::NoFrame);
                 self.flows[id].progress.set(Mark::CopiesOwed, true);
@@ -412,13 +413,13 @@ impl Engine {
         let host = routes::host(address.is_ipv6());
         let via = match seen {
             Some(Mac::HOST) => host,
-            _ => self.routes.next_hop(address)?,
+            _ => self.net.routes.next_hop(address)?,
         };
-        let hop = self.hops.intern(via)?;
+        let hop = self.net.hops.intern(via)?;
         if via == host {
-            self.hops.set(host, Some(Mac::HOST));
+            self.net.hops.set(host, Some(Mac::HOST));
         } else if let Some(mac) = seen {
-            self.hops.learn(hop, mac);
+            self.net.hops.learn(hop, mac);
         }
         Some(hop)
     }
@@ -427,11 +428,11 @@ impl Engine {
     /// none of its own before its connection is open: anybody there can begin connections in the
     /// name of as many addresses as he likes.
     pub(crate) fn hop_to_opening(&mut self, client: IpAddr, seen: Mac) -> Option<HopId> {
-        let via = self.routes.next_hop(client);
+        let via = self.net.routes.next_hop(client);
         if seen == Mac::HOST || via != Some(client) {
             return self.hop_to(client, Some(seen));
         }
-        Some(self.hops.known(client).unwrap_or(HopId::NONE))
+        Some(self.net.hops.known(client).unwrap_or(HopId::NONE))
     }
 
     /// The flow is open: a client on our own link has a next hop from now on, which the kernel is
@@ -442,10 +443,10 @@ impl Engine {
             return;
         }
         let (client, mac) = (from_addr(flow.client), flow.mac);
-        match self.hops.intern_client(client) {
+        match self.net.hops.intern_client(client) {
             Some(hop) => {
-                self.hops.learn(hop, mac);
-                self.hops.hold(hop);
+                self.net.hops.learn(hop, mac);
+                self.net.hops.hold(hop);
                 self.flows[id].hop = hop;
             }
             None => self.counters.add(Counter::NextHopsFull),
@@ -458,7 +459,7 @@ impl Engine {
         if flow.hop == HopId::NONE {
             Some(flow.mac)
         } else {
-            self.hops.mac(flow.hop)
+            self.net.hops.mac(flow.hop)
         }
     }
 }

@@ -108,7 +108,7 @@ impl Engine {
         plain: Plain<F, STAMPED>,
         out: &mut impl Output,
     ) -> Option<Verdict> {
-        if (self.sources).is_leg::<F>(plain.dst(frame), plain.dst_port(frame)) {
+        if (self.net.sources).is_leg::<F>(plain.dst(frame), plain.dst_port(frame)) {
             self.predicted_backend(now, frame, plain, out)
         } else {
             self.predicted_client(now, frame, plain, out)
@@ -124,7 +124,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Option<Verdict> {
         let to = F::addr(plain.dst(frame));
-        let frontend = self.frontend_ids.find(to, plain.dst_port(frame))?;
+        let frontend = self.ids.frontends.find(to, plain.dst_port(frame))?;
         let from = F::addr(plain.src(frame));
         let id = (self.flows).find(from, plain.src_port(frame), frontend)?;
         let flow = &mut self.flows[id];
@@ -162,7 +162,7 @@ impl Engine {
         if flow.bits.has(Bits::ASIDE)
             && (flow.bits.has(Bits::SHIFTED) || flow.progress.is(Mark::Translated))
         {
-            let delta = plain.shift_to_pod(frame, self.shifts.of_owner(id, flow.owner));
+            let delta = plain.shift_to_pod(frame, self.legs.shifts.of_owner(id, flow.owner));
             return Some(self.pass_to_owner(frame, plain, id, delta));
         }
         Some(self.pass_to_owner(frame, plain, id, 0))
@@ -180,8 +180,8 @@ impl Engine {
         let owner = self.flows[id].owner;
         if let Some(backend) = self.backends.get(usize::from(owner.backend))
             && let Some(source) = backend.source.and_then(F::bits)
-            && let Some(port) = self.sources.port_at_first(owner.port)
-            && let Some(mac) = backend.hop.and_then(|hop| self.hops.mac(hop))
+            && let Some(port) = self.net.sources.port_at_first(owner.port)
+            && let Some(mac) = backend.hop.and_then(|hop| self.net.hops.mac(hop))
         {
             let ends = ((source, port), (F::of(backend.addr), backend.port));
             readdress::<F>(frame, ends, (self.settings.mac, mac), delta);
@@ -200,14 +200,14 @@ impl Engine {
         out: &mut impl Output,
     ) -> Option<Verdict> {
         let from = F::addr(plain.src(frame));
-        let index = self.backend_ids.find(from, plain.src_port(frame))?;
+        let index = self.ids.backends.find(from, plain.src_port(frame))?;
         let backend = &self.backends[usize::from(index)];
         let (to, to_port) = (plain.dst(frame), plain.dst_port(frame));
         let leg = Leg {
             backend: index,
-            port: (self.sources).number_of::<F>(backend.source, (to, to_port)),
+            port: (self.net.sources).number_of::<F>(backend.source, (to, to_port)),
         };
-        let Some(Use::Owner(id)) = self.legs.used_by(leg) else {
+        let Some(Use::Owner(id)) = self.legs.uses.used_by(leg) else {
             return None;
         };
         let bits = self.flows[id].bits;
@@ -234,7 +234,7 @@ impl Engine {
         let backend = &mut self.backends[usize::from(leg.backend)];
         let flow = &mut self.flows[id];
         let (mut seq, mut ack) = (plain.seq(frame), plain.ack(frame));
-        let shift = SHIFTED.then(|| self.shifts.of_owner(id, leg));
+        let shift = SHIFTED.then(|| self.legs.shifts.of_owner(id, leg));
         if let Some(shift) = shift {
             (seq, ack) = (seq.add(shift.seq), ack.add(shift.acked));
         }

@@ -147,7 +147,7 @@ impl Engine {
             self.drop_guard(id);
         }
         let kept = self.flows[id].kept;
-        self.kept.is_complete(kept);
+        self.copies.kept.is_complete(kept);
         self.drop_kept_unless_needed(id);
     }
 }

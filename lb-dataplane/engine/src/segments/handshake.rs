@@ -175,7 +175,7 @@ impl Engine {
             return Verdict::Drop(DropReason::FlowTableFull);
         }
         let ports = &mut self.backends[usize::from(backend)].ports;
-        let Some(port) = ports.take(&mut self.rests, now.ms(), Purpose::Handshake) else {
+        let Some(port) = ports.take(&mut self.legs.rests, now.ms(), Purpose::Handshake) else {
             return Verdict::Drop(DropReason::NoPort);
         };
 
@@ -209,7 +209,7 @@ impl Engine {
             || self.policies[usize::from(policy)].translates();
         let Some(id) = self.flows.insert(flow) else {
             self.backends[usize::from(backend)].ports.give_back(
-                &mut self.rests,
+                &mut self.legs.rests,
                 port,
                 now.ms(),
                 Rest::Clean,
@@ -217,7 +217,7 @@ impl Engine {
             return Verdict::Drop(DropReason::FlowTableFull);
         };
         self.frontends[usize::from(frontend)].flows += 1;
-        self.hops.hold(hop);
+        self.net.hops.hold(hop);
         let leg = Leg { backend, port };
         self.own_leg(id, leg);
         self.note_restored(id);
@@ -247,7 +247,7 @@ impl Engine {
     /// connects again.
     fn bound_half_open(&mut self, now: Instant, backend: u16, out: &mut impl Output) {
         let ports = &self.backends[usize::from(backend)].ports;
-        let Some((oldest, count)) = ports.half_open(&self.rests) else {
+        let Some((oldest, count)) = ports.half_open(&self.legs.rests) else {
             return;
         };
         let flows = self.flows.limit() as usize / (HALF_OPEN_FLOWS * self.backends.len().max(1));
@@ -261,7 +261,7 @@ impl Engine {
             backend,
             port: oldest,
         };
-        if let Some(Use::Owner(id)) = self.legs.used_by(oldest)
+        if let Some(Use::Owner(id)) = self.legs.uses.used_by(oldest)
             && (now.0 as u32).wrapping_sub(self.flows[id].sent_us) >= HALF_OPEN_US
         {
             self.counters.add(Counter::HalfOpenReplaced);
@@ -349,7 +349,7 @@ impl Engine {
         let next = self.another_for_syn(now, id);
         let verdict = self.forward_to_client(frame, segment, id);
         let treat = if let Some(leg) = next {
-            self.pending = leg;
+            self.redirect.leg = leg;
             self.step(now, id, Event::SynRefused, out)
         } else {
             self.counters.add(Counter::ResetsToClients);
@@ -381,7 +381,7 @@ impl Engine {
 
     /// The owner leg goes to the leg that the event's classifier took.
     pub(crate) fn redirect(&mut self, now: Instant, id: FlowId) {
-        let leg = std::mem::replace(&mut self.pending, Leg::NONE);
+        let leg = std::mem::replace(&mut self.redirect.leg, Leg::NONE);
         self.drop_owner(now, id, Rest::Quiet);
         self.own_leg(id, leg);
         self.begins_on_leg(now, id);

@@ -17,8 +17,8 @@ const QUOTE_WINDOW: u32 = 1 << 24;
 
 impl Engine {
     pub(crate) fn icmp(&mut self, frame: &mut [u8], error: &IcmpError) -> Verdict {
-        let to_backend =
-            self.is_source(error.inner_src) && self.settings.ports.contains(&error.inner_src_port);
+        let to_backend = self.net.is_source(error.inner_src)
+            && self.settings.ports.contains(&error.inner_src_port);
         let translated = if to_backend {
             self.icmp_to_client(frame, error)
         } else {
@@ -50,7 +50,7 @@ impl Engine {
         if error.v6 == inner.dst.is_ipv6() {
             rewrite_icmp(frame, error, outer, inner, macs).ok()?;
         } else if error.has_words_across() {
-            self.across = Some(Across::Error(*error, outer, inner, macs));
+            self.net.across = Some(Across::Error(*error, outer, inner, macs));
         } else {
             return None;
         }
@@ -60,19 +60,20 @@ impl Engine {
     /// Our segment to a backend met the error: the client sent it.
     fn icmp_to_client(&mut self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
         let index = self
-            .backend_ids
+            .ids
+            .backends
             .find(to_addr(error.inner_dst), error.inner_dst_port)?;
         let backend = &self.backends[usize::from(index)];
         let end = (error.inner_src, error.inner_src_port);
         let leg = Leg {
             backend: index,
-            port: self.sources.number(backend.source, end),
+            port: self.net.sources.number(backend.source, end),
         };
-        let Use::Owner(id) = self.legs.used_by(leg)? else {
+        let Use::Owner(id) = self.legs.uses.used_by(leg)? else {
             return None;
         };
         let flow = &self.flows[id];
-        let shift = self.shifts.of(leg).unwrap_or_default();
+        let shift = self.legs.shifts.of(leg).unwrap_or_default();
         let seq = error.inner_seq.add(shift.acked);
         if seq.since(flow.client_next).unsigned_abs() > QUOTE_WINDOW {
             return None;
@@ -93,7 +94,8 @@ impl Engine {
     /// Our segment to a client met the error: the owner sent it.
     fn icmp_to_leg(&mut self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
         let frontend = self
-            .frontend_ids
+            .ids
+            .frontends
             .find(to_addr(error.inner_src), error.inner_src_port)?;
         let id = self
             .flows
@@ -110,7 +112,7 @@ impl Engine {
             dst_port: spec.src_port,
         };
         let macs = (spec.src_mac, spec.dst_mac);
-        if let Some(shift) = self.shifts.of(flow.owner) {
+        if let Some(shift) = self.legs.shifts.of(flow.owner) {
             // Its kernel believes an error only if the number is one that it has sent (Linux
             // `tcp_v4_err`).
             shift.quoted_to_pod(frame, error);

@@ -41,14 +41,14 @@ impl Engine {
     #[inline(always)]
     fn sought<F: Tabled>(&self, frame: &[u8]) -> Option<Sought> {
         let ((src, src_port), (dst, dst_port)) = plain_ends::<F>(frame)?;
-        if self.sources.is_leg::<F>(dst, dst_port) {
-            let backend = self.backend_ids.find(F::addr(src), src_port)?;
+        if self.net.sources.is_leg::<F>(dst, dst_port) {
+            let backend = self.ids.backends.find(F::addr(src), src_port)?;
             let source = self.backends[usize::from(backend)].source;
-            let port = self.sources.number_of::<F>(source, (dst, dst_port));
+            let port = self.net.sources.number_of::<F>(source, (dst, dst_port));
             let leg = Leg { backend, port };
             Some(Sought::Leg(leg))
         } else {
-            let frontend = self.frontend_ids.find(F::addr(dst), dst_port)?;
+            let frontend = self.ids.frontends.find(F::addr(dst), dst_port)?;
             let hash = (self.flows).hash(F::addr(src), src_port, frontend);
             Some(Sought::Client(hash))
         }
@@ -60,14 +60,14 @@ impl Engine {
         for sought in self.ahead.sought[..len].iter().flatten() {
             black_box(match sought {
                 Sought::Client(hash) => self.flows.touch_index(*hash),
-                Sought::Leg(leg) => self.legs.touch(*leg),
+                Sought::Leg(leg) => self.legs.uses.touch(*leg),
             });
         }
         let mut flows: [Option<FlowId>; AHEAD_MAX] = [None; AHEAD_MAX];
         for (sought, flow) in self.ahead.sought[..len].iter().zip(&mut flows) {
             *flow = match sought {
                 Some(Sought::Client(hash)) => self.flows.perhaps(*hash),
-                Some(Sought::Leg(leg)) => match self.legs.used_by(*leg) {
+                Some(Sought::Leg(leg)) => match self.legs.uses.used_by(*leg) {
                     Some(Use::Owner(id)) => Some(id),
                     _ => None,
                 },

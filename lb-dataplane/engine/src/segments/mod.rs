@@ -10,6 +10,7 @@ pub(crate) mod early;
 pub(crate) mod emit;
 pub(crate) mod fast;
 pub(crate) mod follow;
+pub(crate) mod frame;
 pub(crate) mod handshake;
 pub(crate) mod icmp;
 pub(crate) mod introduce;

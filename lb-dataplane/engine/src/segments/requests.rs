@@ -34,7 +34,7 @@ impl Engine {
         if !self.request_is_complete(id) {
             return;
         }
-        self.kept.is_complete(self.flows[id].kept);
+        self.copies.kept.is_complete(self.flows[id].kept);
         if self.flows[id].bits.has(Bits::OUTSTANDING) {
             return;
         }

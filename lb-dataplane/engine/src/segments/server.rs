@@ -45,13 +45,14 @@ impl Engine {
         let slot = &mut self.backends[usize::from(backend)];
         slot.liveness.heard(now);
         let number = self
+            .net
             .sources
             .number(slot.source, (segment.dst, segment.dst_port));
         let leg = Leg {
             backend,
             port: number,
         };
-        match self.legs.used_by(leg) {
+        match self.legs.uses.used_by(leg) {
             Some(Use::Owner(id)) if self.flows[id].bits.has(Bits::ASIDE) => {
                 let mut segment = self.as_client_sees(leg, frame, segment);
                 if self.flows[id].progress.told.is_due() {
@@ -86,7 +87,7 @@ impl Engine {
 
     /// What came from a leg, with the client's numbers if the leg is translated.
     fn as_client_sees(&self, leg: Leg, frame: &mut [u8], segment: &Segment) -> Segment {
-        match self.shifts.of(leg) {
+        match self.legs.shifts.of(leg) {
             Some(shift) => shift.to_client(frame, segment),
             None => *segment,
         }

@@ -62,12 +62,12 @@ impl Measures for Engine {
     }
 
     fn take(&mut self, now: Instant, worker: usize, row: &Row) {
-        let now = self.engine_time(now);
+        let now = self.link.time(now);
         // Only a port is above 16 bits if the row is none.
         let Ok(port) = u16::try_from(row[2]) else {
             return;
         };
-        let Some(slot) = self.backend_ids.find(addr_of(row), port) else {
+        let Some(slot) = self.ids.backends.find(addr_of(row), port) else {
             return;
         };
         let slot = usize::from(slot);

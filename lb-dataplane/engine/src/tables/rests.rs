@@ -4,7 +4,7 @@
 //! nobody used, and the bound on how many pairs of a port and a pod are busy in all. What a queue
 //! means is `ports`' own. It carries the pool of `blocks` along, which all `Ports` share too.
 
-use crate::backend::blocks::Blocks;
+use crate::tables::blocks::Blocks;
 
 /// No entry, end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
