@@ -1,5 +1,5 @@
-//! Compiles the BPF programs with clang: faults for `src/fault_program.rs`, a generator of packets
-//! for `src/blast.rs`.
+//! Compiles the BPF programs with clang: faults for `src/path/fault_program.rs`, a generator of
+//! packets for `src/path/blast.rs`.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::{env, path::PathBuf};

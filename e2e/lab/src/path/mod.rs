@@ -1,0 +1,9 @@
+//! The way between interfaces: faults on it, connection tracking, floods.
+
+pub(crate) mod blast;
+pub(crate) mod fault_hold;
+pub(crate) mod fault_program;
+pub(crate) mod fault_sys;
+pub(crate) mod faults;
+pub(crate) mod synflood;
+pub(crate) mod tracker;
