@@ -6,7 +6,7 @@ use super::{
     between::heir,
     decide::{Event, LinkId},
     links::{Heard, LINKS_MAX, Link, MESSAGES_IN_TURN, Pod, Refused},
-    serve::Serving,
+    serving::Serving,
 };
 use baton_sdk::{packet, wire::Message};
 use rustix::net::{SocketFlags, accept_with};

@@ -11,7 +11,8 @@ use super::{
     decide::{Effect, Ended, Event, FAR, LinkId, Phase, Step, begin, decide},
     links::Link,
     moving::{self, Destination, Moving, Target, far_ends},
-    serve::Serving,
+    open::{Open, TRANSFERS_MAX, TRANSFERS_OF_POD_MAX},
+    serving::Serving,
 };
 use baton_adopter::Transfer;
 use baton_sdk::wire::{Message, reason};
@@ -24,33 +25,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tracing::{debug, warn};
-
-/// Transfers in progress, of which each holds a descriptor and up to 64 KB of its application's: a
-/// sixteenth of the memory that the chart gives host-shim.
-pub const TRANSFERS_MAX: usize = 256;
-/// Those of one pod, so that another one has room.
-pub const TRANSFERS_OF_POD_MAX: usize = 128;
-/// A Transfer in progress.
-pub struct Open {
-    pub ask: Transfer,
-    phase: Phase,
-    pub deadline: Instant,
-    to: Destination,
-    /// What the application says of the connection, until it is offered.
-    state: Vec<u8>,
-    moving: Option<Moving>,
-    why: String,
-    /// When Go is said again.
-    pub again: Option<Instant>,
-    /// When it was said last.
-    gone: Option<Instant>,
-}
-
-impl Open {
-    pub fn is_over_channel(&self, id: u64) -> bool {
-        self.to.channel() == Some(id)
-    }
-}
 
 impl Serving<'_> {
     pub fn said(&mut self, from: LinkId, message: Message, descriptor: Option<OwnedFd>) {

@@ -17,7 +17,7 @@ pub const LINKS_MAX: usize = 64;
 /// What is read of one application before the others have their turn.
 pub const MESSAGES_IN_TURN: usize = 16;
 /// Connections whose owner is in doubt: an application asks once for each that it was handing out
-/// when host-shim ended ([`super::handing::TRANSFERS_OF_POD_MAX`]).
+/// when host-shim ended ([`super::open::TRANSFERS_OF_POD_MAX`]).
 const DOUBTS_MAX: u32 = 128;
 
 /// Why an application's connection was refused or closed.

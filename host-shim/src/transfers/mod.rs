@@ -11,7 +11,9 @@ mod doors;
 mod handing;
 mod links;
 mod moving;
+mod open;
 mod serve;
+mod serving;
 
 pub use between::{Cut, Settings, channels::bind_here, heir::Outcome};
 pub use decide::Ended;

@@ -4,13 +4,13 @@
 
 use super::{
     Figures, Shared, Warmth,
-    between::{Cut, Settings, channel::Channel, heir, heirs::Heir, wire::Id},
+    between::{Settings, heir},
     decide::{Event, LinkId},
-    handing::Open,
-    links::{Link, Pod, Refused},
+    links::Refused,
+    serving::Serving,
 };
 use anyhow::Context;
-use baton_adopter::{Transfer, Transfers};
+use baton_adopter::Transfers;
 use baton_sdk::wire::{Message, PACKET_BYTES_MAX};
 use rustix::{
     buffer::spare_capacity,
@@ -25,11 +25,7 @@ use std::{
     fs::File,
     io::Read,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{
-        PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{PoisonError, atomic::Ordering, mpsc},
     time::{Duration, Instant},
 };
 
@@ -40,41 +36,6 @@ const ASKS: u64 = 0;
 const CHANGED: u64 = 1;
 /// Listeners and links have numbers from here on.
 const FIRST: u64 = 2;
-
-pub struct Serving<'a> {
-    pub transfers: &'a Transfers,
-    pub warm: &'a Warmth,
-    pub figures: &'a Figures,
-    epoll: OwnedFd,
-    pub pods: BTreeMap<u64, Pod>,
-    pub links: HashMap<LinkId, Link>,
-    /// Which pod's listener.
-    pub listeners: HashMap<u64, u64>,
-    pub open: BTreeMap<u64, Open>,
-    pub settings: Settings,
-    /// Connections to and from other nodes' host-shims.
-    pub channels: HashMap<u64, Channel>,
-    /// Which pod's door for them.
-    pub doors: HashMap<u64, u64>,
-    /// What other nodes offer.
-    pub heirs: BTreeMap<u64, Heir>,
-    /// Of these, the ones that were given to their applications lately.
-    pub spoken: VecDeque<Id>,
-    /// In front of the numbers of what this process offers to others.
-    pub nonce: u64,
-    pub lost_channels: Vec<(u64, Cut)>,
-    /// [`Shared::unbound`].
-    pub unbound: &'a AtomicBool,
-    pub asked: HashSet<Transfer>,
-    pub next: u64,
-    /// Applications that could not be told something.
-    pub lost: Vec<LinkId>,
-    /// Closes descriptors of applications, which may take as long as they like (SO_LINGER, a file
-    /// system of their own).
-    pub closer: mpsc::Sender<OwnedFd>,
-    /// This thread's namespace.
-    pub home: File,
-}
 
 pub fn serve(
     transfers: &Transfers,

@@ -6,9 +6,8 @@
 
 use super::{
     Control,
-    drain::refuse_browsers,
-    reply::{Reply, json, text},
-    routes::{percent_decoded, unavailable},
+    asked::{percent_decoded, refuse_browsers},
+    reply::{Reply, json, text, unavailable},
 };
 use crate::{
     capture::{

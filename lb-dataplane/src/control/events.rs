@@ -6,8 +6,8 @@
 
 use super::{
     Control,
-    reply::{Reply, json},
-    routes::{percent_decoded, unavailable},
+    asked::percent_decoded,
+    reply::{Reply, json, unavailable},
 };
 use crate::commands::WorkerError;
 use baton_api::{Clients, ClientsError, ErrorReply, EventCursor, FlowEvent, FlowEvents};

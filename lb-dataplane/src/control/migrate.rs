@@ -3,9 +3,9 @@
 //! Owns who may ask and the form of question and answer. What is in the way is the engine's to say.
 
 use super::{
-    Control, drain,
-    reply::{Reply, json},
-    routes::unavailable,
+    Control,
+    asked::order,
+    reply::{Reply, json, unavailable},
 };
 use baton_api::{ErrorReply, MigrateRequest};
 use baton_engine::{Migrate, MigrateError};
@@ -22,7 +22,7 @@ where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let asked: MigrateRequest = match drain::order(request, EXPECTED).await {
+    let asked: MigrateRequest = match order(request, EXPECTED).await {
         Ok(asked) => asked,
         Err(refusal) => return refusal,
     };

@@ -4,6 +4,7 @@
 //! packet: all it knows of the worker comes through [`WorkerHandle`], and a slow or stuck asker
 //! holds up nobody but itself.
 
+mod asked;
 mod capture;
 #[cfg(test)]
 mod capture_tests;

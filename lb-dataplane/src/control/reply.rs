@@ -1,5 +1,7 @@
 //! Answers of the control API as HTTP. What is in them is `baton-api`'s.
 
+use crate::commands::WorkerError;
+use baton_api::ErrorReply;
 use http_body_util::Full;
 use hyper::{
     Response, StatusCode,
@@ -35,4 +37,12 @@ pub fn with_type(status: StatusCode, kind: &'static str, body: Bytes) -> Reply {
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     reply
+}
+
+/// The answer where the worker gave none.
+pub fn unavailable(error: WorkerError) -> Reply {
+    json(
+        StatusCode::SERVICE_UNAVAILABLE,
+        &ErrorReply::new(error.to_string()),
+    )
 }

@@ -1,10 +1,10 @@
 //! What each path of the control API answers.
 
 use super::{
-    Control, capture,
-    drain::{self, refuse_browsers},
-    events, migrate,
-    reply::{Reply, json, text, with_type},
+    Control,
+    asked::{percent_decoded, refuse_browsers},
+    capture, drain, events, migrate,
+    reply::{Reply, json, text, unavailable, with_type},
     snapshot::{Refusal, Taken},
 };
 use crate::{commands::WorkerError, diagnosis};
@@ -209,14 +209,6 @@ async fn state(control: &Control) -> Reply {
     }
 }
 
-/// The answer where the worker gave none.
-pub fn unavailable(error: WorkerError) -> Reply {
-    json(
-        StatusCode::SERVICE_UNAVAILABLE,
-        &ErrorReply::new(error.to_string()),
-    )
-}
-
 /// What `/v1/flows` was asked.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FlowsQuery {
@@ -272,22 +264,6 @@ impl FlowsQuery {
             && self.backend.as_ref().is_none_or(|b| *b == flow.backend)
             && self.client.is_none_or(|clients| clients.has(flow.client))
     }
-}
-
-/// Names hold letters, digits and `-._/`, of which clients may escape the slash.
-pub(super) fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let escaped = tail
-            .first_chunk::<2>()
-            .filter(|_| *first == b'%')
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(escaped.unwrap_or(*first));
-        rest = if escaped.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 async fn flows(control: &Control, query: &str) -> Reply {

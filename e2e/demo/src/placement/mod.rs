@@ -9,7 +9,9 @@
 mod cluster;
 mod matrix;
 mod plot;
+mod report;
 mod run;
+mod running;
 mod summary;
 mod table;
 mod timeline;
@@ -22,9 +24,10 @@ use baton_lab::{Lab, Shim, allow_files};
 use clap::Args;
 use cluster::Clusters;
 use matrix::{Cell, Scenario, Server};
-use run::{Bench, Run};
+use report::Report;
+use run::Run;
+use running::Bench;
 use std::{path::PathBuf, time::Duration};
-use summary::Report;
 
 /// The rule that ratios compare with.
 const BASE: &str = "Never";
@@ -295,8 +298,7 @@ fn one_round(
 }
 
 fn save(arguments: &PlacementArguments, report: &mut Report) -> Result<()> {
-    report.summarize();
-    report.verdict = verdict::rows(&report.cells);
+    report.judge();
     keep(&arguments.out, "placement.json", report)?;
     plot::write(&arguments.out.join("placement.svg"), report)
 }

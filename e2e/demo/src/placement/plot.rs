@@ -1,7 +1,7 @@
 //! The frontier: p99 against the share of requests that moved. A panel for each cell; each run a
 //! dot, medians larger.
 
-use super::summary::{CellSummary, Report};
+use super::{report::Report, summary::CellSummary};
 use crate::bench::duration;
 use anyhow::{Result, anyhow};
 use plotters::{

@@ -8,14 +8,15 @@ use super::{
     Variant,
     cluster::{Clusters, exchange, target},
     matrix::{Cell, Pattern, SCALE, Scenario},
+    running::{Bench, Counted, Running, Seen},
     timeline,
 };
 use crate::{bench::duration, scene};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use baton_api::{Micros, Policy};
 use baton_lab::{
-    Arrivals, Dataplane, DataplaneConfig, FixedLoad, Lab, Latency, Load, LoadOptions, LoadReport,
-    Progress, SpreadOptions, WrkOptions, policy, spread,
+    Arrivals, Dataplane, DataplaneConfig, Latency, Load, LoadOptions, SpreadOptions, WrkOptions,
+    policy, spread,
 };
 use serde::Serialize;
 use std::{
@@ -25,8 +26,6 @@ use std::{
 
 /// What a run takes beside its length: start and end of the dataplane, the load's beginning.
 pub const AROUND: Duration = Duration::from_millis(1_200);
-/// The load's beginning, which no figure contains (but those of wrk).
-pub const WARM_UP: Duration = Duration::from_millis(500);
 /// A machine that does nothing else is below this: its own daemons take a hundredth at most.
 const DISTURBED_SHARE: f64 = 0.03;
 const PORT: u16 = 80;
@@ -76,79 +75,6 @@ pub struct Run {
     pub extra: BTreeMap<&'static str, f64>,
 }
 
-/// What a dataplane counted.
-#[derive(Clone, Debug, Default)]
-pub struct Counted {
-    /// Requests.
-    pub requests: u64,
-    /// Moves that were confirmed.
-    pub moves: u64,
-    rollbacks: u64,
-    by_cause: BTreeMap<String, u64>,
-}
-
-impl Counted {
-    /// Of the only policy, so far.
-    pub fn of(dataplane: &Dataplane) -> Result<Self> {
-        let state = dataplane.state()?;
-        let policy = state.policies.first().context("no policy")?;
-        Ok(Self {
-            requests: policy.backends.iter().map(|b| b.requests_total).sum(),
-            moves: policy.migrations_total,
-            rollbacks: policy.rollbacks_total,
-            by_cause: policy
-                .moves_total
-                .iter()
-                .map(|(cause, ends)| (cause.clone(), ends.values().sum()))
-                .collect(),
-        })
-    }
-
-    /// Moves per request since `before`.
-    pub fn share_since(&self, before: &Self) -> f64 {
-        let requests = self.requests.saturating_sub(before.requests).max(1);
-        self.moves.saturating_sub(before.moves) as f64 / requests as f64
-    }
-}
-
-/// What a load saw in the measured time, of whichever client; errors are those of the whole load.
-pub struct Seen {
-    report: LoadReport,
-    /// Moves per request.
-    moved_share: f64,
-    /// What only this condition has.
-    extra: BTreeMap<&'static str, f64>,
-}
-
-/// Everything that runs have in common.
-pub struct Bench<'a> {
-    /// The namespaces.
-    pub lab: &'a Lab,
-    /// The servers.
-    pub clusters: &'a mut Clusters,
-    /// Length of a measurement.
-    pub length: Duration,
-}
-
-/// A running load of the lab's own client.
-pub struct Running<'a> {
-    /// The load.
-    pub load: &'a Load<FixedLoad>,
-    /// What serves it.
-    pub dataplane: &'a mut Dataplane,
-    /// Its configuration.
-    pub config: DataplaneConfig,
-    /// The policy with all pods.
-    pub policy_of_all: Policy,
-}
-
-impl Running<'_> {
-    /// The load's phases.
-    pub fn progress(&self) -> &Progress {
-        self.load.progress()
-    }
-}
-
 impl Bench<'_> {
     /// Runs one rule in one cell.
     pub fn run(&mut self, cell: &Cell, variant: &Variant, seed: u64) -> Result<Run> {
@@ -192,26 +118,12 @@ impl Bench<'_> {
             total.requests > 0 && seen.report.requests > 0,
             "no response"
         );
-        let each = |d: Duration| d.as_secs_f64() * 1e6 / total.requests as f64;
-        Ok(Run {
-            cell: *cell,
-            rule: variant.name.clone(),
-            round: 0,
-            number: 0,
-            per_second: seen.report.per_second(),
-            latency: seen.report.latency,
-            moved_share: seen.moved_share,
-            moves: total.moves,
-            rollbacks: total.rollbacks,
-            moves_by_cause: total.by_cause,
-            dataplane_cpu_us: each(after.0.saturating_sub(before.0)),
-            servers_cpu_us: each(after.1.saturating_sub(before.1)),
+        let costs = Costs {
+            dataplane: after.0.saturating_sub(before.0),
+            servers: after.1.saturating_sub(before.1),
             others_cpu_share,
-            errors: seen.report.error_count(),
-            errors_by_kind: seen.report.errors,
-            unsent: seen.report.unsent,
-            extra: seen.extra,
-        })
+        };
+        Ok(Run::new(cell, variant, seen, total, &costs))
     }
 
     /// No dataplane is between.
@@ -229,27 +141,22 @@ impl Bench<'_> {
         let (others, start) = (self.lab.others_cpu_time(), Instant::now());
         let (report, moves) = spread(self.lab.client().namespace(), options, exchange)?;
         let others = self.lab.others_cpu_time().saturating_sub(others);
-        let servers = self.clusters.cpu_time(cell).saturating_sub(before);
-        let each = |count: f64| count / report.requests as f64;
-        Ok(Run {
-            cell: *cell,
-            rule: variant.name.clone(),
-            round: 0,
-            number: 0,
-            per_second: report.per_second(),
-            latency: report.latency,
-            moved_share: each(moves as f64),
-            moves,
-            rollbacks: 0,
-            moves_by_cause: BTreeMap::new(),
-            dataplane_cpu_us: 0.0,
-            servers_cpu_us: each(servers.as_secs_f64() * 1e6),
+        let costs = Costs {
+            dataplane: Duration::ZERO,
+            servers: self.clusters.cpu_time(cell).saturating_sub(before),
             others_cpu_share: cpu_share(others, start),
-            errors: report.error_count(),
-            errors_by_kind: report.errors,
-            unsent: report.unsent,
+        };
+        let total = Counted {
+            requests: report.requests,
+            moves,
+            ..Counted::default()
+        };
+        let seen = Seen {
+            report,
+            moved_share: total.share_since(&Counted::default()),
             extra: BTreeMap::new(),
-        })
+        };
+        Ok(Run::new(cell, variant, seen, total, &costs))
     }
 
     fn wrk(&self, cell: &Cell, dataplane: &Dataplane, think_ms: u64) -> Result<Seen> {
@@ -324,50 +231,37 @@ fn cpu_share(time: Duration, start: Instant) -> f64 {
     time.as_secs_f64() / start.elapsed().as_secs_f64() / cpus
 }
 
-/// What the timeline of a run noted.
-#[derive(Debug)]
-pub struct Marks {
-    /// The phase of the load that is measured.
-    pub phase: usize,
-    /// Right responses in it.
-    pub requests: u64,
-    /// Its length.
-    pub length: Duration,
-    /// Moves per request in it.
-    pub moved_share: f64,
-    /// A phase that is looked at apart: its name and its number.
-    pub beside: Vec<(&'static str, usize)>,
-    /// What only this condition has.
-    pub extra: BTreeMap<&'static str, f64>,
-}
-
-impl Marks {
-    fn seen(mut self, report: LoadReport) -> Result<Seen> {
-        let phase = |n: usize| {
-            report
-                .phases
-                .get(n)
-                .copied()
-                .context("a phase without a request")
-        };
-        for (name, number) in &self.beside {
-            self.extra.insert(name, phase(*number)?.p99_us as f64);
-        }
-        let latency = phase(self.phase)?;
-        Ok(Seen {
-            report: LoadReport {
-                requests: self.requests,
-                elapsed: self.length,
-                latency,
-                ..report
-            },
-            moved_share: self.moved_share,
-            extra: self.extra,
-        })
-    }
+/// CPU time that a run took.
+struct Costs {
+    dataplane: Duration,
+    servers: Duration,
+    others_cpu_share: f64,
 }
 
 impl Run {
+    fn new(cell: &Cell, variant: &Variant, seen: Seen, total: Counted, costs: &Costs) -> Self {
+        let each = |d: Duration| d.as_secs_f64() * 1e6 / total.requests as f64;
+        Self {
+            cell: *cell,
+            rule: variant.name.clone(),
+            round: 0,
+            number: 0,
+            per_second: seen.report.per_second(),
+            latency: seen.report.latency,
+            moved_share: seen.moved_share,
+            moves: total.moves,
+            rollbacks: total.rollbacks,
+            moves_by_cause: total.by_cause,
+            dataplane_cpu_us: each(costs.dataplane),
+            servers_cpu_us: each(costs.servers),
+            others_cpu_share: costs.others_cpu_share,
+            errors: seen.report.error_count(),
+            errors_by_kind: seen.report.errors,
+            unsent: seen.report.unsent,
+            extra: seen.extra,
+        }
+    }
+
     /// Whether others had so much of the CPUs that the figures say little.
     pub fn is_disturbed(&self) -> bool {
         self.others_cpu_share > DISTURBED_SHARE

@@ -2,32 +2,9 @@
 //!
 //! Pure: runs in, figures out.
 
-use super::{BASE, PlacementArguments, matrix::Cell, run::Run, verdict::Row};
+use super::{BASE, matrix::Cell, run::Run};
 use crate::bench::Figures;
 use serde::Serialize;
-use std::time::Instant;
-
-/// Everything that `placement.json` holds.
-#[derive(Debug, Serialize)]
-pub struct Report {
-    /// When the first run began.
-    #[serde(skip)]
-    pub start: Instant,
-    /// From which the order followed.
-    pub seed: u64,
-    /// Rounds that were asked for.
-    pub rounds: u32,
-    /// Length of a measurement.
-    pub seconds: u64,
-    /// CPUs of this machine.
-    pub cpus: usize,
-    /// Every run, in the order of their turns.
-    pub runs: Vec<Run>,
-    /// Medians.
-    pub cells: Vec<CellSummary>,
-    /// What was to be shown, and whether it was.
-    pub verdict: Vec<Row>,
-}
 
 /// One cell.
 #[derive(Debug, Serialize)]
@@ -53,47 +30,29 @@ pub struct RuleSummary {
     pub extra: Figures,
 }
 
-impl Report {
-    /// An empty one.
-    pub fn new(arguments: &PlacementArguments, seed: u64) -> Self {
-        Self {
-            start: Instant::now(),
-            seed,
-            rounds: arguments.rounds,
-            seconds: arguments.seconds,
-            cpus: std::thread::available_parallelism().map_or(0, usize::from),
-            runs: Vec::new(),
-            cells: Vec::new(),
-            verdict: Vec::new(),
+/// Summaries of what was run.
+pub fn of(runs: &[Run]) -> Vec<CellSummary> {
+    let mut cells: Vec<Cell> = Vec::new();
+    for run in runs {
+        if !cells.contains(&run.cell) {
+            cells.push(run.cell);
         }
     }
-
-    /// Makes the summaries of what was run.
-    pub fn summarize(&mut self) {
-        let mut cells: Vec<Cell> = Vec::new();
-        for run in &self.runs {
-            if !cells.contains(&run.cell) {
-                cells.push(run.cell);
+    cells.sort_by_key(|c| (c.scenario, c.server, c.connections));
+    let summary = |cell| {
+        let of_cell: Vec<&Run> = runs.iter().filter(|r| r.cell == cell).collect();
+        let mut names: Vec<&str> = Vec::new();
+        for run in &of_cell {
+            if !names.contains(&run.rule.as_str()) {
+                names.push(&run.rule);
             }
         }
-        cells.sort_by_key(|c| (c.scenario, c.server, c.connections));
-        self.cells = cells
-            .into_iter()
-            .map(|cell| {
-                let of_cell: Vec<&Run> = self.runs.iter().filter(|r| r.cell == cell).collect();
-                let mut names: Vec<&str> = Vec::new();
-                for run in &of_cell {
-                    if !names.contains(&run.rule.as_str()) {
-                        names.push(&run.rule);
-                    }
-                }
-                // By name but the base first: the order of turns is random.
-                names.sort_by_key(|n| (*n != BASE, *n));
-                let rules = names.iter().map(|n| rule(n, &of_cell)).collect();
-                CellSummary { cell, rules }
-            })
-            .collect();
-    }
+        // By name but the base first: the order of turns is random.
+        names.sort_by_key(|n| (*n != BASE, *n));
+        let rules = names.iter().map(|n| rule(n, &of_cell)).collect();
+        CellSummary { cell, rules }
+    };
+    cells.into_iter().map(summary).collect()
 }
 
 impl CellSummary {
@@ -192,26 +151,17 @@ mod tests {
     /// always at 0.8.
     #[test]
     fn ratios_are_those_within_a_round_whatever_the_machine_does_between_rounds() {
-        let mut report = Report {
-            start: Instant::now(),
-            seed: 0,
-            rounds: 3,
-            seconds: 1,
-            cpus: 1,
-            runs: vec![
-                run("Other", 2, 160.0, 50),
-                run(BASE, 1, 100.0, 200),
-                run("Other", 1, 80.0, 100),
-                run(BASE, 3, 400.0, 20),
-                run(BASE, 2, 200.0, 100),
-                run("Other", 3, 320.0, 10),
-            ],
-            cells: Vec::new(),
-            verdict: Vec::new(),
-        };
-        report.summarize();
-        let [cell] = &report.cells[..] else {
-            panic!("{} cells", report.cells.len());
+        let runs = [
+            run("Other", 2, 160.0, 50),
+            run(BASE, 1, 100.0, 200),
+            run("Other", 1, 80.0, 100),
+            run(BASE, 3, 400.0, 20),
+            run(BASE, 2, 200.0, 100),
+            run("Other", 3, 320.0, 10),
+        ];
+        let cells = of(&runs);
+        let [cell] = &cells[..] else {
+            panic!("{} cells", cells.len());
         };
         assert_eq!(cell.rules[0].rule, BASE);
         let other = cell.rule("Other").unwrap();

@@ -3,7 +3,8 @@
 //! Only words and numbers; judges nothing.
 
 use super::{
-    summary::{Report, RuleSummary},
+    report::Report,
+    summary::RuleSummary,
     verdict::{Reached, Row},
 };
 use crate::bench::{Columns, duration, line, table};

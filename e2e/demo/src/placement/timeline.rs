@@ -5,7 +5,7 @@
 
 use super::{
     matrix::{Cell, FREEZE, ONSET, ONSET_PERCENT, SCALE, SCALE_AT, SCALE_WATCH, Scenario},
-    run::{Bench, Counted, Marks, Running, WARM_UP},
+    running::{Bench, Counted, Marks, Running, WARM_UP},
 };
 use anyhow::{Context, Result};
 use baton_api::FlowView;

@@ -44,8 +44,9 @@ fn arrows(folder: &str, whole: bool) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (module, text) in &texts {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        let named = paths(code, "crate::").into_iter();
-        let mut others: BTreeSet<String> = named.filter_map(|path| home(&path)).collect();
+        let mut named = paths(code, "crate::");
+        named.extend(above(code, module));
+        let mut others: BTreeSet<String> = named.iter().filter_map(|path| home(path)).collect();
         let from = if whole {
             others = others.iter().map(|other| folder(other)).collect();
             folder(module)
@@ -56,6 +57,21 @@ fn arrows(folder: &str, whole: bool) -> BTreeMap<String, BTreeSet<String>> {
         all.entry(from).or_default().extend(others);
     }
     all
+}
+
+/// What a text names by way of the module above its own, as paths from the root.
+fn above(code: &str, module: &str) -> Vec<Vec<String>> {
+    let names: Vec<String> = module.split("::").map(str::to_owned).collect();
+    let from_root = |path: Vec<String>| {
+        let more = path.iter().take_while(|name| *name == "up").count();
+        let here = names.len().checked_sub(1 + more)?;
+        Some([&names[..here], &path[more..]].concat())
+    };
+    // One way up begins a path, the others belong to it.
+    let code = code.replace("super::super::", "super::up::");
+    let code = code.replace("up::super::", "up::up::");
+    let found = paths(&code, "super::").into_iter();
+    found.filter_map(from_root).collect()
 }
 
 /// All paths that stand behind `start` in a text, each of those in braces whole: `crate::x::y`,
@@ -170,6 +186,10 @@ fn circles_are_found() {
     let found = paths(code, "crate::").into_iter().map(|p| p.join("::"));
     let found: Vec<String> = found.collect();
     assert_eq!(found, ["a::X", "b", "b::c", "d", "e::g"]);
+    let code = "use super::{x::Y, z};\nfn f() { super::super::w(); }";
+    let found = above(code, "a::b::c").into_iter().map(|p| p.join("::"));
+    let found: Vec<String> = found.collect();
+    assert_eq!(found, ["a::b::x::Y", "a::b::z", "a::w"]);
     let arrows = |all: &[(&str, &str)]| {
         let mut map: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (from, to) in all {

@@ -11,7 +11,7 @@ use crate::transfers::{
     decide::{Ended, Event, FAR},
     links::MESSAGES_IN_TURN,
     moving::visit,
-    serve::Serving,
+    serving::Serving,
 };
 use baton_adopter::Reach;
 use rustix::{

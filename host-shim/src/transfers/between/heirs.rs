@@ -5,13 +5,14 @@
 use super::{
     OFFERED_FOR, READY_FOR, SPOKEN_MAX,
     heir::{self, Effect, Event, Outcome, Phase, Step, decide},
+    offered::Heir,
     wire::{Id, Message},
 };
 use crate::transfers::{
     decide::{Ended, Event as SourceEvent, FAR, Step as SourceStep},
-    handing::{TRANSFERS_MAX, TRANSFERS_OF_POD_MAX},
     moving::{Arriving, Target},
-    serve::Serving,
+    open::{TRANSFERS_MAX, TRANSFERS_OF_POD_MAX},
+    serving::Serving,
 };
 use baton_sdk::wire::{Message as ToApplication, reason};
 use baton_tcp_repair::decode;
@@ -22,20 +23,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tracing::{debug, warn};
-
-/// A connection that another node offers.
-pub struct Heir {
-    id: Id,
-    /// Over which its other side was heard last.
-    pub channel: u64,
-    phase: Phase,
-    pub deadline: Instant,
-    target: Target,
-    record: Bytes,
-    arriving: Arriving,
-    /// Why a step failed.
-    why: String,
-}
 
 impl Serving<'_> {
     /// What another host-shim said.

@@ -9,6 +9,7 @@ pub mod heir;
 #[cfg(test)]
 mod heir_tests;
 pub mod heirs;
+pub mod offered;
 pub mod session;
 pub mod wire;
 

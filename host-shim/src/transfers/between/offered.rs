@@ -1,0 +1,22 @@
+//! A connection that another node's host-shim offers: what is known of it.
+//!
+//! Owns the form. Which step comes next is `heir`'s, and who takes it `heirs`.
+
+use super::{heir::Phase, wire::Id};
+use crate::transfers::moving::{Arriving, Target};
+use bytes::Bytes;
+use std::time::Instant;
+
+/// A connection that another node offers.
+pub struct Heir {
+    pub(super) id: Id,
+    /// Over which its other side was heard last.
+    pub channel: u64,
+    pub(super) phase: Phase,
+    pub deadline: Instant,
+    pub(super) target: Target,
+    pub(super) record: Bytes,
+    pub(super) arriving: Arriving,
+    /// Why a step failed.
+    pub(super) why: String,
+}
