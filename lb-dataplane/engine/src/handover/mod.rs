@@ -24,22 +24,23 @@
 
 mod answer;
 mod client;
+mod decision;
 mod ending;
+mod input;
 mod opening;
 mod orphan;
 mod release;
 mod told;
 mod transfer;
-mod types;
+mod view;
 
 pub use client::{ClientData, ClientFin, client_data, client_fin};
+pub use decision::{Decision, Effect, Then};
 pub use ending::{Reset, challenge, judge_reset};
+pub use input::{End, Input, Reply, Restored};
 pub use release::may_be_released;
 pub use transfer::{is_left_over, may_be_transferred, shows_heir};
-pub use types::{
-    Decision, Effect, End, Input, Mark, Numbers, Opening, Progress, Reply, Restored, Safeguards,
-    Talk, Then, View,
-};
+pub use view::{Mark, Numbers, Opening, Progress, Safeguards, Talk, View};
 
 use crate::{
     obs::{
