@@ -95,12 +95,12 @@ impl Run<'_> {
             return self.on_ended_owner(leg, wire);
         }
         let (seq, ack) = match wire {
-            Wire::Rst { seq } => return self.owner_is_no_more(seq),
-            Wire::RstAck { seq, ack } => return self.owner_resets(seq, Some(ack), None),
-            Wire::SynRefused { ack } => return self.owner_resets(ZERO, Some(ack), None),
+            Wire::Rst { seq } => return self.reset(seq, None, None),
+            Wire::RstAck { seq, ack } => return self.reset(seq, Some(ack), None),
+            Wire::SynRefused { ack } => return self.reset(ZERO, Some(ack), None),
             Wire::SynAck { .. } => return self.opened_again(),
             Wire::Released { seq, ack } => {
-                return self.owner_resets(seq, Some(ack), Some(EndMark::Released));
+                return self.reset(seq, Some(ack), Some(EndMark::Released));
             }
             Wire::Told { released, seq, ack } => {
                 let reason = if released {
@@ -172,20 +172,21 @@ impl Run<'_> {
         self.step(Event::ServerFin)
     }
 
-    /// A bare RST: a kernel that knows no such connection, now or before it adopted it.
-    fn owner_is_no_more(&mut self, seq: u8) {
+    /// From a socket that ends, or, without `acked`, from a kernel that knows no such connection,
+    /// now or before it adopted it.
+    fn reset(&mut self, seq: u8, acked: Option<u8>, mark: Option<EndMark>) {
         let flow = &self.world.flow;
         let next = flow.server_next;
         let judged = judge_reset(
             self.state(),
             flow.migrated,
             &self.config.safeguards.handover,
-            false,
+            (acked.is_some(), seq == next),
             number(seq),
             challenge(number(next)),
         );
         match judged {
-            Reset::Owners => self.owner_resets(seq, None, None),
+            Reset::Owners => self.owner_resets(seq, acked, mark),
             Reset::Proof => self.owner_resets(next, None, None),
             Reset::Echo => {
                 let seq = flow.client_acked.wrapping_sub(1);

@@ -268,26 +268,29 @@ pub const fn challenge(server_next: SeqNumber) -> SeqNumber {
     server_next.sub(CHALLENGE_BEHIND)
 }
 
-/// What a RST without ACK means; `challenged`: the number of the [`challenge`]. Linux sends one for
-/// each segment that meets no socket (`tcp_v4_send_reset`), with the segment's ACK as its number; a
-/// socket that ends sends RST and ACK (`tcp_send_active_reset`). A request that overtakes its
-/// adoption draws one too, which may come after the adoption was confirmed; and its number is exact
-/// for a client that lacks bytes which the engine has seen. So none is believed before the pod has
-/// been asked.
+/// What a RST means; `exact`: it is at a number that its owner may end at, `challenged`: the number
+/// of the [`challenge`]. Linux sends one without ACK for each segment that meets no socket
+/// (`tcp_v4_send_reset`), with the segment's ACK as its number; a socket that ends sends RST and
+/// ACK (`tcp_send_active_reset`). A request that overtakes its adoption draws one without ACK too,
+/// which may come after the adoption was confirmed; and its number is exact for a client that lacks
+/// bytes which the engine has seen. So none of these is believed before the pod has been asked, nor
+/// one with ACK whose number is none: what lies in front of it may be lost, and it may be a guess,
+/// which some clients take if it is within their windows (RFC 5961 section 3).
 #[must_use]
 pub fn judge_reset(
     state: State,
     migrated: bool,
     safe: &Safeguards,
-    acks: bool,
+    (acks, exact): (bool, bool),
     seq: SeqNumber,
     challenged: SeqNumber,
 ) -> Reset {
     let open = state.is_open() || state == State::ClientFin;
     let told_apart = safe.every_rst_is_told_apart || (migrated && state != State::Fresh);
-    if acks || !open || !told_apart || !safe.late_rst_is_told_apart {
+    let asks = open && told_apart && safe.late_rst_is_told_apart;
+    if !asks || (acks && exact) {
         Reset::Owners
-    } else if seq == challenged {
+    } else if !acks && seq == challenged {
         Reset::Proof
     } else {
         Reset::Echo

@@ -162,7 +162,7 @@ counters! {
     ForgetsUnanswered = "forgets_total", "result": "silence"; #[doc = "Pairs of which nobody said so: adoptions use them again after two minutes."]
     StaleSockets = "stale_sockets_total"; #[doc = "Stale sockets met on a new leg's tuple."]
     LateAnswers = "late_answers_total"; #[doc = "Adoption answers with a right tag that belong to an earlier adoption or probe than the open one."]
-    ResetsDoubted = "resets_doubted_total"; #[doc = "RSTs without ACK from owners: answered by a question, as they may be older than the connection there."]
+    ResetsDoubted = "resets_doubted_total"; #[doc = "RSTs from owners without ACK, which may be older than the connection there, or at a number that is none of its ends: answered by a question."]
     ClientResetsDoubted = "client_resets_doubted_total"; #[doc = "RSTs of clients with a number that only the pod can judge: passed on with a question whether the socket is gone."]
     Fenced = "fenced_segments_total"; #[doc = "Segments from a leg that is not the owner, absorbed."]
     FencedData = "fenced_data_segments_total"; #[doc = "Those among them that carried new data."]

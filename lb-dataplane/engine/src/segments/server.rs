@@ -6,6 +6,10 @@
 //!   one, which may come after the adoption was confirmed; and its number may be exact for a client
 //!   that lacks bytes which the engine has seen. The probe acknowledges a number that nothing else
 //!   has, so only the answer of a kernel without the socket fits.
+//! - **So is one with ACK at a number at which its owner cannot have ended**: bytes in front of it
+//!   may be lost, or it is a guess. Passed on, it was judged by the client's kernel: Linux asks
+//!   (RFC 5961 section 3.2), but a stack that takes any within its window ended the connection with
+//!   nothing counted or rescued (random seed 7105068).
 
 use crate::{
     Engine, Output, Verdict,
@@ -277,11 +281,16 @@ impl Engine {
             return Verdict::Absorbed;
         }
         let flow = &self.flows[id];
+        // Any of these numbers may be exact for the client.
+        let in_sight = segment.seq.at_or_after(flow.server_acked)
+            && segment
+                .seq
+                .at_or_before(self.sent_at_most(id, From::Server));
         let judged = judge_reset(
             flow.state,
             flow.migrations > 0,
             &self.safeguards(),
-            segment.flags.has(Flags::ACK),
+            (segment.flags.has(Flags::ACK), in_sight),
             segment.seq,
             challenge(flow.server_next),
         );
@@ -292,13 +301,7 @@ impl Engine {
                 return Verdict::Absorbed;
             }
             handover::Reset::Proof => true,
-            // Any of these numbers may be exact for the client.
-            handover::Reset::Owners => {
-                segment.seq.at_or_after(self.flows[id].server_acked)
-                    && segment
-                        .seq
-                        .at_or_before(self.sent_at_most(id, From::Server))
-            }
+            handover::Reset::Owners => in_sight,
         };
         let end = end_of(frame, segment);
         // What the client's own RST ended says nothing of the pod.

@@ -114,7 +114,10 @@ fn only_an_exact_reset_ends_a_flow() {
                 if from_client {
                     w.forwarded_to_pod(&c, &wire);
                 } else if off != 0 {
-                    w.forwarded_to_client(&c, &wire);
+                    // Whoever sent it: the pod is asked, and the client hears nothing.
+                    let asked = one(w.inject(&wire.build()));
+                    assert_eq!((asked.to, asked.is(Flags::ACK)), (Dest::Pod(c.pod), true));
+                    assert_eq!(w.count(Counter::ResetsDoubted), 1);
                 } else {
                     // Held until the pod's kernel says that somebody listens.
                     assert!(w.ends_listening(&c, End::Rst).is_empty());

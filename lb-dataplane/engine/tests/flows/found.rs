@@ -136,6 +136,26 @@ fn a_reset_from_before_the_adoption_does_not_end_the_new_owner() {
     }
 }
 
+/// A process dies with a response on its way that gets lost, and its kernel's reset is behind that.
+/// A client that takes any reset within its window would be told of an end that nobody counted, and
+/// of which nothing was rescued (random seed 7105068).
+#[test]
+fn a_reset_behind_lost_bytes_is_for_the_pod_to_explain() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let mut rst = w.pod_wire(&c, RST_ACK, &[]);
+    rst.seq = rst.seq.wrapping_add(79);
+    let asks = one(w.inject(&rst.build()));
+    assert_eq!(asks.to, Dest::Pod(c.pod));
+    w.assert_state(&c, "Idle");
+    w.stops(c.pod);
+    let mut proof = w.pod_wire(&c, Flags::RST, &[]);
+    proof.seq = asks.segment.ack.0;
+    assert!(w.inject(&proof.build()).is_empty());
+    let sent = w.run_ms(5);
+    w.rescued(&mut c, &sent);
+}
+
 #[test]
 fn an_end_behind_the_clients_fin_is_counted() {
     for how in End::BOTH {
