@@ -103,7 +103,8 @@ pub(crate) struct Flow {
     pub(crate) owner: Leg,
     /// When the last segment was seen (ms, wrapping).
     pub(crate) last_ms: u32,
-    /// Last timestamp value of each side, and when the server's was seen (ms).
+    /// Last timestamp value of each side ([`Flow::note_client_ts`]), and when the server's was seen
+    /// (ms).
     pub(crate) client_ts: u32,
     pub(crate) server_ts: u32,
     pub(crate) server_ts_ms: u32,
@@ -240,6 +241,17 @@ impl Flow {
             network.low = 0;
         }
         network
+    }
+
+    /// A segment of the client's with this timestamp, of which no byte in front is missing: as its
+    /// receiver's kernel does, one that was overtaken is not remembered, nor one that is ahead (RFC
+    /// 7323 section 4.3; Linux `tcp_replace_ts_recent`). A new owner would take what comes late
+    /// with an older one for an old duplicate.
+    #[inline(always)]
+    pub(crate) fn note_client_ts(&mut self, value: u32) {
+        if value.wrapping_sub(self.client_ts).cast_signed() >= 0 {
+            self.client_ts = value;
+        }
     }
 
     /// The server's timestamp clock now, going on from its last value at 1 ms a tick (RFC 7323

@@ -171,11 +171,12 @@ impl Engine {
         }
         if segment.seq.at_or_after(flow.client_acked) {
             flow.client_window = segment.window;
-            if flow.bits.has(Bits::TIMESTAMPS)
-                && let Some((value, _)) = timestamps(segment.options(frame))
-            {
-                flow.client_ts = value;
-            }
+        }
+        if flow.bits.has(Bits::TIMESTAMPS)
+            && segment.seq.at_or_before(flow.client_next)
+            && let Some((value, _)) = timestamps(segment.options(frame))
+        {
+            flow.note_client_ts(value);
         }
         match flow.state {
             State::SynAcked if segment.ack == flow.server_next => {
@@ -308,7 +309,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         if segment.flags.has(Flags::FIN) && segment.seq.add(segment.seq_len()) == flow.client_next {
             if let Some((value, _)) = timestamps(segment.options(frame)) {
-                flow.client_ts = value;
+                flow.note_client_ts(value);
             }
             self.ack_client(id, out);
         }

@@ -145,7 +145,7 @@ impl Engine {
         flow.server_acked = ack;
         flow.client_window = plain.window(frame);
         if let Some(value) = plain.stamp(frame) {
-            flow.client_ts = value;
+            flow.note_client_ts(value);
         }
         if acks_more && flow.state == State::Response {
             self.comes_to_rest(now, id, out);

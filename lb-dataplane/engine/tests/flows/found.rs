@@ -2,7 +2,7 @@
 //! stays found.
 
 use crate::common::{
-    Conn, Dest, End, Listener, World, answer_with, conn::*, key, policy, settings,
+    Conn, Dest, End, Listener, World, answer_with, conn::*, key, policy, settings, wire,
 };
 use baton_api::{Micros, MigrationMode, Protocol};
 use baton_engine::{Counter, Lost};
@@ -154,6 +154,28 @@ fn a_reset_behind_lost_bytes_is_for_the_pod_to_explain() {
     assert!(w.inject(&proof.build()).is_empty());
     let sent = w.run_ms(5);
     w.rescued(&mut c, &sent);
+}
+
+/// Of a client's segments one comes ahead of its request, and one is overtaken: a new owner that
+/// began with the timestamp of the former would take the request for an old duplicate (PAWS), and
+/// so would its kernel what ends our handshake (random seed 7109631).
+#[test]
+fn a_new_owner_begins_with_a_timestamp_that_nothing_late_is_behind() {
+    let mut w = World::new(2);
+    let c = w.idle(1);
+    let first = CLIENT_CLOCK + w.now.ms() as u32;
+    w.run_ms(40);
+    let mut ahead = w.client_wire(&c, Flags::ACK, &[]);
+    ahead.seq = ahead.seq.wrapping_add(GET.len() as u32);
+    w.forwarded_to_pod(&c, &ahead);
+    let mut before = w.client_wire(&c, Flags::ACK, &[]);
+    before.options = wire::stamps(first - 5, c.seen_ts);
+    w.forwarded_to_pod(&c, &before);
+    w.stops(c.pod);
+    w.ends(&c, End::Fin);
+    let sent = w.run_ms(5);
+    let adoption = sent.iter().find(|s| s.is_adoption()).expect("a rescue");
+    assert_eq!(adoption.stamps().expect("timestamps").0, first);
 }
 
 #[test]

@@ -67,8 +67,8 @@ impl Socket {
     fn shake(&mut self, now: Time, out: &mut Vec<Vec<u8>>) {
         if self.rto_at.is_some_and(|at| now < at) {
             if std::mem::take(&mut self.ack_now) {
-                // An ACK out of the window (Linux `send_ack` of a request socket).
-                self.emit_offer(now, out);
+                // Linux `tcp_v4_reqsk_send_ack`: no SYN-ACK.
+                self.emit(now, self.iss.add(1), 0..0, false, out);
             }
             return;
         }
