@@ -188,8 +188,8 @@ fn resets_and_ends_that_are_forged_end_no_connection() -> Result<()> {
         raw.send(&answer(&last, reason)?, dataplane.ip())?;
         sent += 1;
     }
-    // A reset without ACK is asked back, whatever its number, and one with ACK that is not right with
-    // the next byte; a FIN that is not waits for its turn.
+    // A reset without ACK is asked back, whatever its number, and one with ACK that is not right
+    // with the next byte; a FIN that is not waits for its turn.
     for (flags, ahead) in [
         (Flags::RST, 0),
         (Flags::RST, 1_000),
