@@ -1,7 +1,7 @@
-//! Containers that know nothing of connections: look-ups and their hashes, a timing wheel, shares
-//! of a pool, limits per second, going through all of something a piece at a time.
+//! Containers: look-ups and their hashes, a timing wheel, shares of a pool, limits per second,
+//! going through all of something a piece at a time, the notes of a batch.
 //!
-//! Owns memory and order. What an entry means is for whoever has the container.
+//! Owns memory and order, and knows no flow. What an entry means is for whoever has the container.
 
 pub(crate) mod ahead;
 pub(crate) mod index;

@@ -1,8 +1,8 @@
 //! What is counted, measured and told: counters, events, figures for metrics, and the fixed lists
 //! of causes behind them.
 //!
-//! Owns numbers and labels, no sentence for people, and no decision. Who gathers them for a reader
-//! is `reports`.
+//! Owns numbers, their labels and what each means. It decides nothing; who gathers them for a
+//! reader is `reports`.
 
 pub(crate) mod cause;
 pub(crate) mod counters;
