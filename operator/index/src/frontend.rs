@@ -32,7 +32,7 @@ use crate::{
     progress::{behind, refused_by},
     reports::{DataplaneRecord, Serving},
     translate::{Listening, Translation},
-    world::ServiceRecord,
+    world::{SLICE_INFIX, ServiceRecord},
 };
 use baton_api::ClientAddress;
 use std::{
@@ -140,7 +140,11 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         }
     }
     plan.writes.uid = Some(front.uid.clone());
-    compare(&frontend.service, groups, world, &mut plan.writes);
+    let taken = |name: &Text| {
+        let name = Key::new(key.namespace.clone(), name.clone());
+        index.world.is_anothers(&name, &frontend.service)
+    };
+    compare(&frontend.service, groups, (world, taken), &mut plan.writes);
     Some(plan)
 }
 
@@ -457,10 +461,15 @@ fn pods(key: &Key, named: &[(Text, &Listener, &Listening)]) -> Vec<Group> {
 }
 
 /// The slices of these groups, by family and in pieces of a bounded size, beside those that are
-/// there.
-fn compare(service: &str, groups: Vec<Group>, world: &ServiceRecord, writes: &mut FrontWrites) {
+/// there. `taken`: another Service's slice has the name.
+fn compare(
+    service: &str,
+    groups: Vec<Group>,
+    (world, taken): (&ServiceRecord, impl Fn(&Text) -> bool),
+    writes: &mut FrontWrites,
+) {
     let mut names = BTreeSet::new();
-    let is_anothers = |name: &Text| world.slices.get(name).is_some_and(|is| !is_ours(is));
+    let others = |name: &Text| world.slices.get(name).is_some_and(|is| !is_ours(is));
     let mut number = 0;
     for (ports, mut endpoints) in groups {
         endpoints.sort_by_key(|endpoint| endpoint.address);
@@ -475,9 +484,9 @@ fn compare(service: &str, groups: Vec<Group>, world: &ServiceRecord, writes: &mu
                 let word = if family == Family::V4 { "ipv4" } else { "ipv6" };
                 // A family is for the life of a slice.
                 let name = loop {
-                    let name: Text = format!("{service}-baton-{word}-{number}").into();
+                    let name: Text = format!("{service}{SLICE_INFIX}{word}-{number}").into();
                     number += 1;
-                    if !is_anothers(&name) {
+                    if !others(&name) && !taken(&name) {
                         break name;
                     }
                 };

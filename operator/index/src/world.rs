@@ -9,6 +9,9 @@ use std::{
     sync::Arc,
 };
 
+/// Behind the name of the Service in those of the slices that are made for it.
+pub(crate) const SLICE_INFIX: &str = "-baton-";
+
 /// A Service, or what refers to one that does not exist.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceRecord {
@@ -220,7 +223,19 @@ impl World {
         if let Some(service) = before {
             self.forget_service(&service);
         }
+        // The one that wants the name for a slice of its own.
+        if let Some((wants, _)) = key.name.rsplit_once(SLICE_INFIX) {
+            let wants = service_of(&wants.into());
+            if self.services.contains_key(&wants) && !touched.contains(&wants) {
+                touched.push(wants);
+            }
+        }
         touched
+    }
+
+    /// Whether a slice of this name is another Service's.
+    pub fn is_anothers(&self, slice: &Key, service: &Text) -> bool {
+        self.slices.get(slice).is_some_and(|of| of != service)
     }
 
     /// A slice that exists.

@@ -253,6 +253,29 @@ fn the_slice_of_somebody_else_stays_also_where_it_has_the_name() {
 }
 
 #[test]
+fn a_slice_of_another_service_with_the_name_is_stepped_around_as_soon_as_it_is_seen() {
+    let mut scene = scene();
+    let name = key("web-baton-ipv4-0");
+    let mut theirs = scene.slices[&name].clone();
+    (theirs.service, theirs.writer, theirs.uid) = ("t".into(), SliceWriter::Other, None);
+    let names = |scene: &mut Scene| {
+        let writes = scene.index.fold(2).fronts[&key("web")].clone();
+        writes
+            .slices
+            .iter()
+            .map(|s| s.name.to_string())
+            .collect::<Vec<_>>()
+    };
+    scene.slice(&name, None);
+    assert_eq!(names(&mut scene), ["web-baton-ipv4-0"]);
+    // Nothing else says that the API server would refuse it.
+    scene.slice(&name, Some(theirs.clone()));
+    assert_eq!(names(&mut scene), ["web-baton-ipv4-1"]);
+    scene.settle();
+    assert_eq!(scene.slices[&name], theirs);
+}
+
+#[test]
 fn nothing_is_remembered_when_all_is_gone() {
     let mut scene = scene();
     scene.acknowledge();
