@@ -208,6 +208,7 @@ impl Engine {
         id: FlowId,
         out: &mut impl Output,
     ) -> Verdict {
+        self.owner_may_lack(now, id, segment, out);
         self.answer_begins_early(now, id, out);
         if segment.flags.has(Flags::FIN) {
             clear_fin(frame, segment);
@@ -359,10 +360,24 @@ impl Engine {
         if interim {
             return Frame::Forward;
         }
-        if state == State::Request && segment.ack.before(self.flows[id].client_acked) {
+        self.owner_may_lack(now, id, segment, out);
+        self.step(now, id, Event::ServerData, out)
+    }
+
+    /// An answer begins with this segment: also to requests that were sent together, of which the
+    /// owner lacks the last ones?
+    #[inline]
+    fn owner_may_lack(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        segment: &Segment,
+        out: &mut impl Output,
+    ) {
+        let flow = &self.flows[id];
+        if flow.state == State::Request && segment.ack.before(flow.client_acked) {
             self.owner_lacks(now, id, segment, out);
         }
-        self.step(now, id, Event::ServerData, out)
     }
 }
 
