@@ -97,6 +97,11 @@ impl Engine {
             closing += closes;
             translated += shifts;
         }
+        let takes = self.backends.iter().map(|b| b.ports.takes());
+        let (held, pooled) = takes.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+        assert_eq!(held, self.legs.rests.held(), "busy ports");
+        let (blocks, _) = self.legs.rests.blocks.used();
+        assert_eq!(pooled as u64, blocks, "blocks of busy ports");
         assert_eq!(closing, self.legs.closing.used(), "closing legs");
         assert_eq!(translated, self.legs.shifts.used(), "translated legs");
         let used = matches!(self.redirect.by, By::Adoption);

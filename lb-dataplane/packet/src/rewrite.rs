@@ -164,6 +164,27 @@ pub fn clear_fin(frame: &mut [u8], seg: &Segment) {
     patch(tcp, TCP_CHECK, delta);
 }
 
+/// Takes the mark of urgent data from a segment (flag and pointer, RFC 9293 section 3.8.5), so that
+/// its bytes are all of the stream: Linux leaves the urgent one out of it, without `SO_OOBINLINE`.
+/// The checksum is updated incrementally.
+pub fn clear_urgent(frame: &mut [u8], seg: &Segment) {
+    const OFFSET_AND_FLAGS: usize = 12;
+    const CHECKSUM_AND_POINTER: usize = 16;
+    let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) else {
+        return;
+    };
+    let mut word = [0; 4];
+    word.copy_from_slice(&tcp[OFFSET_AND_FLAGS..OFFSET_AND_FLAGS + 4]);
+    word[1] &= !Flags::URG.0;
+    let flag = replace(tcp, OFFSET_AND_FLAGS, &word);
+    patch(tcp, TCP_CHECK, flag);
+    // The checksum's own half of the word stays as it is.
+    word.copy_from_slice(&tcp[CHECKSUM_AND_POINTER..]);
+    word[2..].fill(0);
+    let pointer = replace(tcp, CHECKSUM_AND_POINTER, &word);
+    patch(tcp, TCP_CHECK, pointer);
+}
+
 /// Gives a segment the acknowledgement number of `seg`, whose header it is. The (full) checksum is
 /// updated incrementally.
 pub fn replace_ack(frame: &mut [u8], seg: &Segment) {

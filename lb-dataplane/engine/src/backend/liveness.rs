@@ -236,8 +236,19 @@ impl Liveness {
             Evidence::Silence { .. } if self.is_heard() => self.believe(now, false),
             // What was sent may never have left.
             Evidence::Silence { link_settled } if !link_settled => self.begin(now),
+            Evidence::Silence { .. } if self.speaks_again() => Belief::Believe {
+                back: false,
+                held: false,
+                wait_until_ms: Some(self.pause(now, waiting)),
+            },
             Evidence::Silence { .. } => self.orphan(now, waiting, Down::Silent),
         }
+    }
+
+    /// Whether it was silent, and something came from it since the probe that is unanswered left:
+    /// what it has, perhaps, and is asked again before it is taken from it.
+    fn speaks_again(&self) -> bool {
+        self.down == Some(Down::Silent) && self.heard_ms * 1_000 > self.probe.sent_us
     }
 
     fn doubt(&mut self, now: Instant) -> Belief {
@@ -300,15 +311,21 @@ impl Liveness {
 
     fn orphan(&mut self, now: Instant, waiting: bool, why: Down) -> Belief {
         let news = self.down.replace(why) != Some(why);
+        self.pause(now, waiting);
+        self.probe.ends = 0;
+        Belief::Orphan { why, news }
+    }
+
+    /// It is down: when it is probed next.
+    fn pause(&mut self, now: Instant, waiting: bool) -> u64 {
         let probe = &mut self.probe;
-        (probe.tries, probe.by_syn, probe.ends) = (0, false, 0);
+        (probe.tries, probe.by_syn) = (0, false);
         let pause_ms = if waiting {
             DOWN_PAUSE_WAITING_MS
         } else {
             DOWN_PAUSE_MS
         };
-        probe.due_ms = Some(now.ms() + pause_ms);
-        Belief::Orphan { why, news }
+        *probe.due_ms.insert(now.ms() + pause_ms)
     }
 
     /// Whether it was down until now.

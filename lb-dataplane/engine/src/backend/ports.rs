@@ -266,6 +266,23 @@ impl Ports {
         }
     }
 
+    /// Makes up to `max` ports that rest ready, whatever trackers remember: towards this pod none
+    /// is used any more. Whether there were any.
+    pub(crate) fn forgets_some(&mut self, rests: &mut Rests, max: usize) -> bool {
+        for done in 0..max {
+            let Some(offset) = self.resting.iter_mut().find_map(|queue| rests.pop(queue)) else {
+                return done > 0;
+            };
+            self.is_ready(rests, offset);
+        }
+        max > 0
+    }
+
+    /// Busy ones, which have room in the slab; and blocks of the pool that it has.
+    pub(crate) fn takes(&self) -> (usize, usize) {
+        (self.taken as usize, self.busy.pooled())
+    }
+
     /// The port that was given back first of a kind becomes the next one, without its rest.
     #[cfg(feature = "mutants")]
     pub(crate) fn hurry(&mut self, rests: &mut Rests) {

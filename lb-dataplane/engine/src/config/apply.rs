@@ -133,7 +133,8 @@ impl Engine {
             let progress = &mut prepared.progress;
             match cost {
                 Some(cost) => {
-                    progress.at += usize::from(progress.placing.is_none());
+                    let again = std::mem::take(&mut progress.again) || progress.placing.is_some();
+                    progress.at += usize::from(!again);
                     left = left.saturating_sub(cost);
                 }
                 None => {

@@ -33,6 +33,9 @@ const COST_MEMBER: usize = 5;
 const FRONTENDS_AT_ONCE: usize = 64;
 const COST_FRONTEND: usize = 4;
 const FRONTENDS_PER_UNIT: usize = 32;
+/// Ports of a slot's last backend that are let go of at once, and for one unit.
+const PORTS_AT_ONCE: usize = 64;
+const PORTS_PER_UNIT: usize = 4;
 
 impl Engine {
     /// Gives the next new backend a slot: its own of before, one that nobody refers to any more, or
@@ -63,6 +66,13 @@ impl Engine {
             }
             *free
         });
+        // Ports towards a pod that is gone may rest still. They are in nobody's way at another one.
+        if let Some(slot) = self.backends.get_mut(index)
+            && slot.ports.forgets_some(&mut self.legs.rests, PORTS_AT_ONCE)
+        {
+            prepared.progress.again = true;
+            return Some(cost + PORTS_AT_ONCE / PORTS_PER_UNIT);
+        }
         fresh.since_event = self.events.last();
         if self.generation > 0 {
             fresh.liveness.up_ms = now.ms();

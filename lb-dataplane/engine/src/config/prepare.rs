@@ -82,6 +82,8 @@ pub(crate) struct Progress {
     pub(crate) at: usize,
     /// The slot of the policy whose frontends are placed, and how many are.
     pub(crate) placing: Option<(u16, usize)>,
+    /// The stage is not done with where it is.
+    pub(crate) again: bool,
     /// Backends that have legs still and are named no more, and frontends with flows.
     pub(crate) lingering: (usize, usize),
     /// Backends with slots whose slots were seen.
@@ -109,6 +111,7 @@ impl Progress {
             },
             at: 0,
             placing: None,
+            again: false,
             lingering: (0, 0),
             known: 0,
             free_backend: 0,

@@ -1,5 +1,6 @@
 //! What pods were told of the client, by a header in front of what the client sends (`introduce`)
-//! or a client block (`restore`): plain data, on which no decision depends.
+//! or a client block (`restore`), and whether they may have been told other bytes than were
+//! followed (`disputed`): plain data.
 
 /// What the pods of a flow's owner leg and of its standby leg were told of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14,6 +15,9 @@ impl Told {
     const RESTORED: u8 = 4;
     /// The same of the standby leg.
     const STANDBY: u8 = 3;
+    /// Some pod of the flow's may have been told other bytes than were followed.
+    const OTHERWISE: u8 = 1 << 6;
+    const OF_LEGS: u8 = Self::OTHERWISE - 1;
 
     /// The owner's pod may lack the header, or some of it.
     #[inline]
@@ -54,11 +58,22 @@ impl Told {
 
     /// The owner leg becomes the standby leg.
     pub(crate) const fn stands_by(&mut self) {
-        self.0 = (self.0 << Self::STANDBY) & 0x3f;
+        let legs = (self.0 << Self::STANDBY) & Self::OF_LEGS;
+        self.0 = self.0 & Self::OTHERWISE | legs;
     }
 
     /// The standby leg becomes the owner leg.
     pub(crate) const fn resumes(&mut self) {
-        self.0 >>= Self::STANDBY;
+        let legs = (self.0 & Self::OF_LEGS) >> Self::STANDBY;
+        self.0 = self.0 & Self::OTHERWISE | legs;
+    }
+
+    /// Whether some pod may have been told other bytes than were followed.
+    pub(crate) const fn is_otherwise(self) -> bool {
+        self.0 & Self::OTHERWISE != 0
+    }
+
+    pub(crate) const fn may_be_otherwise(&mut self) {
+        self.0 |= Self::OTHERWISE;
     }
 }

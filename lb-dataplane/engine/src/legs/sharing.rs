@@ -49,6 +49,7 @@ use crate::{
     },
 };
 use baton_api::Legs;
+use baton_guard::Tracker;
 use baton_packet::{Flags, Segment, Shift};
 
 /// Options that both ends of a leg agreed to, and that the next flow must have.
@@ -81,13 +82,16 @@ impl Engine {
             // Begun before the policy changed, and this client's for the pod.
             && !flow.progress.told.is_restored()
             && !flow.progress.told.begins()
+            && !flow.progress.told.is_otherwise()
             && !self.has_session(id)
     }
 
     /// Whether the leg that the flow leaves with this request may be another one's next: the flow
     /// was at rest, and its pod stays.
     pub(crate) fn note_reusable(&mut self, id: FlowId, pod_stays: bool) {
-        let reusable = pod_stays && self.flows[id].state == State::Idle && self.shares(id);
+        let closes = self.tracker(id).is_some_and(Tracker::closing);
+        let idle = self.flows[id].state == State::Idle;
+        let reusable = pod_stays && idle && !closes && self.shares(id);
         self.flows[id].progress.set(Mark::Reusable, reusable);
     }
 

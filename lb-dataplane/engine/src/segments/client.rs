@@ -28,7 +28,8 @@ use crate::{
 };
 use baton_api::Protocol;
 use baton_packet::{
-    Flags, STRIPPED_FROM_CLIENTS, Segment, clear_accurate_ecn, strip_options, timestamps,
+    Flags, STRIPPED_FROM_CLIENTS, Segment, clear_accurate_ecn, clear_urgent, strip_options,
+    timestamps,
 };
 
 impl Engine {
@@ -70,6 +71,10 @@ impl Engine {
         };
         if flags.has(Flags::RST) {
             return self.client_rst(now, frame, segment, id, out);
+        }
+        if flags.has(Flags::URG) && self.is_guarded(id) {
+            self.counters.add(Counter::UrgentCleared);
+            clear_urgent(frame, segment);
         }
         if !flags.has(Flags::ACK) {
             return Verdict::Drop(DropReason::BadFlags);
@@ -161,7 +166,12 @@ impl Engine {
         flow.last_ms = now.ms32();
         if !flow.client_may_send(segment.seq) {
             self.counters.add(Counter::BeyondWindow);
-            let owner = self.flows[id].owner;
+            let (owner, policy) = (flow.owner, usize::from(flow.policy));
+            if self.policies[policy].shares_legs() {
+                // A pod that offers more than this client was told would keep it, for whoever has
+                // the leg next.
+                return Verdict::Absorbed;
+            }
             return self.forward_to_leg(frame, segment, owner);
         }
         let acks_more =
@@ -215,6 +225,11 @@ impl Engine {
         };
         if new && comes_again {
             return Verdict::Absorbed;
+        }
+        let flow = &self.flows[id];
+        let again = segment.seq.before(flow.client_next) || !flow.early_client.is_empty();
+        if again && segment.payload_len() > 0 {
+            self.judge_repeated(id, frame, segment);
         }
         // A segment without bytes may be ahead of lost ones (RFC 9293 section 3.8.1: it carries
         // SND.NXT). It fills no gap.
@@ -440,10 +455,9 @@ impl Engine {
         {
             self.pin(id, PinReason::Guard(pin));
         }
-        // Of bytes that come twice the guard sees the first ones. A pod may take others, where it
-        // dropped the segment that had the first (a bad PAWS stamp): then this client's connection
-        // moves in the middle of its request, or not at all. That harms the client alone, as
-        // connections are never shared.
+        // Of bytes that come twice the guard sees the first ones. A pod may take others: then this
+        // client's connection moves in the middle of its request, or not at all, and its legs are
+        // its own (`disputed`).
         self.follow(id, From::Client, gap, data.get(seen..).unwrap_or_default());
         let flow = &self.flows[id];
         let (pinned, kept) = (flow.pin.is_some(), flow.bits.has(Bits::KEPT_WHOLE));

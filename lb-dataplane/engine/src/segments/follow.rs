@@ -39,6 +39,11 @@ impl Engine {
             .protocol
     }
 
+    /// Whether a guard follows the flow, or would.
+    pub(crate) fn is_guarded(&self, id: FlowId) -> bool {
+        guard_of(self.protocol(id)).is_some()
+    }
+
     /// The flow's tracker, if one follows it at present.
     pub(crate) fn tracker(&self, id: FlowId) -> Option<&Tracker> {
         self.guards.get(self.flows[id].guard)

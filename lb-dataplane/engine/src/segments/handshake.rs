@@ -49,7 +49,7 @@ use crate::{
     tables::legs::Use,
     timing::{HALF_OPEN_US, SYN_PORTS_MAX, SYN_TRIES_MAX},
 };
-use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
+use baton_packet::{Flags, Segment, SynOptions, ether_src, parse_syn_options};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
@@ -80,6 +80,31 @@ fn is_older(frame: &[u8], segment: &Segment, flow: &Flow) -> bool {
     stamps.is_some_and(|(value, _)| value.wrapping_sub(flow.client_ts).cast_signed() < 0)
 }
 
+/// What a client offers, without its timestamp and window.
+fn offer(segment: &Segment, options: &SynOptions) -> (u16, u8, [bool; 3]) {
+    let default = if segment.is_v6() {
+        MSS_DEFAULT_V6
+    } else {
+        MSS_DEFAULT_V4
+    };
+    let has = [
+        options.window_scale.is_some(),
+        options.sack_permitted,
+        options.timestamps.is_some(),
+    ];
+    let scale = options.window_scale.unwrap_or(0);
+    (options.mss.unwrap_or(default), scale, has)
+}
+
+/// Whether a SYN that comes again offers what the flow remembers. With another offer it is another
+/// connection's begin: which of the two a pod answers, and by what it would then read windows,
+/// nobody here could tell, and its leg may be others' later.
+fn offers_the_same(frame: &[u8], segment: &Segment, flow: &Flow) -> bool {
+    let has = [Bits::WSCALE, Bits::SACK, Bits::TIMESTAMPS].map(|bit| flow.bits.has(bit));
+    let options = parse_syn_options(segment.options(frame));
+    offer(segment, &options) == (flow.mss, flow.scales, has)
+}
+
 impl Engine {
     pub(crate) fn client_syn(
         &mut self,
@@ -93,7 +118,9 @@ impl Engine {
         if let Some(id) = found {
             let late = is_older(frame, segment, &self.flows[id]);
             let flow = &mut self.flows[id];
-            let same = flow.client_next == segment.seq.add(1) && flow.state.is_opening();
+            let same = flow.client_next == segment.seq.add(1)
+                && flow.state.is_opening()
+                && (flow.state != State::SynSent || offers_the_same(frame, segment, flow));
             // Also without a pod it is its client's, unless that was told that it ends.
             let over = match flow.state {
                 State::SynAcked | State::FinSentToClient => !late,
@@ -188,18 +215,15 @@ impl Engine {
         flow.client_next = segment.seq.add(1);
         flow.client_acked = segment.seq;
         flow.client_window = segment.window;
-        flow.mss = options
-            .mss
-            .unwrap_or(if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 });
-        flow.scales = options.window_scale.unwrap_or(0);
+        let (mss, scale, [scales, sack, stamps]) = offer(segment, &options);
+        (flow.mss, flow.scales) = (mss, scale);
         flow.last_ms = now.ms32();
         flow.sent_us = now.0 as u32;
         flow.progress.tries = 1;
         flow.network = shares::network(flow.client_network(), self.settings.hash_keys);
-        flow.bits.set(Bits::WSCALE, options.window_scale.is_some());
-        flow.bits.set(Bits::SACK, options.sack_permitted);
-        flow.bits
-            .set(Bits::TIMESTAMPS, options.timestamps.is_some());
+        flow.bits.set(Bits::WSCALE, scales);
+        flow.bits.set(Bits::SACK, sack);
+        flow.bits.set(Bits::TIMESTAMPS, stamps);
         flow.bits
             .set(Bits::ECN, segment.flags.has(Flags::ECE | Flags::CWR));
         if let Some((value, _)) = options.timestamps {

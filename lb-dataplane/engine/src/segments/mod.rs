@@ -6,7 +6,8 @@
 
 pub(crate) mod affinity;
 pub(crate) mod client;
-pub(crate) mod early;
+mod disputed;
+mod early;
 pub(crate) mod emit;
 pub(crate) mod fast;
 pub(crate) mod follow;

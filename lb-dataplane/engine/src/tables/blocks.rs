@@ -200,6 +200,11 @@ impl Busy {
         }
     }
 
+    /// How many blocks of the pool it has.
+    pub(crate) fn pooled(&self) -> usize {
+        self.ids.iter().filter(|id| **id < OWN).count()
+    }
+
     /// How many ports there are, busy or not.
     pub(crate) fn count(&self) -> u32 {
         self.count

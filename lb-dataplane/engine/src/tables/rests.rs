@@ -92,6 +92,11 @@ impl Rests {
         self.spare
     }
 
+    /// How many are busy.
+    pub(crate) fn held(&self) -> usize {
+        self.entries.len() - self.spare
+    }
+
     /// One more is busy.
     pub(crate) fn hold(&mut self) {
         debug_assert!(self.spare > 0, "asked before");

@@ -352,3 +352,23 @@ fn a_policy_that_is_as_it_was_is_left_alone() {
     all.sort_unstable();
     assert_eq!(all, [0, 1, 2]);
 }
+
+/// Ports that rest take room in tables of all backends until they are ready.
+#[test]
+fn a_slot_that_another_pod_has_at_once_leaks_nothing_of_the_ports_that_rest() {
+    let mut w = World::new(1);
+    for n in 0..100 {
+        let c = w.open(n);
+        w.inject(&w.client_wire(&c, baton_packet::Flags::RST, &[]).build());
+    }
+    // A slot is free with the snapshot behind the one that its backend left with.
+    for next in [7, 8] {
+        w.change(|s| {
+            let b = &mut s.policies[0].backends[0];
+            (b.name, b.endpoint) = (format!("pod-{next}"), endpoint(pod(false, next)));
+        });
+    }
+    assert_eq!(w.table("backends").0, 2);
+    w.idle(200);
+    w.engine.check_invariants();
+}

@@ -11,6 +11,7 @@ mod boundary;
 mod bounds;
 mod choice;
 mod closing;
+mod disputed;
 mod drain;
 mod early;
 mod exchange;

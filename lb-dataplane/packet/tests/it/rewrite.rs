@@ -3,8 +3,8 @@
 use crate::support::{Oracle, Packet, oracle, packet, packet_and_rewrite, segment};
 use baton_packet::{
     ChecksumState, Flags, Mac, Rewrite, RewriteError, SegmentSpec, SeqNumber, build_segment,
-    clear_fin, complete_tcp_checksum, ether_dst, ether_src, part_of_segment, rewrite_tcp,
-    settle_tcp_checksum, tcp_checksum_state,
+    clear_fin, clear_urgent, complete_tcp_checksum, ether_dst, ether_src, part_of_segment,
+    rewrite_tcp, settle_tcp_checksum, tcp_checksum_state,
 };
 use proptest::prelude::*;
 
@@ -108,6 +108,27 @@ proptest! {
         again[at + 13] |= Flags::FIN.0;
         again[at + 16..at + 18].copy_from_slice(&before[at + 16..at + 18]);
         prop_assert_eq!(again, before);
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_mark_of_urgent_data_is_taken_and_nothing_else(packet in packet(), urgent: u16) {
+        let plain = packet.frame();
+        let l4 = usize::from(segment(&plain).l4);
+        let mut frame = plain.clone();
+        frame[l4 + 13] |= Flags::URG.0;
+        frame[l4 + 18..l4 + 20].copy_from_slice(&urgent.to_be_bytes());
+        frame[l4 + 16..l4 + 18].fill(0);
+        complete_tcp_checksum(&mut frame, &segment(&plain));
+        let urgent = segment(&frame);
+        clear_urgent(&mut frame, &urgent);
+        right(&frame);
+        let mut expected = plain.clone();
+        expected[l4 + 13] &= !Flags::URG.0;
+        expected[l4 + 18..l4 + 20].fill(0);
+        expected[l4 + 16..l4 + 18].copy_from_slice(&frame[l4 + 16..l4 + 18]);
+        prop_assert_eq!(frame, expected);
     }
 }
 

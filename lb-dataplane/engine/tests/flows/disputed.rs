@@ -1,0 +1,100 @@
+//! Clients that send the same numbers twice, with legs that others may have next.
+
+use super::sharing::world;
+use crate::common::{Conn, World, conn::*};
+use baton_engine::Counter;
+use baton_packet::Flags;
+
+/// As long as `GET`.
+const OTHER: &[u8] = b"PUT / HTTP/1.1\r\n\r\n";
+
+/// A flow is served on a leg where its client sent bytes twice, and is at rest: whether the leg is
+/// parked, and whether the bytes were in dispute.
+fn served(twice: &[u8], from: usize) -> (u64, u64) {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let at = c.clone();
+    w.moves(&mut c, GET);
+    let mut again = w.client_wire(&at, PSH_ACK, twice);
+    again.seq = again.seq.wrapping_add(from as u32);
+    w.inject(&again.build());
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.run_ms(1);
+    let before = w.count(Counter::LegsParked);
+    w.run_ms(50);
+    let parked = w.count(Counter::LegsParked) - before;
+    (parked, w.count(Counter::Disputed))
+}
+
+#[test]
+fn a_leg_on_which_the_same_bytes_came_again_is_anothers_next() {
+    assert_eq!(OTHER.len(), GET.len());
+    assert_eq!(served(GET, 0), (1, 0));
+    assert_eq!(served(&GET[5..], 5), (1, 0));
+}
+
+/// The pod may have taken the ones that no guard has seen.
+#[test]
+fn a_leg_on_which_other_bytes_came_is_nobody_elses() {
+    assert_eq!(served(OTHER, 0), (0, 1));
+    assert_eq!(served(b"x", 3), (0, 1));
+    assert_eq!(served(&OTHER[..9], 0), (0, 1));
+}
+
+/// Ahead of lost ones a kernel keeps bytes, and may take others for the same numbers.
+#[test]
+fn so_it_is_with_bytes_that_are_ahead_of_others() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    let wire = |w: &World, c: &Conn, data: &[u8]| {
+        let mut wire = w.client_wire(c, PSH_ACK, &data[9..]);
+        wire.seq = c.seq.wrapping_add(9);
+        wire.build()
+    };
+    w.inject(&wire(&w, &c, GET));
+    w.inject(&wire(&w, &c, GET));
+    assert_eq!(w.count(Counter::Disputed), 0);
+    let other = [&GET[..9], &OTHER[..GET.len() - 9]].concat();
+    w.inject(&wire(&w, &c, &other));
+    assert_eq!(w.count(Counter::Disputed), 1);
+    w.client_sends(&mut c, PSH_ACK, &GET[..9]);
+}
+
+#[test]
+fn what_nobody_has_a_copy_of_is_in_dispute() {
+    let mut w = world(2);
+    let mut c = w.idle(1);
+    w.moves(&mut c, GET);
+    // An answer begins, and no copy is kept; the second request is not acknowledged.
+    let second = w.client_wire(&c, PSH_ACK, GET).build();
+    w.client_sends(&mut c, PSH_ACK, GET);
+    let mut first = c.clone();
+    first.seq = c.seq.wrapping_sub(GET.len() as u32);
+    w.responds(&mut first, OK);
+    w.inject(&second);
+    assert_eq!(w.count(Counter::Disputed), 1);
+}
+
+#[test]
+fn urgent_data_is_plain_where_a_guard_follows() {
+    let mut w = world(1);
+    let c = w.idle(1);
+    let wire = w.client_wire(&c, PSH_ACK | Flags::URG, GET);
+    let sent = one(w.inject(&wire.build()));
+    assert_eq!((sent.segment.flags, sent.data()), (PSH_ACK, GET));
+    assert_eq!(w.count(Counter::UrgentCleared), 1);
+}
+
+/// By what the first one promised, whoever has the leg next would be read wrongly.
+#[test]
+fn a_syn_with_another_offer_is_another_connection() {
+    let mut w = world(1);
+    let mut c = Conn::new(1);
+    w.syn(&mut c);
+    w.inject(&w.syn_wire(&c).build());
+    assert_eq!(w.taken("SynSent", "ClientRst"), 0);
+    c.options.client_wscale = Some(3);
+    w.inject(&w.syn_wire(&c).build());
+    assert_eq!(w.taken("SynSent", "ClientRst"), 1);
+}
