@@ -131,7 +131,7 @@ impl Side {
         let Cut { end, used, .. } = cut(&mut self.cr, within);
         self.budget -= used as u32;
         match end {
-            End::Line => Ok((&data[used..], WordEnd::Line)),
+            End::Line | End::BareLf => Ok((&data[used..], WordEnd::Line)),
             End::Open => Ok((&data[used..], WordEnd::Open)),
             End::BareCr => Err(Pin::Unparsable),
         }

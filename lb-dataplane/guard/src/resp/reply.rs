@@ -112,7 +112,6 @@ impl Replies {
                         return Err(Pin::HeadTooLong);
                     }
                     let within = data.len().min(usize::from(self.budget));
-                    let after_cr = self.cr;
                     let Cut { part, end, used } = cut(&mut self.cr, &data[..within]);
                     self.budget -= used as u16;
                     if !self.line.is_empty() {
@@ -121,11 +120,8 @@ impl Replies {
                     data = &data[used..];
                     match end {
                         End::Open => {}
-                        End::BareCr => return Err(Pin::Unparsable),
                         // Only CR LF ends a reply's line; clients differ about LF alone.
-                        End::Line if used < part.len() + 2 && !after_cr => {
-                            return Err(Pin::Unparsable);
-                        }
+                        End::BareLf | End::BareCr => return Err(Pin::Unparsable),
                         End::Line => self.value_ended(),
                     }
                 }
