@@ -8,11 +8,18 @@
 
 mod side;
 
-use crate::{ToCome, pin::Pin};
+use crate::{ToCome, line::decimal, pin::Pin};
 use side::{At, Side, WordEnd};
 
 /// The first byte of a request in the binary protocol.
 const BINARY: u8 = 0x80;
+
+/// A line of `set` with a key of 250 bytes up to the space behind that: memcached refuses longer
+/// keys. Of a longer verb, the key has a few bytes less.
+const QUIET_KEY_END_MAX: u32 = 255;
+/// Half of what memcached stores unless told otherwise (`-I 1m`). Before 1.6 it says nothing about
+/// a longer one either.
+const QUIET_BYTES_MAX: u64 = 512 << 10;
 
 /// What a command's line is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +31,10 @@ enum Verb {
     Meta,
     /// `ms`: the length is the third word.
     MetaSet,
-    /// The length is the fifth word.
-    Store,
+    /// The length is the fifth word. May end with `noreply` behind exactly this many words.
+    Store(u8),
+    /// The same with words for which a server may refuse it.
+    Refusable,
     /// Changes something, may end with `noreply` behind this many words.
     Changes(u8),
     Quit,
@@ -37,7 +46,8 @@ fn verb(word: &[u8]) -> Option<Verb> {
         b"mg" => Verb::MetaGet,
         b"md" | b"ma" => Verb::Meta,
         b"ms" => Verb::MetaSet,
-        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => Verb::Store,
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" => Verb::Store(5),
+        b"cas" => Verb::Store(6),
         b"flush_all" | b"verbosity" => Verb::Changes(1),
         b"delete" | b"incr" | b"decr" | b"touch" => Verb::Changes(2),
         // Words of these are keys, and `stats reset` is none of them to repeat.
@@ -102,6 +112,20 @@ pub(crate) struct Memcached {
     in_reply: bool,
     begun: bool,
     closing: bool,
+}
+
+/// Whether a server may refuse a store that has so many words for the word that just ended.
+fn refusable(side: &Side, words: u8) -> bool {
+    let word = side.word.get().unwrap_or_default();
+    let above = |max: u64, word| decimal(word).is_none_or(|n| n > max);
+    match side.words {
+        1 => side.line_bytes() > QUIET_KEY_END_MAX,
+        // Flags, the time, which may be negative, the length, and the number of cas.
+        2 => above(u32::MAX.into(), word),
+        3 => above(i32::MAX as u64, word.strip_prefix(b"-").unwrap_or(word)),
+        4 => above(QUIET_BYTES_MAX, word),
+        at => at < words && above(u64::MAX, word),
+    }
 }
 
 /// `a` is behind `b`; both count on for ever.
@@ -225,7 +249,7 @@ impl Memcached {
         if side.word.is_empty() {
             return Ok(());
         }
-        let word = side.word.get().unwrap_or_default();
+        let word = side.word.start();
         if side.words == 0 {
             if word == b"watch" {
                 return Err(Pin::Monitor);
@@ -235,12 +259,17 @@ impl Memcached {
             return Ok(());
         }
         self.no_reply = match self.verb {
-            Verb::Store => word == b"noreply",
+            Verb::Store(_) | Verb::Refusable => word == b"noreply",
             Verb::Changes(least) => side.words >= least && word == b"noreply",
             _ => false,
         };
+        if let Verb::Store(words) = self.verb
+            && refusable(side, words)
+        {
+            self.verb = Verb::Refusable;
+        }
         match (self.verb, side.words) {
-            (Verb::Store, 4) | (Verb::MetaSet, 2) => side.set_length()?,
+            (Verb::Store(_) | Verb::Refusable, 4) | (Verb::MetaSet, 2) => side.set_length()?,
             // Quiet mode: some outcomes are not answered.
             (Verb::Meta | Verb::MetaGet | Verb::MetaSet, 2..) if word.starts_with(b"q") => {
                 return Err(Pin::Unparsable);
@@ -253,8 +282,15 @@ impl Memcached {
     }
 
     fn command_line_ended(&mut self) -> Result<(), Pin> {
-        let stores = matches!(self.verb, Verb::Store | Verb::MetaSet);
-        if self.client.words == 0 || stores != self.client.announced {
+        let side = &self.client;
+        let (stores, sure) = match self.verb {
+            Verb::Store(words) => (true, side.words == words + 1),
+            Verb::Refusable | Verb::MetaSet => (true, false),
+            _ => (false, true),
+        };
+        // Memcached does not say that it refuses a store with `noreply`, and reads the data block
+        // as commands.
+        if side.words == 0 || stores != side.announced || (self.no_reply && !sure) {
             return Err(Pin::Unparsable);
         }
         if stores {

@@ -6,6 +6,7 @@ use crate::{
     line::{Cut, End, Word, cut, decimal},
     pin::Pin,
 };
+use memchr::memchr;
 
 /// A `get` may have many keys of up to 250 bytes. Memcached itself takes long lines of `get` only.
 const LINE_BYTES_MAX: u32 = 64 << 10;
@@ -100,14 +101,14 @@ impl Side {
     }
 
     /// The next word of the line, as far as it goes: what is left, and how it ended. Words are
-    /// separated by spaces.
+    /// separated by spaces. A NUL is the line's end for memcached, and no word has one.
     #[inline]
     pub(super) fn next<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], WordEnd), Pin> {
         if self.budget == 0 {
             return Err(Pin::HeadTooLong);
         }
         let within = &data[..data.len().min(self.budget as usize)];
-        let space = |b: &u8| matches!(b, b' ' | b'\r' | b'\n');
+        let space = |b: &u8| matches!(b, b' ' | b'\r' | b'\n' | 0);
         if !self.cr {
             let length = within.iter().position(space).unwrap_or(within.len());
             if length > 0 || within[0] == b' ' {
@@ -128,13 +129,21 @@ impl Side {
             return Err(Pin::HeadTooLong);
         }
         let within = &data[..data.len().min(self.budget as usize)];
-        let Cut { end, used, .. } = cut(&mut self.cr, within);
+        let Cut { part, end, used } = cut(&mut self.cr, within);
         self.budget -= used as u32;
+        if memchr(0, part).is_some() {
+            return Err(Pin::Unparsable);
+        }
         match end {
             End::Line | End::BareLf => Ok((&data[used..], WordEnd::Line)),
             End::Open => Ok((&data[used..], WordEnd::Open)),
             End::BareCr => Err(Pin::Unparsable),
         }
+    }
+
+    /// Bytes of the line so far.
+    pub(super) fn line_bytes(&self) -> u32 {
+        LINE_BYTES_MAX - self.budget
     }
 
     /// The word that just ended is the length of a data block.
