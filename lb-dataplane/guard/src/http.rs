@@ -2,6 +2,13 @@
 //! their answers are.
 //!
 //! Owns request lines, status lines and the list of outstanding requests. Never looks into a body.
+//!
+//! # Decisions
+//!
+//! - **What servers read in different ways pins**, also where the RFC lets a recipient be lenient:
+//!   lines that end at LF alone, methods in lower case (some servers raise them).
+//! - **After an empty line the connection is held** until a request follows: some servers skip the
+//!   line (RFC 9112 section 2.2), others keep it and refuse the next request.
 
 mod body;
 mod side;
@@ -175,13 +182,15 @@ impl Http1 {
         if side.stage == Stage::First {
             let room = WORD_BYTES_MAX + 1 - side.word.len();
             let window = &data[..data.len().min(room)];
-            // Empty lines before a request (RFC 9112 section 2.2). With no byte of the method,
-            // `idle` is false between CR and LF.
-            if side.word.is_empty() && (matches!(window[0], b'\r' | b'\n') || !side.idle()) {
+            // Empty lines before a request.
+            if side.word.is_empty() && (matches!(window[0], b'\r' | b'\n') || side.cr) {
                 let Cut { end, used, .. } = side.cut(data)?;
                 match end {
-                    End::BareCr => return Err(Pin::Unparsable),
-                    End::Line => *side = Side::new(),
+                    End::BareLf | End::BareCr => return Err(Pin::Unparsable),
+                    End::Line => {
+                        *side = Side::new();
+                        side.head.set(Head::EMPTY_LINE, true);
+                    }
                     End::Open => {}
                 }
                 return Ok(&data[used..]);
@@ -194,6 +203,9 @@ impl Http1 {
                         b"HEAD" => (true, true),
                         b"CONNECT" => return Err(Pin::Connect),
                         b"PRI" => return Err(Pin::Http2),
+                        _ if method.iter().any(u8::is_ascii_lowercase) => {
+                            return Err(Pin::Unparsable);
+                        }
                         _ => (false, false),
                     };
                     if self.count == PIPELINE_MAX {
@@ -221,7 +233,7 @@ impl Http1 {
         // pieces.
         let tail = match end {
             End::Line if part.len() >= VERSION_BYTES => part,
-            End::BareCr => return Err(Pin::Unparsable),
+            End::BareLf | End::BareCr => return Err(Pin::Unparsable),
             _ => {
                 side.word.slide(part);
                 side.word.start()
@@ -356,7 +368,7 @@ impl Http1 {
         match end {
             End::Line => self.server.begin_fields(),
             End::Open => {}
-            End::BareCr => return Err(Pin::Unparsable),
+            End::BareLf | End::BareCr => return Err(Pin::Unparsable),
         }
         Ok(&data[used..])
     }

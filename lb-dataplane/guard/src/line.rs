@@ -11,9 +11,11 @@ use memchr::memchr2;
 pub(crate) enum End {
     /// The data ends; the line does not.
     Open,
-    /// At LF or CR LF.
+    /// At CR LF.
     Line,
-    /// At a CR that no LF follows. Some servers end a line there, some do not.
+    /// At an LF that no CR precedes. Some servers end a line there, some do not.
+    BareLf,
+    /// At a CR that no LF follows. Likewise.
     BareCr,
 }
 
@@ -43,7 +45,7 @@ pub(crate) fn cut<'a>(cr: &mut bool, data: &'a [u8]) -> Cut<'a> {
     }
     match memchr2(b'\r', b'\n', data) {
         None => piece(data.len(), End::Open, data.len()),
-        Some(at) if data[at] == b'\n' => piece(at, End::Line, at + 1),
+        Some(at) if data[at] == b'\n' => piece(at, End::BareLf, at + 1),
         Some(at) => match data.get(at + 1) {
             Some(b'\n') => piece(at, End::Line, at + 2),
             Some(_) => piece(at, End::BareCr, at + 1),
@@ -249,14 +251,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_cut_at_lf_and_cr_lf_only() {
+    fn lines_are_cut_at_lf_and_cr() {
         let mut cr = false;
         let mut one = |data: &'static [u8]| {
             let cut = cut(&mut cr, data);
             (cut.part, cut.end, cut.used)
         };
         assert_eq!(one(b"ab\r\ncd"), (&b"ab"[..], End::Line, 4));
-        assert_eq!(one(b"ab\ncd"), (&b"ab"[..], End::Line, 3));
+        assert_eq!(one(b"ab\ncd"), (&b"ab"[..], End::BareLf, 3));
         assert_eq!(one(b"ab"), (&b"ab"[..], End::Open, 2));
         assert_eq!(one(b"ab\rcd"), (&b"ab"[..], End::BareCr, 3));
         assert_eq!(one(b"ab\r"), (&b"ab"[..], End::Open, 3));

@@ -1,25 +1,25 @@
 //! The memcached text protocol with meta commands (memcached's doc/protocol.txt): which commands
 //! are outstanding.
 //!
-//! Owns command lines, data blocks and replies. Never keeps a key or a value. A command that is not
-//! listed here pins, because some are answered with streams. A server that wants authentication in
-//! the text protocol (memcached -Y) takes it as a `set`, which cannot be told from any other: such
-//! a connection must not be given this guard.
+//! Owns what commands and replies mean. Never keeps a key or a value. A command that is not listed
+//! here pins, because some are answered with streams. A server that wants authentication in the
+//! text protocol (memcached -Y) takes it as a `set`, which cannot be told from any other: such a
+//! connection must not be given this guard.
 
-use crate::{
-    ToCome,
-    line::{Cut, End, Word, cut, decimal},
-    pin::Pin,
-};
+mod side;
 
-/// A `get` may have many keys of up to 250 bytes. Memcached itself takes long lines of `get` only.
-const LINE_BYTES_MAX: u32 = 64 << 10;
-/// The longest word of interest is `SERVER_ERROR`; lengths have at most 9 digits.
-const WORD_BYTES_MAX: usize = 12;
-/// Words are counted up to this. No word of interest is that far back.
-const WORDS_MAX: u8 = 254;
+use crate::{ToCome, line::decimal, pin::Pin};
+use side::{At, Side, WordEnd};
+
 /// The first byte of a request in the binary protocol.
 const BINARY: u8 = 0x80;
+
+/// A line of `set` with a key of 250 bytes up to the space behind that: memcached refuses longer
+/// keys. Of a longer verb, the key has a few bytes less.
+const QUIET_KEY_END_MAX: u32 = 255;
+/// Half of what memcached stores unless told otherwise (`-I 1m`). Before 1.6 it says nothing about
+/// a longer one either.
+const QUIET_BYTES_MAX: u64 = 512 << 10;
 
 /// What a command's line is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,10 @@ enum Verb {
     Meta,
     /// `ms`: the length is the third word.
     MetaSet,
-    /// The length is the fifth word.
-    Store,
+    /// The length is the fifth word. May end with `noreply` behind exactly this many words.
+    Store(u8),
+    /// The same with words for which a server may refuse it.
+    Refusable,
     /// Changes something, may end with `noreply` behind this many words.
     Changes(u8),
     Quit,
@@ -44,7 +46,8 @@ fn verb(word: &[u8]) -> Option<Verb> {
         b"mg" => Verb::MetaGet,
         b"md" | b"ma" => Verb::Meta,
         b"ms" => Verb::MetaSet,
-        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => Verb::Store,
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" => Verb::Store(5),
+        b"cas" => Verb::Store(6),
         b"flush_all" | b"verbosity" => Verb::Changes(1),
         b"delete" | b"incr" | b"decr" | b"touch" => Verb::Changes(2),
         // Words of these are keys, and `stats reset` is none of them to repeat.
@@ -86,161 +89,6 @@ fn answer(word: &[u8]) -> Option<Answer> {
     })
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
-    Line,
-    /// Of so many bytes as `length` says.
-    Data,
-    /// CR LF behind the data.
-    DataEnd,
-}
-
-/// One direction: words of lines, and data blocks.
-#[derive(Clone)]
-struct Side {
-    at: At,
-    cr: bool,
-    /// Words of this line that are complete.
-    words: u8,
-    word: Word<WORD_BYTES_MAX>,
-    budget: u32,
-    /// Of the data block that this line announces, if it is `announced`; then what is still to come
-    /// of it.
-    length: u32,
-    announced: bool,
-}
-
-impl Side {
-    const fn new() -> Self {
-        Self {
-            at: At::Line,
-            cr: false,
-            words: 0,
-            word: Word::new(),
-            budget: LINE_BYTES_MAX,
-            length: 0,
-            announced: false,
-        }
-    }
-
-    fn at_line_start(&self) -> bool {
-        self.at == At::Line && self.words == 0 && self.word.is_empty() && !self.cr
-    }
-
-    /// How many bytes from here on need not be seen.
-    fn skips(&self) -> u32 {
-        match self.at {
-            At::Data => self.length,
-            _ => 0,
-        }
-    }
-
-    /// Some of the data block came.
-    fn pass(&mut self, bytes: u32) {
-        self.length -= bytes;
-        if self.length == 0 {
-            self.at = At::DataEnd;
-        }
-    }
-
-    fn skip(&mut self, gap: u32) -> Result<(), Pin> {
-        if gap > self.skips() {
-            return Err(Pin::Gap);
-        }
-        if gap > 0 {
-            self.pass(gap);
-        }
-        Ok(())
-    }
-
-    /// Takes a piece of a data block: what is left, and whether the block ended.
-    fn data<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], bool), Pin> {
-        if self.at == At::Data {
-            let taken = data.len().min(self.length as usize);
-            self.pass(taken as u32);
-            return Ok((&data[taken..], false));
-        }
-        match (self.cr, data.first()) {
-            (false, Some(b'\r')) => self.cr = true,
-            (true, Some(b'\n')) => {
-                *self = Self::new();
-                return Ok((&data[1..], true));
-            }
-            _ => return Err(Pin::Unparsable),
-        }
-        Ok((&data[1..], false))
-    }
-
-    /// The next word of the line, as far as it goes: what is left, and how it ended. Words are
-    /// separated by spaces.
-    #[inline]
-    fn next<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], WordEnd), Pin> {
-        if self.budget == 0 {
-            return Err(Pin::HeadTooLong);
-        }
-        let within = &data[..data.len().min(self.budget as usize)];
-        let space = |b: &u8| matches!(b, b' ' | b'\r' | b'\n');
-        if !self.cr {
-            let length = within.iter().position(space).unwrap_or(within.len());
-            if length > 0 || within[0] == b' ' {
-                self.word.push(&within[..length]);
-                let ended = within.get(length) == Some(&b' ');
-                let used = length + usize::from(ended);
-                self.budget -= used as u32;
-                let end = if ended { WordEnd::Word } else { WordEnd::Open };
-                return Ok((&data[used..], end));
-            }
-        }
-        self.rest_of_line(data)
-    }
-
-    /// Goes to the line's end without looking at its words.
-    fn rest_of_line<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], WordEnd), Pin> {
-        if self.budget == 0 {
-            return Err(Pin::HeadTooLong);
-        }
-        let within = &data[..data.len().min(self.budget as usize)];
-        let Cut { end, used, .. } = cut(&mut self.cr, within);
-        self.budget -= used as u32;
-        match end {
-            End::Line => Ok((&data[used..], WordEnd::Line)),
-            End::Open => Ok((&data[used..], WordEnd::Open)),
-            End::BareCr => Err(Pin::Unparsable),
-        }
-    }
-
-    /// The word that just ended is the length of a data block.
-    fn set_length(&mut self) -> Result<(), Pin> {
-        let number = self.word.get().and_then(decimal);
-        let number = number.and_then(|n| u32::try_from(n).ok());
-        self.length = number.ok_or(Pin::Unparsable)?;
-        self.announced = true;
-        Ok(())
-    }
-
-    fn next_word(&mut self) {
-        if !self.word.is_empty() {
-            self.words = (self.words + 1).min(WORDS_MAX);
-            self.word.clear();
-        }
-    }
-
-    /// The line ended and announced a data block of this length.
-    fn begin_data(&mut self, length: u32) {
-        *self = Self::new();
-        self.at = At::Data;
-        self.length = length;
-        self.pass(0);
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WordEnd {
-    Open,
-    Word,
-    Line,
-}
-
 #[derive(Clone)]
 pub(crate) struct Memcached {
     client: Side,
@@ -264,6 +112,20 @@ pub(crate) struct Memcached {
     in_reply: bool,
     begun: bool,
     closing: bool,
+}
+
+/// Whether a server may refuse a store that has so many words for the word that just ended.
+fn refusable(side: &Side, words: u8) -> bool {
+    let word = side.word.get().unwrap_or_default();
+    let above = |max: u64, word| decimal(word).is_none_or(|n| n > max);
+    match side.words {
+        1 => side.line_bytes() > QUIET_KEY_END_MAX,
+        // Flags, the time, which may be negative, the length, and the number of cas.
+        2 => above(u32::MAX.into(), word),
+        3 => above(i32::MAX as u64, word.strip_prefix(b"-").unwrap_or(word)),
+        4 => above(QUIET_BYTES_MAX, word),
+        at => at < words && above(u64::MAX, word),
+    }
 }
 
 /// `a` is behind `b`; both count on for ever.
@@ -387,7 +249,7 @@ impl Memcached {
         if side.word.is_empty() {
             return Ok(());
         }
-        let word = side.word.get().unwrap_or_default();
+        let word = side.word.start();
         if side.words == 0 {
             if word == b"watch" {
                 return Err(Pin::Monitor);
@@ -397,12 +259,17 @@ impl Memcached {
             return Ok(());
         }
         self.no_reply = match self.verb {
-            Verb::Store => word == b"noreply",
+            Verb::Store(_) | Verb::Refusable => word == b"noreply",
             Verb::Changes(least) => side.words >= least && word == b"noreply",
             _ => false,
         };
+        if let Verb::Store(words) = self.verb
+            && refusable(side, words)
+        {
+            self.verb = Verb::Refusable;
+        }
         match (self.verb, side.words) {
-            (Verb::Store, 4) | (Verb::MetaSet, 2) => side.set_length()?,
+            (Verb::Store(_) | Verb::Refusable, 4) | (Verb::MetaSet, 2) => side.set_length()?,
             // Quiet mode: some outcomes are not answered.
             (Verb::Meta | Verb::MetaGet | Verb::MetaSet, 2..) if word.starts_with(b"q") => {
                 return Err(Pin::Unparsable);
@@ -415,8 +282,15 @@ impl Memcached {
     }
 
     fn command_line_ended(&mut self) -> Result<(), Pin> {
-        let stores = matches!(self.verb, Verb::Store | Verb::MetaSet);
-        if self.client.words == 0 || stores != self.client.announced {
+        let side = &self.client;
+        let (stores, sure) = match self.verb {
+            Verb::Store(words) => (true, side.words == words + 1),
+            Verb::Refusable | Verb::MetaSet => (true, false),
+            _ => (false, true),
+        };
+        // Memcached does not say that it refuses a store with `noreply`, and reads the data block
+        // as commands.
+        if side.words == 0 || stores != side.announced || (self.no_reply && !sure) {
             return Err(Pin::Unparsable);
         }
         if stores {

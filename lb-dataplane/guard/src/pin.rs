@@ -51,7 +51,8 @@ pins! {
     ClientState = "client_state",
     /// RESP `HELLO`: another protocol version.
     Hello = "hello",
-    /// RESP: `AUTH` or `SELECT` that cannot be remembered exactly.
+    /// RESP: `AUTH` or `SELECT` that cannot be remembered exactly, `SCRIPT` while a `RESET` is
+    /// unanswered.
     Session = "session",
     /// RESP: no room to remember `AUTH`, `SELECT` or a transaction.
     SessionsFull = "sessions_full",

@@ -214,10 +214,10 @@ impl<S: Store> Commands for Talk<'_, S> {
         match class {
             Class::Pins(pin) => return Err(pin),
             Class::Special(kind @ (Kind::Auth | Kind::Select | Kind::Script)) => {
-                // What RESET does is known only with its reply, and there is room for one of each.
+                // What RESET does is known only with its reply, which ends the reading of
+                // arguments, and there is room for one of each.
                 let known = self.session()?;
-                let session = kind != Kind::Script;
-                if session && (known.waits_for(Kind::Reset) || known.waits_for(kind)) {
+                if known.waits_for(Kind::Reset) || known.waits_for(kind) {
                     return Err(Pin::Session);
                 }
                 known.begin(kind);
@@ -289,10 +289,13 @@ impl State {
         if is(Kind::Multi) {
             self.multi |= ok;
         } else if is(Kind::Exec) {
-            // Whatever EXEC answers, the transaction is over (redis: execCommand,
-            // execCommandAbort). Without one it does nothing.
-            self.watch &= !self.multi;
-            self.multi = false;
+            // Executed or aborted, the transaction is over (redis: execCommand,
+            // execCommandAbort); without one EXEC does nothing. With any other error (wrong
+            // arguments, LOADING, BUSY) older redis stays in the transaction.
+            if outcome != Outcome::Error {
+                self.watch &= !self.multi;
+                self.multi = false;
+            }
         } else if is(Kind::Discard) {
             self.watch &= !ok;
             self.multi &= !ok;

@@ -213,6 +213,8 @@ fn data_that_is_not_http_pins() {
         b" GET / HTTP/1.1\r\n\r\n",
         b"GET / HTTP/2.0\r\n\r\n",
         b"GET / HTTP/1.1\rX",
+        b"GET / HTTP/1.1\n",
+        b"get / HTTP/1.1\r\n\r\n",
         b"<html>",
     ] {
         let mut w = world(Protocol::Http1);
@@ -229,9 +231,9 @@ fn data_that_is_not_http_pins() {
 }
 
 #[test]
-fn any_token_is_a_method() {
+fn any_token_without_lower_case_is_a_method() {
     for data in [
-        &b"get / HTTP/1.1\r\n\r\n"[..],
+        &b"ANY / HTTP/1.1\r\n\r\n"[..],
         b"X-1 * HTTP/1.0\r\n\r\n",
         b"PR",
     ] {
@@ -240,6 +242,18 @@ fn any_token_is_a_method() {
         w.moves(&mut c, data);
         w.assert_state(&c, "Adopting");
     }
+}
+
+/// The pod may keep the line and refuse the request behind it, which must be the same client's.
+#[test]
+fn an_empty_line_behind_a_request_holds_the_flow_until_the_next() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.open(1);
+    w.stays(&mut c, &[GET, b"\r\n"].concat());
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.stays(&mut c, GET);
+    still_moves(&mut w, &mut c);
 }
 
 #[test]

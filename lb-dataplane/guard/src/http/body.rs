@@ -119,8 +119,8 @@ impl Side {
             _ => {}
         }
         match end {
-            End::BareCr => Err(Pin::Unparsable),
-            _ => Ok((rest, message_ended)),
+            End::BareLf | End::BareCr => Err(Pin::Unparsable),
+            End::Open | End::Line => Ok((rest, message_ended)),
         }
     }
 

@@ -56,7 +56,7 @@ enum Field {
     Expect,
     /// A list of challenges.
     Challenge,
-    /// Credentials: the scheme is the first word.
+    /// Credentials before their scheme, which is the first word.
     Credentials,
 }
 
@@ -74,6 +74,8 @@ impl Head {
     pub(crate) const VERSION_1_0: Self = Self(32);
     /// Blanks came behind the digits of the number in progress.
     pub(super) const CLOSED: Self = Self(64);
+    /// An empty line came before it.
+    pub(super) const EMPTY_LINE: Self = Self(128);
 
     /// Whether it says any of these.
     #[inline]
@@ -200,7 +202,11 @@ impl Side {
 
     /// Between two messages.
     pub(crate) fn idle(&self) -> bool {
-        self.at == At::Start && self.stage == Stage::First && self.word.is_empty() && !self.cr
+        self.at == At::Start
+            && self.stage == Stage::First
+            && self.word.is_empty()
+            && !self.cr
+            && !self.head.says(Head::EMPTY_LINE)
     }
 
     /// The next piece of a line, within the head's limit.
@@ -243,7 +249,7 @@ impl Side {
                 return Ok((data, true));
             }
             self.field(part, ended)?;
-            if end == End::BareCr {
+            if matches!(end, End::BareLf | End::BareCr) {
                 return Err(Pin::Unparsable);
             }
         }
@@ -267,7 +273,6 @@ impl Side {
             }
             let end = memchr2(b'\r', b'\n', data).map(|at| match &data[at..] {
                 [b'\r', b'\n', ..] => at + 2,
-                [b'\n', ..] => at + 1,
                 _ => 0,
             });
             match end {
@@ -319,6 +324,10 @@ impl Side {
                     part = &part[at + 1..];
                     self.stage = match self.field {
                         Field::Other => Stage::Rest,
+                        // Some servers take the last one, some all of them.
+                        Field::TransferEncoding if self.head.says(Head::CHUNKED) => {
+                            return Err(Pin::Unparsable);
+                        }
                         _ => Stage::Value,
                     };
                 }
@@ -353,8 +362,8 @@ impl Side {
     fn folded(&mut self, first: u8) -> Result<Stage, Pin> {
         match self.field {
             _ if !matches!(first, b' ' | b'\t') => Err(Pin::Unparsable),
-            Field::Other | Field::Credentials => Ok(Stage::Rest),
-            Field::Challenge => Ok(Stage::Value),
+            Field::Other => Ok(Stage::Rest),
+            Field::Challenge | Field::Credentials => Ok(Stage::Value),
             _ => Err(Pin::Unparsable),
         }
     }
@@ -453,7 +462,8 @@ impl Side {
             Field::Challenge | Field::Credentials if is(b"ntlm") || is(b"negotiate") => {
                 return Err(Pin::BoundAuth);
             }
-            Field::Credentials => self.stage = Stage::Rest,
+            // What follows the scheme is of no interest, in lines folded behind it either.
+            Field::Credentials => (self.field, self.stage) = (Field::Other, Stage::Rest),
             _ => {}
         }
         self.word.clear();

@@ -257,7 +257,7 @@ impl Parser {
         match end {
             End::Open => {}
             End::BareCr => return Err(Pin::Unparsable),
-            End::Line => {
+            End::Line | End::BareLf => {
                 self.inline_word_ended(to)?;
                 match self.named {
                     true => self.command_ended(to)?,

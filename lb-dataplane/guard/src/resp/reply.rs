@@ -10,8 +10,10 @@ use crate::{
 
 /// Bytes of a simple string or an error: redis caps none, and sends short ones.
 const LINE_BYTES_MAX: u16 = u16::MAX;
-/// `+QUEUED`, the longest that is told apart.
+/// `+QUEUED`, the longest that is told apart whole.
 const LINE_START_BYTES: usize = 7;
+/// What is kept of `-EXECABORT`, which no other error begins with.
+const ABORTED: &[u8] = b"-EXECAB";
 
 /// What a whole reply is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub(super) enum Outcome {
     Ok,
     Queued,
     Reset,
+    /// Any but `-EXECABORT`, which ends a transaction.
+    Error,
     Other,
 }
 
@@ -102,8 +106,8 @@ impl Replies {
                         _ => return Err(Pin::Unparsable),
                     };
                     self.budget = LINE_BYTES_MAX;
-                    if whole && *first == b'+' {
-                        self.line.push(b"+");
+                    if whole && matches!(first, b'+' | b'-') {
+                        self.line.push(&data[..1]);
                     }
                     data = &data[1..];
                 }
@@ -112,7 +116,6 @@ impl Replies {
                         return Err(Pin::HeadTooLong);
                     }
                     let within = data.len().min(usize::from(self.budget));
-                    let after_cr = self.cr;
                     let Cut { part, end, used } = cut(&mut self.cr, &data[..within]);
                     self.budget -= used as u16;
                     if !self.line.is_empty() {
@@ -121,11 +124,8 @@ impl Replies {
                     data = &data[used..];
                     match end {
                         End::Open => {}
-                        End::BareCr => return Err(Pin::Unparsable),
                         // Only CR LF ends a reply's line; clients differ about LF alone.
-                        End::Line if used < part.len() + 2 && !after_cr => {
-                            return Err(Pin::Unparsable);
-                        }
+                        End::BareLf | End::BareCr => return Err(Pin::Unparsable),
                         End::Line => self.value_ended(),
                     }
                 }
@@ -181,6 +181,8 @@ impl Replies {
                     Some(b"+OK") => Outcome::Ok,
                     Some(b"+QUEUED") => Outcome::Queued,
                     Some(b"+RESET") => Outcome::Reset,
+                    _ if self.line.start() == ABORTED => Outcome::Other,
+                    _ if self.line.start().starts_with(b"-") => Outcome::Error,
                     _ => Outcome::Other,
                 };
                 *self = Self::new();

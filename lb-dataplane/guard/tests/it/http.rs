@@ -43,7 +43,7 @@ fn one_request_at_a_time() {
     for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"] {
         http(&[&format!(r"> {method} / HTTP/1.1\r\n\r\n"), "= idempotent"]);
     }
-    for method in ["POST", "PATCH", "get", "PROPFIND", "M-SEARCH"] {
+    for method in ["POST", "PATCH", "PROPFIND", "M-SEARCH"] {
         http(&[
             &format!(r"> {method} / HTTP/1.1\r\n\r\n"),
             "= not_idempotent unanswered=1",
@@ -72,11 +72,6 @@ fn bodies_end_where_the_head_says() {
         r"< T: railer\r\n",
         "= held",
         r"< \r\n",
-        "= at_rest",
-    ]);
-    http(&[
-        r"> POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\nx\n0\n\n",
-        OK,
         "= at_rest",
     ]);
     http(&[
@@ -117,6 +112,7 @@ fn what_servers_read_in_different_ways_pins() {
         r"Content-Length: 1\r\nTransfer-Encoding: chunked",
         r"Transfer-Encoding: chunked\r\nContent-Length: 0",
         r"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        r"Transfer-Encoding: chunked\r\nTransfer-Encoding: ",
         "Transfer-Encoding: gzip, chunked",
         "Transfer-Encoding: chunked, identity",
         "Transfer-Encoding: identity",
@@ -134,6 +130,9 @@ fn what_servers_read_in_different_ways_pins() {
         "Content-Length",
         r"Content-Length: 1\r\n 2",
         r"X: y\rContent-Length: 1",
+        r"X: y\nContent-Length: 1",
+        r"Content-Length: 1\nX: y",
+        r"X: y\r\n\n",
         r"\x00: y",
         " Content-Length: 1",
         ": x",
@@ -154,9 +153,23 @@ fn what_servers_read_in_different_ways_pins() {
         r"2\r\nabc",
         r"1\r\na\rb",
         r"0\r\nX: y\rz",
+        // An LF alone ends no line for some servers, which read on in the extension.
+        r"5;\nhello\r\n",
+        r"1\nx",
+        r"1\r\nx\n",
+        r"0\r\nX: y\n",
+        r"0\r\n\n",
     ] {
-        let request = r"> POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
-        http(&[&format!("{request}{chunk}"), "= pin=unparsable"]);
+        let chunked = r"Transfer-Encoding: chunked\r\n\r\n";
+        http(&[
+            &format!(r"> POST / HTTP/1.1\r\n{chunked}{chunk}"),
+            "= pin=unparsable",
+        ]);
+        http(&[
+            GET,
+            &format!(r"< HTTP/1.1 200 OK\r\n{chunked}{chunk}"),
+            "= pin=unparsable",
+        ]);
     }
 }
 
@@ -174,6 +187,8 @@ fn fields_of_no_interest_are_no_matter() {
         "proxy-authorization-of-some-kind: NTLM",
         "Authorization: Basic negotiate",
         "Authorization: Bearer a,NTLM",
+        r"Authorization: Bearer\r\n NTLM",
+        r"Authorization:\r\n Bearer\r\n NTLM",
         "WWW-Authenticate: Basic realm=ntlms",
         &format!("A: {long}"),
         &format!("Authorization: Bearer {long}"),
@@ -192,8 +207,7 @@ fn fields_of_no_interest_are_no_matter() {
 #[test]
 fn request_lines() {
     for line in [
-        r"\r\n\n\r\nGET / HTTP/1.1\r\n\r\n",
-        r"GET / HTTP/1.1\n\n",
+        r"\r\n\r\n\r\nGET / HTTP/1.1\r\n\r\n",
         r"GET http://a/b?c=d HTTP/1.1\r\n\r\n",
         r"OPTIONS * HTTP/1.1\r\n\r\n",
     ] {
@@ -219,19 +233,39 @@ fn request_lines() {
         r"\rGET / HTTP/1.1\r\n\r\n",
         r"*1\r\n",
         r"GET / http/1.1\r\n",
+        r"GET / HTTP/1.1\n",
+        r"\nGET / HTTP/1.1\r\n\r\n",
+        "get ",
+        "HEAd ",
     ] {
         http(&[&format!("> {line}"), "= pin=unparsable"]);
     }
+    http(&["> CONNECT ", "= pin=connect"]);
+    http(&[r"> PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "= pin=http2"]);
+}
+
+/// A server may keep an empty line and refuse the request behind it: it must be the same client's.
+#[test]
+fn an_empty_line_holds_until_the_next_request() {
     http(&[
-        r"> \r\n",
-        "= at_rest default",
         r"> \r",
         "= held unanswered=0",
         r"> \n",
+        "= held unanswered=0",
+        GET,
+        "= unanswered=1 idempotent",
+        OK,
         "= at_rest default",
     ]);
-    http(&["> CONNECT ", "= pin=connect"]);
-    http(&[r"> PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "= pin=http2"]);
+    http(&[
+        r"> POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx\r\n",
+        "= unanswered=1",
+        OK,
+        "= held unanswered=0",
+        GET,
+        r"< HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        "= at_rest closing",
+    ]);
 }
 
 #[test]
@@ -257,6 +291,7 @@ fn interim_responses_are_no_answers() {
     ]);
     http(&[GET, r"< HTTP/1.1 0200 x\r\n", "= pin=unparsable"]);
     http(&[GET, r"< ICY 200 OK\r\n", "= pin=unparsable"]);
+    http(&[GET, r"< HTTP/1.1 200 OK\n", "= pin=unparsable"]);
     http(&[GET, r"< \r\n", "= pin=unparsable"]);
 }
 
@@ -388,6 +423,8 @@ fn authentication_bound_to_the_connection() {
         r"WWW-Authenticate: Basic realm=x,\r\n Negotiate",
         "Proxy-Authenticate: NTLM",
         "Authorization: NEGOTIATE YII=",
+        r"Authorization:\r\n Negotiate YII=",
+        r"Authorization: \r\n \r\n\x09NTLM TlRM",
         "Proxy-Authorization: NTLM TlRM",
     ] {
         fields_pin(fields, "bound_auth");

@@ -136,8 +136,14 @@ fn meta_commands() {
         r"md k q\r\n",
         r"ms k 2 q\r\n",
         r"ma k q\r\n",
+        r"mg k qAAAAAAAAAAAAAAAA\r\n",
     ] {
         memcached(&[&format!("> {quiet}"), "= pin=unparsable"]);
+    }
+    for flag in ["N30", "R30", "T30", "E30"] {
+        for fill in ["", "AAAAAAAAAAAAAAAA"] {
+            memcached(&[&format!(r"> mg k {flag}{fill}\r\n"), "= not_idempotent"]);
+        }
     }
 }
 
@@ -176,6 +182,46 @@ fn without_a_reply_nothing_is_sure_until_the_next() {
         r"< SERVER_ERROR x\r\n",
         "= pin=unparsable",
     ]);
+}
+
+/// Memcached refuses them silently, and reads the data block as commands.
+#[test]
+fn a_store_without_a_reply_that_may_be_refused_pins() {
+    let keys = ["k".repeat(250), "k".repeat(251)];
+    for (line, is_sure) in [
+        ("set k 4294967295 -1 7 noreply", true),
+        ("set  k 0 2147483647 7  noreply ", true),
+        (&format!("set {} 0 0 7 noreply", keys[0]), true),
+        ("cas k 0 0 7 123456789012 noreply", true),
+        (&format!("set {} 0 0 7 noreply", keys[1]), false),
+        ("set k 4294967296 0 7 noreply", false),
+        ("set k -1 0 7 noreply", false),
+        ("set k x 0 7 noreply", false),
+        ("set k 0 2147483648 7 noreply", false),
+        ("set k 0 x 7 noreply", false),
+        ("set k 0 1- 7 noreply", false),
+        ("set k 0 0 7 7 noreply", false),
+        ("cas k 0 0 7 noreply", false),
+        ("cas k 0 0 7 x noreply", false),
+        ("cas k 0 0 7 1 1 noreply", false),
+        ("cas k 0 0 7 12345678901234567890 noreply", false),
+    ] {
+        let store = format!(r"> {line}\r\nget a\r\n\r\n");
+        match is_sure {
+            true => memcached(&[&store, "= held unanswered=1 not_idempotent", r"> mn\r\n"]),
+            false => memcached(&[&store, "= pin=unparsable"]),
+        }
+        // With a reply, it says that it refuses it.
+        let loud = store.replace(" noreply", "");
+        memcached(&[
+            &loud,
+            "= held unanswered=1",
+            r"< CLIENT_ERROR x\r\n",
+            "= pin=unparsable",
+        ]);
+    }
+    memcached(&[r"> set k 0 0 524288 noreply\r\n", "= held"]);
+    memcached(&[r"> set k 0 0 524289 noreply\r\n", "= pin=unparsable"]);
 }
 
 #[test]
@@ -219,6 +265,10 @@ fn what_cannot_be_followed_pins() {
         r"set k 0 0 1\r\nxy",
         r"set k 0 0 1\r\nx\n",
         r"get a\rb",
+        // Memcached sees `set k 0 0 1`, and answers.
+        r"set k 0 0 1 \x00 noreply\r\n",
+        r"get a\x00",
+        r"mg k\x00 v\r\n",
     ] {
         memcached(&[
             &format!("> {wrong}{}", if wrong.ends_with('n') { "" } else { " " }),

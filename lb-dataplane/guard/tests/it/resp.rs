@@ -193,6 +193,21 @@ fn transactions_hold_while_they_last() {
     ]);
     resp(&["* MULTI", OK, "* EXEC", r"< -EXECABORT x\r\n", "= at_rest"]);
     resp(&["* MULTI", OK, "* EXEC", r"< *-1\r\n", "= at_rest"]);
+    // Older redis stays in the transaction, and its keys stay watched.
+    for error in ["ERR wrong number of arguments", "LOADING x", "EXEC", "E"] {
+        resp(&[
+            "* WATCH k",
+            OK,
+            "* MULTI",
+            OK,
+            "* EXEC x",
+            &format!(r"< -{error}\r\n"),
+            "= held unanswered=0",
+            "* DISCARD",
+            OK,
+            "= at_rest default",
+        ]);
+    }
     resp(&[
         "* WATCH k",
         OK,
@@ -326,6 +341,8 @@ fn sessions_are_remembered_when_accepted() {
         "= at_rest default",
     ]);
     resp(&["* RESET", "* SELECT 1", "= pin=session"]);
+    // The answer in the midst of it must not hide `DEBUG`.
+    resp(&[r"> RESET\r\nSCRIPT ", "= pin=session"]);
     let secret = "s".repeat(96);
     resp(&[
         &format!("* AUTH {secret}"),
