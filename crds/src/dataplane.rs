@@ -167,7 +167,7 @@ impl Default for FrontendPorts {
 #[serde(rename_all = "camelCase", default)]
 pub struct DataplaneLimits {
     /// Listeners of policies. The oldest policies keep their place; a younger one that finds none
-    /// is not accepted.
+    /// is not served.
     #[schemars(range(min = 1, max = 1_024))]
     pub policies: i32,
     /// Distinct backends (address and port) of all policies, as `limits.backends` of their

@@ -8,7 +8,7 @@ use baton_cli::{
     args::{Again, Output, patience},
     flow,
 };
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::{path::PathBuf, time::Duration};
 
@@ -16,6 +16,47 @@ use std::{path::PathBuf, time::Duration};
 const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
 /// Rows of `top` that fit on a usual terminal below its head.
 const TOP_ROWS_DEFAULT: u16 = 20;
+/// Examples of each command that changes something or takes many options, below its options.
+const EXAMPLES: [(&str, &str); 5] = [
+    (
+        "attach",
+        "\
+Examples:
+  kubectl baton attach svc/web -n shop --dry-run          what would be changed
+  kubectl baton attach svc/web -n shop --protocol HTTP1   connections can move
+  kubectl baton attach svc/web -n shop --dry-run -o yaml  manifests, for a repository",
+    ),
+    (
+        "detach",
+        "\
+Examples:
+  kubectl baton detach svc/web -n shop
+  kubectl baton detach svc/web -n shop --linger 1m   where nodes follow slowly",
+    ),
+    (
+        "drain",
+        "\
+Examples:
+  kubectl baton drain web-5d4f-abcde -n shop --wait                 before the Pod is restarted
+  kubectl baton drain web-5d4f-abcde -n shop --wait --timeout 10m   where requests take minutes
+  kubectl baton drain web-5d4f-abcde -n shop --undo                 back into service",
+    ),
+    (
+        "capture",
+        "\
+Examples:
+  kubectl baton capture -n shop --client 192.0.2.7 -w client.pcapng
+  kubectl baton capture -n shop --policy web --backend web-5d4f-abcde --for 2m -w pod.pcapng
+  kubectl baton capture -A --client 192.0.2.0/24 --dataplane POD | tshark -r -",
+    ),
+    (
+        "migrate",
+        "\
+Examples:
+  kubectl baton migrate 192.0.2.7:40112 -n shop                      to the best other Pod
+  kubectl baton migrate 192.0.2.7:40112 -n shop --to web-5d4f-fghij",
+    ),
+];
 
 /// How to reach the cluster and how to show what it says.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -104,7 +145,7 @@ pub struct Attach {
     /// Change nothing, show what would be changed; with -o yaml, as manifests
     #[arg(long)]
     pub dry_run: bool,
-    /// How long each step may take
+    /// Give up after this long in all, as 60s or 2m; the same command goes on
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience)]
     pub timeout: Duration,
 }
@@ -115,10 +156,11 @@ pub struct Detach {
     /// The Service: NAME or svc/NAME
     #[arg(value_name = "SERVICE")]
     pub service: String,
-    /// How long nodes (kube-proxy) may take to follow: so long dataplanes take new connections
+    /// How long nodes (kube-proxy) may take to follow, as 10s or 1m: so long dataplanes take new
+    /// connections
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = patience)]
     pub linger: Duration,
-    /// How long each step may take
+    /// Give up after this long besides --linger, as 60s or 2m; the same command goes on
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience)]
     pub timeout: Duration,
 }
@@ -178,7 +220,7 @@ pub enum Command {
     /// Take Baton from behind a Service again
     Detach(Detach),
     /// Write an archive with what a helper needs: objects, figures, logs; no Secrets, no
-    /// annotations, no environment
+    /// annotations but Baton's, no environment
     Sysdump {
         /// The archive; without it, baton-sysdump-TIME.tar.gz in this folder
         #[arg(long, short, value_name = "FILE")]
@@ -200,7 +242,17 @@ pub enum Command {
 
 /// All commands and options.
 pub fn command() -> clap::Command {
-    CommandLine::command()
+    let add = |line: clap::Command, (name, text)| {
+        line.mut_subcommand(name, |command: clap::Command| command.after_help(text))
+    };
+    EXAMPLES.into_iter().fold(CommandLine::command(), add)
+}
+
+/// Reads the process's arguments; prints help or the error and exits (code 0 or 2) if there is
+/// nothing to run.
+pub fn parse() -> CommandLine {
+    let found = CommandLine::from_arg_matches(&command().get_matches());
+    found.unwrap_or_else(|error| error.exit())
 }
 
 /// The completion for `shell`.
@@ -222,7 +274,27 @@ pub mod tests {
 
     #[test]
     fn the_declaration_is_consistent() {
-        CommandLine::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_examples_of_each_help_are_read() {
+        for (name, text) in EXAMPLES {
+            let mut all = command();
+            let help = all.find_subcommand_mut(name).expect(name).render_help();
+            assert!(help.to_string().contains(text), "{name}");
+            for example in text.lines().skip(1) {
+                // Behind two spaces stands what it is for.
+                let typed = example.trim().split("  ").next().expect("a command");
+                let typed = typed.split(" | ").next().expect("ours");
+                let words = typed.replacen("kubectl baton", "kubectl-baton", 1);
+                parsed(&words).expect(typed);
+                assert!(
+                    words.starts_with(&format!("kubectl-baton {name} ")),
+                    "{typed}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -25,7 +25,6 @@ mod sysdump;
 mod top;
 mod waits;
 
-use clap::Parser as _;
 use std::{path::Path, process::ExitCode};
 
 /// Could not be asked.
@@ -43,7 +42,7 @@ fn main() -> ExitCode {
         print!("{}", complete::answer(args::command(), &words));
         return ExitCode::SUCCESS;
     }
-    let line = args::CommandLine::parse();
+    let line = args::parse();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

@@ -92,6 +92,12 @@ Exit codes: 0 done; with --wait: BACKEND has no connection left and can be stopp
             1 not done: no such backend, taken back meanwhile, or not empty in time (the drain goes on)
             2 could not be asked (wrong usage, the dataplane does not answer)";
 
+/// What an admin needs next to the options of `migrate`.
+const MIGRATE_HELP: &str = "\
+Examples:
+  lb-dataplane migrate 10.0.0.7:4711              to the best other backend
+  lb-dataplane migrate 10.0.0.7:4711 --to pod-b";
+
 fn path(text: &str) -> Result<String, &'static str> {
     let good = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic());
     good.then(|| text.to_owned())
@@ -131,7 +137,12 @@ pub struct Ask {
 fn line() -> clap::Command {
     Line::command()
         .mut_subcommand("drain", |drain| drain.after_help(DRAIN_HELP))
-        .mut_subcommand("capture", |capture| capture.after_help(CAPTURE_HELP))
+        .mut_subcommand("migrate", |migrate| migrate.after_help(MIGRATE_HELP))
+        .mut_subcommand("capture", |capture| {
+            // It chooses among several.
+            let one = capture.mut_arg("dataplane", |which| which.hide(true));
+            one.after_help(CAPTURE_HELP)
+        })
 }
 
 /// Reads the process's arguments; prints help or the error and exits (code 0 or 2) if there is
@@ -153,6 +164,17 @@ mod tests {
     #[test]
     fn the_declaration_is_consistent() {
         line().debug_assert();
+    }
+
+    #[test]
+    fn a_capture_on_the_dataplane_itself_does_not_ask_which() {
+        let mut all = line();
+        let capture = all.find_subcommand_mut("capture").expect("capture");
+        let help = capture.render_long_help().to_string();
+        assert!(
+            help.contains("--backend") && !help.contains("--dataplane"),
+            "{help}"
+        );
     }
 
     #[test]

@@ -101,8 +101,8 @@ pub struct FlowEvent {
     pub frontend: Option<Endpoint>,
     /// Policy name; empty if it is gone.
     pub policy: String,
-    /// Why the flow moves: `better`, `every_request`, `drain`, `ejected`, `down`, `rescue`,
-    /// `overdue`, `manual` or `legless`.
+    /// Why the flow moves: `better`, `distress`, `share`, `uneven`, `every_request`, `drain`,
+    /// `ejected`, `down`, `rescue`, `overdue`, `stall`, `manual` or `legless`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// The fixed word behind `refused`, `owner_lost`, `pinned` and `lost`.

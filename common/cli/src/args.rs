@@ -152,7 +152,7 @@ pub enum Sort {
 /// How often to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
 pub struct Again {
-    /// Time between two looks
+    /// Time between two looks, as 2s or 1m
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub interval: Duration,
     /// End after so many looks

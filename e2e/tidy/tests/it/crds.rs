@@ -10,7 +10,7 @@ const HEAD: &str = "\
 # Custom resources
 
 Generated from `crds/generated`; `make generate` writes it, a test compares it. `kubectl explain lbp.spec` says the same of the
-definitions that are installed. Durations are whole numbers with a unit: `us`, `ms`, `s`, `m` or `h`.
+definitions that are installed. Durations are up to four whole numbers with their units, `us`, `ms`, `s`, `m` or `h`, as `1m30s`.
 ";
 
 fn text<'a>(value: &'a Value, at: &str) -> &'a str {
