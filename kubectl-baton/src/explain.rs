@@ -463,6 +463,9 @@ fn pin_words(pin: &str) -> String {
         "session_refused" => {
             "the Pod that it was moved to did not take its session (`AUTH`, `SELECT`): do all Pods have the same users and databases?"
         }
+        "protocol_changed" => {
+            "the policy has had another `protocol` since it began, by which nobody followed it before"
+        }
         "binary" => "it is the memcached binary protocol; only the text protocol is followed",
         "unparsable" => {
             "its bytes are not what the policy's `protocol` is, or servers read them in different ways: is `protocol` right?"

@@ -199,6 +199,8 @@ impl Engine {
                 Some(Counter::TimeoutsHalfClosed),
             ),
             State::Closed => (LINGER_MS, None),
+            // Of a policy that is gone: no backend is named that could have its next request.
+            State::Legless if !self.policies[usize::from(flow.policy)].listed => (0, None),
             State::Fresh | State::Request | State::Response | State::Idle | State::Legless => {
                 (timeouts.idle.0 / 1_000, Some(Counter::TimeoutsIdle))
             }

@@ -100,6 +100,9 @@ pub(crate) struct Policy {
     pub(crate) since_event: u64,
     /// The number of the snapshot that named it last.
     pub(crate) applied: u64,
+    /// The number of the snapshot with which its protocol became another one: older flows are
+    /// pinned.
+    pub(crate) protocol_since: u64,
     /// It left, and neither a flow nor a drain of one refers to the slot: another policy may have
     /// it.
     pub(crate) is_free: bool,
@@ -136,6 +139,7 @@ impl Policy {
             ends: MoveEnds::default(),
             since_event: 0,
             applied: 0,
+            protocol_since: 0,
             is_free: false,
             judge_due: false,
         }

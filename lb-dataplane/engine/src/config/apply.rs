@@ -127,7 +127,7 @@ impl Engine {
                 Stage::Backends => self.backend_changes(now, prepared),
                 Stage::Clients if !prepared.progress.left => None,
                 Stage::Clients => self.client_settles(prepared.progress.at as u32),
-                Stage::Wishes => self.pending_move_settles(&mut prepared.progress),
+                Stage::Flows => self.flow_settles(now, &mut prepared.progress),
                 Stage::Done => return Ok(true),
             };
             let progress = &mut prepared.progress;

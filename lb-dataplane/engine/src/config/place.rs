@@ -16,8 +16,10 @@ use crate::{
     },
     engine::FrontendSlot,
     ids::{FlowId, from_addr},
+    obs::pins::PinReason,
     states::State,
 };
+use baton_api::Protocol;
 use std::sync::Arc;
 
 /// A backend's slot, filled or changed.
@@ -142,6 +144,14 @@ impl Engine {
                 },
                 usize::from,
             );
+            if let Some(new) = ready.policy.as_mut().filter(|_| known.is_some()) {
+                let old = &self.policies[index];
+                let protocol = new.spec.protocol;
+                if protocol != old.spec.protocol && protocol != Protocol::None && old.flows > 0 {
+                    new.protocol_since = progress.stamp;
+                    progress.of_flows = true;
+                }
+            }
             let left = self.place_policy(now, &mut ready.policy, index, known.is_some());
             let before = ready.policy.iter().flat_map(|p| &p.pools);
             let before: usize = before.map(|p| p.members.len()).sum();
@@ -280,6 +290,7 @@ impl Engine {
             && policy.applied != applied
         {
             policy.listed = false;
+            prepared.progress.of_flows |= policy.flows > 0;
             let pools = std::mem::take(&mut policy.pools);
             self.leave(at, &pools);
             for member in pools.iter().flat_map(|p| &p.members) {
@@ -324,10 +335,12 @@ impl Engine {
         Some(if derived { COST_KEYS } else { 2 * COST_SLOT })
     }
 
-    /// A flow that was to move to a backend that went stays.
-    pub(crate) fn pending_move_settles(&mut self, progress: &mut Progress) -> Option<usize> {
+    /// What a snapshot means to the next flow. One that was to move to a backend that went stays.
+    /// One whose policy went and that has no leg ends now: nobody would have its next request. One
+    /// whose policy has another protocol is pinned.
+    pub(crate) fn flow_settles(&mut self, now: Instant, progress: &mut Progress) -> Option<usize> {
         if progress.at == 0 {
-            if !self.rounds.pending_moves || !progress.left {
+            if !(self.rounds.pending_moves && progress.left || progress.of_flows) {
                 return None;
             }
             (progress.pending_moves, self.rounds.new_pending_moves) = (false, false);
@@ -345,6 +358,16 @@ impl Engine {
             } else {
                 progress.pending_moves = true;
             }
+        }
+        let flow = &self.flows[id];
+        let policy = &self.policies[usize::from(flow.policy)];
+        if flow.state == State::Gone {
+            return Some(COST_SLOT);
+        }
+        if policy.protocol_since == progress.stamp {
+            self.pin(id, PinReason::ProtocolChanged);
+        } else if flow.state == State::Legless && !policy.listed {
+            self.wheel.arm(id, now.ms());
         }
         Some(COST_SLOT)
     }

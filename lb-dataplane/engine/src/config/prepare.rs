@@ -51,7 +51,7 @@ pub(crate) enum Stage {
     /// Clients with affinity to what went.
     Clients,
     /// Flows that were to move to what went.
-    Wishes,
+    Flows,
     /// In force.
     Done,
 }
@@ -66,8 +66,8 @@ impl Stage {
             Self::Policies => Self::Retire,
             Self::Retire => Self::Backends,
             Self::Backends => Self::Clients,
-            Self::Clients => Self::Wishes,
-            Self::Wishes | Self::Done => Self::Done,
+            Self::Clients => Self::Flows,
+            Self::Flows | Self::Done => Self::Done,
         }
     }
 }
@@ -97,6 +97,8 @@ pub(crate) struct Progress {
     /// A policy, one of its backends or its affinity went.
     pub(crate) left: bool,
     pub(crate) pending_moves: bool,
+    /// A policy with flows went, or has another protocol.
+    pub(crate) of_flows: bool,
 }
 
 impl Progress {
@@ -120,6 +122,7 @@ impl Progress {
             stamp: 0,
             left: false,
             pending_moves: false,
+            of_flows: false,
         }
     }
 

@@ -18,16 +18,19 @@ pub enum PinReason {
     GuardsFull,
     /// The new owner did not take the session (`AUTH`, `SELECT`) that the old one had.
     SessionRefused,
+    /// The policy's protocol is another one since: what was said before, nobody followed.
+    ProtocolChanged,
     /// What the protocol's guard found.
     Guard(Pin),
 }
 
-const OWN: [PinReason; 5] = [
+const OWN: [PinReason; 6] = [
     PinReason::Pipelined,
     PinReason::ServerFirst,
     PinReason::SmallMss,
     PinReason::GuardsFull,
     PinReason::SessionRefused,
+    PinReason::ProtocolChanged,
 ];
 
 impl PinReason {
@@ -48,6 +51,7 @@ impl PinReason {
             PinReason::SmallMss => 2,
             PinReason::GuardsFull => 3,
             PinReason::SessionRefused => 4,
+            PinReason::ProtocolChanged => 5,
         }
     }
 
@@ -61,6 +65,7 @@ impl PinReason {
             PinReason::SmallMss => "small_mss",
             PinReason::GuardsFull => "guards_full",
             PinReason::SessionRefused => "session_refused",
+            PinReason::ProtocolChanged => "protocol_changed",
             PinReason::Guard(pin) => pin.label(),
         }
     }

@@ -1,7 +1,7 @@
 //! Snapshots put in force while flows live.
 
 use crate::common::{Conn, Dest, World, conn::*, endpoint, frontend, pod, policy, settings};
-use baton_api::{Algorithm, Micros, MigrationMode, Policy, PolicyState, Snapshot};
+use baton_api::{Algorithm, Legs, Micros, MigrationMode, Policy, PolicyState, Protocol, Snapshot};
 use baton_engine::{ApplyError, Counter, DropReason, Engine, Instant, Verdict};
 use proptest::prelude::*;
 
@@ -351,6 +351,27 @@ fn a_policy_that_is_as_it_was_is_left_alone() {
     let mut all = vec![first, second, w.open(2).pod];
     all.sort_unstable();
     assert_eq!(all, [0, 1, 2]);
+}
+
+/// What was said before, nobody followed: a session, an upgrade, a request without its answer.
+#[test]
+fn flows_that_were_begun_under_another_protocol_stay_where_they_are() {
+    let mut w = World::new(2);
+    w.change(|s| s.policies[0].protocol = Protocol::None);
+    let mut old = w.idle(1);
+    w.change(|s| {
+        s.policies[0].protocol = Protocol::Http1;
+        s.policies[0].migration.legs = Legs::Shared;
+    });
+    assert_eq!(w.pins(), 1);
+    w.stays(&mut old, GET);
+    w.responds(&mut old, OK);
+    w.ack(&mut old);
+    w.run_ms(50);
+    w.assert_state(&old, "Idle");
+    let mut new = w.idle(2);
+    w.moves(&mut new, GET);
+    assert_eq!(w.pins(), 1);
 }
 
 /// Ports that rest take room in tables of all backends until they are ready.

@@ -324,6 +324,20 @@ fn one_that_is_quiet_for_long_is_closed() {
     let _ = c;
 }
 
+/// A flow with a leg goes on at its pod then. This one has none, and nobody is named any more.
+#[test]
+fn one_whose_policy_goes_is_closed_at_once() {
+    let (mut w, c) = legless(1);
+    w.snapshot.policies.clear();
+    w.snapshot.generation += 1;
+    w.engine
+        .apply(w.now, &w.snapshot)
+        .expect("a snapshot without policies");
+    let sent = w.run_ms(2);
+    assert!(one(sent).is(FIN_ACK));
+    w.assert_state(&c, "FinSentToClient");
+}
+
 #[test]
 fn where_no_copy_can_be_kept_the_leg_comes_before_the_request() {
     let mut s = settings();
