@@ -284,6 +284,7 @@ impl Run<'_> {
             fin,
             rst,
             data: matches!(wire, Wire::Data { .. }),
+            drops: false,
         }))
     }
 }

@@ -73,8 +73,10 @@ impl Deciding<'_> {
             self.fate_unknown(Lost::FateUnknown);
         } else if self.is_unasked(ack, data) {
             // Older than the request, or said at the same moment: a time-out's message would be
-            // another client's answer. Of the request the pod has had nothing.
-            if data {
+            // another client's answer. Of the request the pod has had nothing. Nor will it, where
+            // its kernel knows the leg by newer timestamps than we do: a client may send ones that
+            // only we believe.
+            if data || reply.drops {
                 self.never_had_it(Event::Withdrawn);
             }
         } else if self.view.restoring {

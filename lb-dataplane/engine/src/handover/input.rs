@@ -22,12 +22,15 @@ pub struct Reply {
     pub rst: bool,
     /// It carries data.
     pub data: bool,
+    /// It echoes a timestamp that is newer than any of the flow's: its kernel takes what it is sent
+    /// for old duplicates (RFC 7323 section 5).
+    pub drops: bool,
 }
 
 impl Reply {
-    /// Of a segment.
+    /// Of a segment, with what its timestamps say.
     #[must_use]
-    pub fn of(segment: &Segment) -> Self {
+    pub fn of(segment: &Segment, drops: bool) -> Self {
         let has = |flag| segment.flags.has(flag);
         Self {
             seq: segment.seq,
@@ -37,6 +40,7 @@ impl Reply {
             fin: has(Flags::FIN),
             rst: has(Flags::RST),
             data: segment.payload_len() > 0,
+            drops,
         }
     }
 }

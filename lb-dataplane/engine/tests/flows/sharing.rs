@@ -250,12 +250,28 @@ fn what_crosses_the_request_is_no_answer_to_it() {
 fn a_late_acknowledgement_says_nothing_of_the_request() {
     let (mut w, _, mut b, old) = parked();
     let p = shared(&mut w, &mut b, &old, POST);
-    let ack = w.pod_wire(&old, Flags::ACK, &[]);
+    let mut ack = w.pod_wire(&old, Flags::ACK, &[]);
+    ack.options = stamps(old.server_clock, CLIENT_CLOCK);
     assert!(w.inject(&ack.build()).is_empty());
     w.assert_state(&b, "Adopting");
     let ack = w.pod_wire(&p, Flags::ACK, &[]);
     assert_eq!(one(w.inject(&ack.build())).to, Dest::Client);
     w.assert_state(&b, "Request");
+}
+
+/// A client's timestamps that only we believe, in segments that its pod's kernel discards: to that
+/// kernel the next client's are old. It says so, and the request goes elsewhere at once.
+#[test]
+fn a_pod_that_knows_the_leg_by_newer_timestamps_has_had_nothing() {
+    let (mut w, _a, mut b, old) = parked();
+    let mut p = shared(&mut w, &mut b, &old, GET);
+    p.seq = old.seq;
+    let mut wire = w.pod_wire(&p, Flags::ACK, &[]);
+    wire.options = stamps(p.server_clock, p.seen_ts.wrapping_add(1 << 30));
+    let sent = w.inject(&wire.build());
+    let again = sent.iter().find(|s| s.data() == GET);
+    assert!(again.is_some(), "{sent:?}");
+    assert_eq!(w.taken("Adopting", "Withdrawn"), 1);
 }
 
 #[test]
