@@ -162,10 +162,7 @@ impl Core {
                 break;
             }
         }
-        self.taken += changes.len();
-        for change in changes {
-            self.index.apply(change);
-        }
+        self.apply(changes);
         self.fold();
     }
 
@@ -192,16 +189,28 @@ impl Core {
         self.metrics
             .fold_seconds
             .observe(started.elapsed().as_secs_f64());
-        self.pass_on(update);
+        let left = self.pass_on(update);
+        if !left.is_empty() {
+            self.apply(left);
+            // Who has left does not leave again.
+            self.fold();
+        }
     }
 
-    fn pass_on(&mut self, update: Update) {
+    fn apply(&mut self, changes: Vec<Change>) {
+        self.taken += changes.len();
+        for change in changes {
+            self.index.apply(change);
+        }
+    }
+
+    /// Gives what dataplanes and shims that have left said, to be forgotten.
+    fn pass_on(&mut self, update: Update) -> Vec<Change> {
         for (class, change) in update.classes {
             self.fleet.update(class, change);
         }
         self.fleet.want(self.index.wants());
-        // What the first publication of a term made known of dataplanes.
-        self.fleet.publish();
+        let left = self.fleet.publish();
         if self.fleet.leads() {
             self.health.folded();
             for verdict in update.verdicts {
@@ -220,6 +229,7 @@ impl Core {
                 self.outbox.front(service, writes);
             }
         }
+        left
     }
 
     /// A term of leadership begins or ends.

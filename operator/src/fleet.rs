@@ -179,10 +179,11 @@ impl Fleet {
         }
     }
 
-    /// Gives the pusher what has changed, if this process leads.
-    pub fn publish(&mut self) {
+    /// Gives the pusher what has changed, if this process leads; and the caller what the index has
+    /// to forget.
+    pub fn publish(&mut self) -> Vec<Change> {
         let (true, Some(term)) = (self.ready, &mut self.term) else {
-            return;
+            return Vec::new();
         };
         for (name, class) in &mut self.classes {
             if !std::mem::take(&mut class.changed) {
@@ -209,11 +210,12 @@ impl Fleet {
                 }
                 if let Err(error) = term.pusher.set_targets(&targets) {
                     error!(%error, "dataplanes and shims stay those that were there before");
-                    return;
+                    return Vec::new();
                 }
-                term.follow(dataplanes, shims);
+                return term.follow(dataplanes, shims);
             }
         }
+        Vec::new()
     }
 
     fn targets(
@@ -260,12 +262,7 @@ impl Fleet {
         if let Some(term) = self.term.take() {
             // Dropping the pusher ends its requests at once.
             self.peers.ask(None);
-            let (dataplanes, nodes) = term.ended();
-            for pod in dataplanes {
-                changes.push(Change::Report(pod.clone(), None));
-                changes.push(Change::Figures(pod, None));
-            }
-            changes.extend(nodes.into_iter().map(|node| Change::Shim(node, None)));
+            changes.extend(term.ended());
         }
         if let Some(epoch) = epoch {
             changes.extend(self.excluded());

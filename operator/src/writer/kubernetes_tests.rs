@@ -6,9 +6,7 @@ use crate::{
     fake_api::FakeApi, kind::Kind, leader::Leadership, ledger::Ledger, metrics::Metrics,
     outbox::Outbox,
 };
-use baton_index::{
-    Change, Family, FrontSlice, FrontWrites, Index, Key, Policy, Refusal, Verdict,
-};
+use baton_index::{Change, Family, FrontSlice, FrontWrites, Index, Key, Policy, Refusal, Verdict};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
