@@ -108,6 +108,8 @@ impl Core {
         }
         let waiting = i64::try_from(self.messages.len()).unwrap_or(i64::MAX);
         self.metrics.queue_depth.set(waiting);
+        // What dataplanes have said by now, which else would wait as long as objects change.
+        self.hear(Vec::new(), Instant::now()).await;
         self.fold();
     }
 
@@ -154,16 +156,21 @@ impl Core {
 
     /// Takes what dataplanes and shims say.
     async fn reports(&mut self, first: News) {
-        let mut changes = self.fleet.heard(first);
-        let end = Instant::now() + COALESCE;
-        while let Ok(news) = timeout_at(end, self.fleet.news()).await {
+        let changes = self.fleet.heard(first);
+        self.hear(changes, Instant::now() + COALESCE).await;
+        self.fold();
+    }
+
+    /// Takes these changes and what dataplanes and shims say until `end`.
+    async fn hear(&mut self, mut changes: Vec<Change>, end: Instant) {
+        let mut heard = 0;
+        while heard < LIMIT_QUEUE
+            && let Ok(news) = timeout_at(end, self.fleet.news()).await
+        {
             changes.extend(self.fleet.heard(news));
-            if changes.len() >= LIMIT_QUEUE {
-                break;
-            }
+            heard += 1;
         }
         self.apply(changes);
-        self.fold();
     }
 
     /// A half-known world is not folded: it would give half a snapshot, and whoever is not in it
@@ -295,3 +302,7 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;
