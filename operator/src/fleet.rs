@@ -14,7 +14,8 @@ use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Text, Wants};
 use baton_push::{
     keys::LiveKeys,
     push::{
-        Connect, Epoch, Metrics as PushMetrics, PolicySet, Report, Settings, Target, TargetKind,
+        Connect, Epoch, LIMIT_TARGETS, Metrics as PushMetrics, PolicySet, Report, Settings, Target,
+        TargetKind,
     },
 };
 use std::{
@@ -53,6 +54,8 @@ pub struct Fleet {
     ready: bool,
     /// Targets are not what the pusher has.
     moved: bool,
+    /// Dataplanes and shims that are more than one operator serves.
+    left_out: usize,
     /// What dataplanes are to be asked for before anything is pushed to them.
     wants: Arc<Wants>,
     term: Option<Term>,
@@ -106,6 +109,7 @@ impl Fleet {
             shims: BTreeMap::new(),
             ready: false,
             moved: false,
+            left_out: 0,
             wants: Arc::new(Wants::Nothing),
             term: None,
         }
@@ -201,6 +205,15 @@ impl Fleet {
         self.classes.retain(|_, class| !class.gone || class.changed);
         if std::mem::take(&mut self.moved) {
             let (mut targets, dataplanes, shims) = self.targets();
+            let left_out = self.count().saturating_sub(LIMIT_TARGETS);
+            if left_out > 0 && left_out != self.left_out {
+                error!(
+                    left_out,
+                    limit = LIMIT_TARGETS,
+                    "more dataplanes and shims than one operator serves: the last shims, then the last dataplanes, are neither pushed to nor asked"
+                );
+            }
+            self.left_out = left_out;
             if let Some(term) = &mut self.term {
                 for name in term.recovery.ask(&dataplanes, &self.wants) {
                     if let Some(target) = targets.get_mut(&name) {
@@ -218,6 +231,14 @@ impl Fleet {
         Vec::new()
     }
 
+    /// Dataplanes and shims there are.
+    fn count(&self) -> usize {
+        let dataplanes = self.classes.values().map(|class| class.dataplanes.len());
+        dataplanes.sum::<usize>() + self.shims.len()
+    }
+
+    /// As many as one operator serves, dataplanes first: without pushes they go on with what was,
+    /// while shims only go without adoptions.
     fn targets(
         &self,
     ) -> (
@@ -229,7 +250,8 @@ impl Fleet {
         let mut dataplanes = BTreeMap::new();
         let mut shims = BTreeMap::new();
         for (class_name, class) in &self.classes {
-            for dataplane in &class.dataplanes {
+            let room = LIMIT_TARGETS - targets.len();
+            for dataplane in class.dataplanes.iter().take(room) {
                 let name = format!("dataplane/{}", dataplane.pod);
                 let kind = TargetKind::Dataplane {
                     class: class_name.to_string(),
@@ -245,7 +267,7 @@ impl Fleet {
                 dataplanes.insert(name, known);
             }
         }
-        for (pod, shim) in &self.shims {
+        for (pod, shim) in self.shims.iter().take(LIMIT_TARGETS - targets.len()) {
             let name = format!("shim/{pod}");
             let address = SocketAddr::new(shim.address, self.shim_pods.port);
             let node = shim.node.to_string();

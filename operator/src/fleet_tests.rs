@@ -4,7 +4,7 @@
 use super::{Fleet, ShimPods};
 use crate::{peers::Peers, translate::SharedInterner};
 use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Pod, Text, Wants};
-use baton_push::push::{Metrics, Plain, Settings, TargetKind};
+use baton_push::push::{LIMIT_TARGETS, Metrics, Plain, Settings, TargetKind};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -376,6 +376,21 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
     let target = fleet.targets().0.remove("shim/baton/shim-0");
     assert_eq!(target.expect("a shim").kind, TargetKind::Shim { node });
     assert_eq!(see(&mut fleet, "baton", None), 0);
+}
+
+#[test]
+fn dataplanes_are_served_before_shims_and_some_rather_than_none() {
+    let mut fleet = fleet();
+    let shim = Arc::new(pod(&[("app", "shim")], Some("10.0.0.1")));
+    for number in 0..=LIMIT_TARGETS {
+        let key = Key::new("baton", format!("shim-{number}"));
+        fleet.see(&Change::Pod(key, Some(Arc::clone(&shim))));
+    }
+    let address = SocketAddr::from(([10, 0, 0, 2], 9_900));
+    fleet.update("edge".into(), update(1, &[], &[], Some(address)));
+    let (targets, dataplanes, shims) = fleet.targets();
+    assert_eq!(targets.len(), LIMIT_TARGETS);
+    assert_eq!((dataplanes.len(), shims.len()), (1, LIMIT_TARGETS - 1));
 }
 
 #[cfg(feature = "otel")]
