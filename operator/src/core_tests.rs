@@ -3,7 +3,10 @@
 
 use super::Core;
 use crate::{
-    fleet::{Fleet, ShimPods, tests::Plane},
+    fleet::{
+        Fleet, ShimPods,
+        tests::{Plane, pod},
+    },
     health::Health,
     kind::Kind,
     leader::Leadership,
@@ -65,7 +68,7 @@ fn stand_by(path: &Path) -> (Core, Operator) {
     };
     let shims = ShimPods {
         namespace: None,
-        selector: baton_index::Labels::default(),
+        selector: [("app", "shim")].into_iter().collect(),
         port: 1,
     };
     let push_metrics = Arc::new(PushMetrics::default());
@@ -282,6 +285,32 @@ async fn dataplanes_are_heard_with_each_batch_of_changes() {
     };
     let heard = timeout(Duration::from_secs(30), acknowledged).await;
     heard.expect("its acknowledgement is heard");
+}
+
+#[tokio::test]
+async fn a_node_is_not_covered_any_more_when_its_shim_has_left() {
+    let folder = Folder::new("left");
+    let address = Plane::default().start().await;
+    folder.write("class.yaml", &class(address));
+    let on_node = app("one", 81, &["10.0.0.1"]).replace("{addresses:", "{nodeName: n1, addresses:");
+    folder.write("one.yaml", &on_node);
+    let (mut core, operator) = stand_by(&folder.0);
+    let leading = Leadership::Leading { epoch: 1 };
+    operator.leadership.send_replace(leading);
+    core.term();
+    while !core.unsynced.is_empty() {
+        let message = core.messages.recv().await.expect("the source runs");
+        core.batch(message).await;
+    }
+    let shim = Key::new("baton", "shim-0");
+    let pod = pod(&[("app", "shim")], Some("127.0.0.1"));
+    core.change(Change::Pod(shim.clone(), Some(Arc::new(pod))));
+    core.change(Change::Shim("n1".into(), Some(Arc::default())));
+    core.fold();
+    assert_eq!(core.index.coverage().nodes_covered, 1);
+    core.change(Change::Pod(shim, None));
+    core.fold();
+    assert_eq!(core.index.coverage().nodes_covered, 0);
 }
 
 /// Counted with the core's beat, not with each fold.

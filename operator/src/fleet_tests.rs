@@ -290,7 +290,7 @@ async fn a_half_known_world_is_not_published() {
     assert!(heard.is_err() && plane.held().is_null());
 }
 
-fn pod(labels: &[(&str, &str)], address: Option<&str>) -> Pod {
+pub fn pod(labels: &[(&str, &str)], address: Option<&str>) -> Pod {
     Pod {
         labels: labels.iter().copied().collect::<Labels>(),
         annotations: Labels::default(),
