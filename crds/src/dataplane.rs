@@ -34,7 +34,6 @@ pub const STATUS_INSTANCES_MAX: usize = 64;
     printcolumn = r#"{"name": "Default", "type": "boolean", "jsonPath": ".spec.default", "description": "Whether policies without a selector use it"}"#,
     printcolumn = r#"{"name": "Dataplanes", "type": "string", "jsonPath": ".status.dataplanes.summary", "description": "Pods that serve the newest snapshot, of all"}"#,
     printcolumn = r#"{"name": "Policies", "type": "integer", "jsonPath": ".status.policies", "description": "Listeners that it serves"}"#,
-    printcolumn = r#"{"name": "Generation", "type": "integer", "jsonPath": ".status.generation", "priority": 1, "description": "The newest snapshot"}"#,
     printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status", "description": "Whether the class makes sense"}"#,
     printcolumn = r#"{"name": "Programmed", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Programmed\")].status", "description": "Whether all its dataplanes serve the newest snapshot"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
@@ -204,10 +203,7 @@ pub struct BatonDataplaneStatus {
     /// Dataplanes that are ready and serve the newest snapshot, of all pods of the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dataplanes: Option<Count>,
-    /// The newest snapshot.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub generation: Option<i64>,
-    /// Listeners in it.
+    /// Listeners in the newest snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policies: Option<i32>,
     /// The dataplanes, those that need attention first; at most 64.
@@ -232,9 +228,6 @@ pub struct DataplaneInstance {
     pub node: Option<String>,
     /// Whether it serves the newest snapshot.
     pub in_sync: bool,
-    /// The snapshot that it serves, if it could be asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub generation: Option<i64>,
     /// Why it is not in sync, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1_024))]

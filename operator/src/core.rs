@@ -108,6 +108,8 @@ impl Core {
         }
         let waiting = i64::try_from(self.messages.len()).unwrap_or(i64::MAX);
         self.metrics.queue_depth.set(waiting);
+        // What dataplanes have said by now, which else would wait as long as objects change.
+        self.hear(Vec::new(), Instant::now()).await;
         self.fold();
     }
 
@@ -154,19 +156,21 @@ impl Core {
 
     /// Takes what dataplanes and shims say.
     async fn reports(&mut self, first: News) {
-        let mut changes = self.fleet.heard(first);
-        let end = Instant::now() + COALESCE;
-        while let Ok(news) = timeout_at(end, self.fleet.news()).await {
-            changes.extend(self.fleet.heard(news));
-            if changes.len() >= LIMIT_QUEUE {
-                break;
-            }
-        }
-        self.taken += changes.len();
-        for change in changes {
-            self.index.apply(change);
-        }
+        let changes = self.fleet.heard(first);
+        self.hear(changes, Instant::now() + COALESCE).await;
         self.fold();
+    }
+
+    /// Takes these changes and what dataplanes and shims say until `end`.
+    async fn hear(&mut self, mut changes: Vec<Change>, end: Instant) {
+        let mut heard = 0;
+        while heard < LIMIT_QUEUE
+            && let Ok(news) = timeout_at(end, self.fleet.news()).await
+        {
+            changes.extend(self.fleet.heard(news));
+            heard += 1;
+        }
+        self.apply(changes);
     }
 
     /// A half-known world is not folded: it would give half a snapshot, and whoever is not in it
@@ -192,16 +196,28 @@ impl Core {
         self.metrics
             .fold_seconds
             .observe(started.elapsed().as_secs_f64());
-        self.pass_on(update);
+        let left = self.pass_on(update);
+        if !left.is_empty() {
+            self.apply(left);
+            // Who has left does not leave again.
+            self.fold();
+        }
     }
 
-    fn pass_on(&mut self, update: Update) {
+    fn apply(&mut self, changes: Vec<Change>) {
+        self.taken += changes.len();
+        for change in changes {
+            self.index.apply(change);
+        }
+    }
+
+    /// Gives what dataplanes and shims that have left said, to be forgotten.
+    fn pass_on(&mut self, update: Update) -> Vec<Change> {
         for (class, change) in update.classes {
             self.fleet.update(class, change);
         }
         self.fleet.want(self.index.wants());
-        // What the first publication of a term made known of dataplanes.
-        self.fleet.publish();
+        let left = self.fleet.publish();
         if self.fleet.leads() {
             self.health.folded();
             for verdict in update.verdicts {
@@ -220,6 +236,7 @@ impl Core {
                 self.outbox.front(service, writes);
             }
         }
+        left
     }
 
     /// A term of leadership begins or ends.
@@ -285,3 +302,7 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

@@ -1,9 +1,12 @@
 //! The core with a directory of manifests and a dataplane of a few lines: what a bad file does to
 //! what is served, while the operator runs and when it starts; and what it counts.
 
+use super::Core;
 use crate::{
-    core::Core,
-    fleet::{Fleet, ShimPods, tests::Plane},
+    fleet::{
+        Fleet, ShimPods,
+        tests::{Plane, pod},
+    },
     health::Health,
     kind::Kind,
     leader::Leadership,
@@ -12,10 +15,10 @@ use crate::{
     outbox::Outbox,
     peers::Peers,
     shutdown::shutdown,
-    source::{self, LIMIT_QUEUE, Sink},
+    source::{self, LIMIT_QUEUE, Message, Sink},
     translate::Translator,
 };
-use baton_index::Index;
+use baton_index::{Change, Index, Key};
 use baton_push::push::{Metrics as PushMetrics, Plain, Settings};
 use serde_json::Value;
 use std::{
@@ -28,17 +31,31 @@ use std::{
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 /// An operator with a directory; ends when dropped.
 struct Operator {
     metrics: Metrics,
-    _tasks: JoinSet<()>,
-    _leadership: watch::Sender<Leadership>,
+    tasks: JoinSet<()>,
+    leadership: watch::Sender<Leadership>,
 }
 
 fn start(path: &Path, epoch: u32) -> Operator {
+    let (core, mut operator) = stand_by(path);
+    operator.tasks.spawn(async move {
+        // It never ends by itself.
+        let (_trigger, ended) = shutdown();
+        core.run(ended).await;
+    });
+    operator
+        .leadership
+        .send_replace(Leadership::Leading { epoch });
+    operator
+}
+
+/// A core that nobody runs, and what it works with.
+fn stand_by(path: &Path) -> (Core, Operator) {
     let metrics = Metrics::new().expect("figures");
     let health = Arc::new(Health::new(&Kind::ALL.map(Kind::as_str)));
     let ledger = Arc::new(Ledger::default());
@@ -51,7 +68,7 @@ fn start(path: &Path, epoch: u32) -> Operator {
     };
     let shims = ShimPods {
         namespace: None,
-        selector: baton_index::Labels::default(),
+        selector: [("app", "shim")].into_iter().collect(),
         port: 1,
     };
     let push_metrics = Arc::new(PushMetrics::default());
@@ -86,21 +103,16 @@ fn start(path: &Path, epoch: u32) -> Operator {
     let mut tasks = JoinSet::new();
     let path = path.to_owned();
     tasks.spawn(async move {
-        // It never ends by itself.
-        let (_trigger, ended) = shutdown();
-        core.run(ended).await;
-    });
-    tasks.spawn(async move {
         source::directory::run(path, sink)
             .await
             .expect("a directory");
     });
-    leadership.send_replace(Leadership::Leading { epoch });
-    Operator {
+    let operator = Operator {
         metrics,
-        _tasks: tasks,
-        _leadership: leadership,
-    }
+        tasks,
+        leadership,
+    };
+    (core, operator)
 }
 
 /// A directory, removed on drop.
@@ -251,6 +263,54 @@ async fn a_bad_file_takes_nothing_from_dataplanes_while_the_operator_runs_or_sta
     ];
     serves(&plane, &good).await;
     drop(operator);
+}
+
+/// As in a cluster where something changes all the time, so that there is one batch after another.
+#[tokio::test]
+async fn dataplanes_are_heard_with_each_batch_of_changes() {
+    let folder = Folder::new("busy");
+    let address = Plane::default().start().await;
+    folder.write("class.yaml", &class(address));
+    folder.write("one.yaml", &app("one", 81, &["10.0.0.1"]));
+    let (mut core, operator) = stand_by(&folder.0);
+    let leading = Leadership::Leading { epoch: 1 };
+    operator.leadership.send_replace(leading);
+    core.term();
+    let acknowledged = async {
+        let is_there = |core: &Core| core.index.class_verdicts().any(|c| c.synchronised == 1);
+        while !is_there(&core) {
+            let none = Change::Service(Key::new("other", "none"), None);
+            core.batch(Message::Change(none)).await;
+        }
+    };
+    let heard = timeout(Duration::from_secs(30), acknowledged).await;
+    heard.expect("its acknowledgement is heard");
+}
+
+#[tokio::test]
+async fn a_node_is_not_covered_any_more_when_its_shim_has_left() {
+    let folder = Folder::new("left");
+    let address = Plane::default().start().await;
+    folder.write("class.yaml", &class(address));
+    let on_node = app("one", 81, &["10.0.0.1"]).replace("{addresses:", "{nodeName: n1, addresses:");
+    folder.write("one.yaml", &on_node);
+    let (mut core, operator) = stand_by(&folder.0);
+    let leading = Leadership::Leading { epoch: 1 };
+    operator.leadership.send_replace(leading);
+    core.term();
+    while !core.unsynced.is_empty() {
+        let message = core.messages.recv().await.expect("the source runs");
+        core.batch(message).await;
+    }
+    let shim = Key::new("baton", "shim-0");
+    let pod = pod(&[("app", "shim")], Some("127.0.0.1"));
+    core.change(Change::Pod(shim.clone(), Some(Arc::new(pod))));
+    core.change(Change::Shim("n1".into(), Some(Arc::default())));
+    core.fold();
+    assert_eq!(core.index.coverage().nodes_covered, 1);
+    core.change(Change::Pod(shim, None));
+    core.fold();
+    assert_eq!(core.index.coverage().nodes_covered, 0);
 }
 
 /// Counted with the core's beat, not with each fold.

@@ -4,6 +4,7 @@
 //! Owns which fields are figures. When they are written is the outbox's to say.
 
 use baton_crds::{BatonDataplaneStatus, LoadBalancerPolicyStatus, STATUS_DRAINS_MAX};
+use baton_index::Reason;
 use serde::Serialize;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -12,7 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub struct Digests {
     /// Of all but the time of its figures.
     pub whole: u64,
-    /// Without what traffic changes.
+    /// Without what traffic changes, or a snapshot on its way.
     pub settled: u64,
     /// With figures roughly: one that changes by less than about a tenth, or was of a moment, is no
     /// news.
@@ -29,12 +30,19 @@ impl Digests {
         }
     }
 
-    /// Of a class's, which has no figures.
+    /// Of a class's. What is settled is all but how far its dataplanes are, which changes with each
+    /// snapshot.
     pub fn class(status: &BatonDataplaneStatus) -> Self {
         let whole = digest(status);
+        let mut settled = status.clone();
+        (settled.dataplanes, settled.policies) = (None, None);
+        settled.instances.clear();
+        let passing = [Reason::Programmed, Reason::Pending].map(Reason::as_str);
+        let conditions = &mut settled.conditions;
+        conditions.retain(|c| !passing.contains(&c.reason.as_str()));
         Self {
             whole,
-            settled: whole,
+            settled: digest(&settled),
             rough: whole,
         }
     }

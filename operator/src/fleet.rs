@@ -14,7 +14,8 @@ use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Text, Wants};
 use baton_push::{
     keys::LiveKeys,
     push::{
-        Connect, Epoch, Metrics as PushMetrics, PolicySet, Report, Settings, Target, TargetKind,
+        Connect, Epoch, LIMIT_TARGETS, Metrics as PushMetrics, PolicySet, Report, Settings, Target,
+        TargetKind,
     },
 };
 use std::{
@@ -53,6 +54,8 @@ pub struct Fleet {
     ready: bool,
     /// Targets are not what the pusher has.
     moved: bool,
+    /// Dataplanes and shims that are more than one operator serves.
+    left_out: usize,
     /// What dataplanes are to be asked for before anything is pushed to them.
     wants: Arc<Wants>,
     term: Option<Term>,
@@ -106,6 +109,7 @@ impl Fleet {
             shims: BTreeMap::new(),
             ready: false,
             moved: false,
+            left_out: 0,
             wants: Arc::new(Wants::Nothing),
             term: None,
         }
@@ -179,10 +183,11 @@ impl Fleet {
         }
     }
 
-    /// Gives the pusher what has changed, if this process leads.
-    pub fn publish(&mut self) {
+    /// Gives the pusher what has changed, if this process leads; and the caller what the index has
+    /// to forget.
+    pub fn publish(&mut self) -> Vec<Change> {
         let (true, Some(term)) = (self.ready, &mut self.term) else {
-            return;
+            return Vec::new();
         };
         for (name, class) in &mut self.classes {
             if !std::mem::take(&mut class.changed) {
@@ -200,6 +205,15 @@ impl Fleet {
         self.classes.retain(|_, class| !class.gone || class.changed);
         if std::mem::take(&mut self.moved) {
             let (mut targets, dataplanes, shims) = self.targets();
+            let left_out = self.count().saturating_sub(LIMIT_TARGETS);
+            if left_out > 0 && left_out != self.left_out {
+                error!(
+                    left_out,
+                    limit = LIMIT_TARGETS,
+                    "more dataplanes and shims than one operator serves: the last shims, then the last dataplanes, are neither pushed to nor asked"
+                );
+            }
+            self.left_out = left_out;
             if let Some(term) = &mut self.term {
                 for name in term.recovery.ask(&dataplanes, &self.wants) {
                     if let Some(target) = targets.get_mut(&name) {
@@ -209,13 +223,22 @@ impl Fleet {
                 }
                 if let Err(error) = term.pusher.set_targets(&targets) {
                     error!(%error, "dataplanes and shims stay those that were there before");
-                    return;
+                    return Vec::new();
                 }
-                term.follow(dataplanes, shims);
+                return term.follow(dataplanes, shims);
             }
         }
+        Vec::new()
     }
 
+    /// Dataplanes and shims there are.
+    fn count(&self) -> usize {
+        let dataplanes = self.classes.values().map(|class| class.dataplanes.len());
+        dataplanes.sum::<usize>() + self.shims.len()
+    }
+
+    /// As many as one operator serves, dataplanes first: without pushes they go on with what was,
+    /// while shims only go without adoptions.
     fn targets(
         &self,
     ) -> (
@@ -227,7 +250,8 @@ impl Fleet {
         let mut dataplanes = BTreeMap::new();
         let mut shims = BTreeMap::new();
         for (class_name, class) in &self.classes {
-            for dataplane in &class.dataplanes {
+            let room = LIMIT_TARGETS - targets.len();
+            for dataplane in class.dataplanes.iter().take(room) {
                 let name = format!("dataplane/{}", dataplane.pod);
                 let kind = TargetKind::Dataplane {
                     class: class_name.to_string(),
@@ -243,7 +267,7 @@ impl Fleet {
                 dataplanes.insert(name, known);
             }
         }
-        for (pod, shim) in &self.shims {
+        for (pod, shim) in self.shims.iter().take(LIMIT_TARGETS - targets.len()) {
             let name = format!("shim/{pod}");
             let address = SocketAddr::new(shim.address, self.shim_pods.port);
             let node = shim.node.to_string();
@@ -260,12 +284,7 @@ impl Fleet {
         if let Some(term) = self.term.take() {
             // Dropping the pusher ends its requests at once.
             self.peers.ask(None);
-            let (dataplanes, nodes) = term.ended();
-            for pod in dataplanes {
-                changes.push(Change::Report(pod.clone(), None));
-                changes.push(Change::Figures(pod, None));
-            }
-            changes.extend(nodes.into_iter().map(|node| Change::Shim(node, None)));
+            changes.extend(term.ended());
         }
         if let Some(epoch) = epoch {
             changes.extend(self.excluded());

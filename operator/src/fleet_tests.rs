@@ -4,7 +4,7 @@
 use super::{Fleet, ShimPods};
 use crate::{peers::Peers, translate::SharedInterner};
 use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Pod, Text, Wants};
-use baton_push::push::{Metrics, Plain, Settings, TargetKind};
+use baton_push::push::{LIMIT_TARGETS, Metrics, Plain, Settings, TargetKind};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -290,10 +290,8 @@ async fn a_half_known_world_is_not_published() {
     assert!(heard.is_err() && plane.held().is_null());
 }
 
-#[test]
-fn shims_are_pods_with_the_labels_in_the_namespace() {
-    let mut fleet = fleet();
-    let pod = |labels: &[(&str, &str)], address: Option<&str>| Pod {
+pub fn pod(labels: &[(&str, &str)], address: Option<&str>) -> Pod {
+    Pod {
         labels: labels.iter().copied().collect::<Labels>(),
         annotations: Labels::default(),
         deleting: false,
@@ -303,7 +301,53 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
         second_address: None,
         host_network: false,
         cost: None,
+    }
+}
+
+/// A node would look covered, and figures of Pods that are no more would pile up.
+#[tokio::test]
+async fn what_is_known_of_who_leaves_within_a_term_is_forgotten() {
+    let mut fleet = fleet();
+    let see = |fleet: &mut Fleet, name: &str, pod: Option<Pod>| {
+        fleet.see(&Change::Pod(Key::new("baton", name), pod.map(Arc::new)));
     };
+    let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
+    fleet.update("edge".into(), update(1, &["a"], &[], Some(nobody)));
+    for name in ["shim-0", "shim-1"] {
+        let shim = pod(&[("app", "shim")], Some("127.0.0.1"));
+        see(&mut fleet, name, Some(shim));
+    }
+    fleet.term(Some(1));
+    assert!(fleet.publish().is_empty());
+    see(&mut fleet, "shim-0", None);
+    assert!(fleet.publish().is_empty(), "another one is on its node");
+    see(&mut fleet, "shim-1", None);
+    let left = fleet.publish();
+    let [Change::Shim(node, None)] = &*left else {
+        panic!("{left:?}");
+    };
+    assert_eq!(&**node, "n1");
+    let no_dataplanes = ClassUpdate {
+        dataplanes: Some(Vec::new()),
+        ..update(1, &[], &[], None)
+    };
+    fleet.update("edge".into(), no_dataplanes);
+    let left = fleet.publish();
+    let [
+        Change::Report(reported, None),
+        Change::Figures(counted, None),
+    ] = &*left
+    else {
+        panic!("{left:?}");
+    };
+    let lb = Key::new("baton", "lb-0");
+    assert_eq!((reported, counted), (&lb, &lb));
+    assert!(fleet.publish().is_empty());
+}
+
+#[test]
+fn shims_are_pods_with_the_labels_in_the_namespace() {
+    let mut fleet = fleet();
     let see = |fleet: &mut Fleet, namespace: &str, pod: Option<Pod>| {
         let key = Key::new(namespace, "shim-0");
         fleet.see(&Change::Pod(key, pod.map(Arc::new)));
@@ -332,6 +376,21 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
     let target = fleet.targets().0.remove("shim/baton/shim-0");
     assert_eq!(target.expect("a shim").kind, TargetKind::Shim { node });
     assert_eq!(see(&mut fleet, "baton", None), 0);
+}
+
+#[test]
+fn dataplanes_are_served_before_shims_and_some_rather_than_none() {
+    let mut fleet = fleet();
+    let shim = Arc::new(pod(&[("app", "shim")], Some("10.0.0.1")));
+    for number in 0..=LIMIT_TARGETS {
+        let key = Key::new("baton", format!("shim-{number}"));
+        fleet.see(&Change::Pod(key, Some(Arc::clone(&shim))));
+    }
+    let address = SocketAddr::from(([10, 0, 0, 2], 9_900));
+    fleet.update("edge".into(), update(1, &[], &[], Some(address)));
+    let (targets, dataplanes, shims) = fleet.targets();
+    assert_eq!(targets.len(), LIMIT_TARGETS);
+    assert_eq!((dataplanes.len(), shims.len()), (1, LIMIT_TARGETS - 1));
 }
 
 #[cfg(feature = "otel")]

@@ -138,6 +138,12 @@ impl Entry {
             .collect();
     }
 
+    /// Whether the condition `kind` is true.
+    pub fn holds(&self, kind: &str) -> bool {
+        let mut since = self.since.iter();
+        since.any(|s| s.kind == kind && s.status == ConditionStatus::True)
+    }
+
     /// When the condition `kind` became `status`: as long ago as is known, or now.
     pub fn transition(&self, kind: &str, status: ConditionStatus, now: Timestamp) -> Time {
         let since = self.since.iter().find(|since| since.kind == kind);

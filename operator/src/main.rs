@@ -7,8 +7,6 @@ mod check;
 mod coalescing;
 mod connect;
 mod core;
-#[cfg(test)]
-mod core_tests;
 mod digest;
 #[cfg(test)]
 mod fake_api;

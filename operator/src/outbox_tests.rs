@@ -5,7 +5,7 @@ use crate::digest::Digests;
 use baton_index::{Change, Index, Labels, Policy, Refusal};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 
 /// How often dataplanes are asked for their figures.
 const LOOK: Duration = Duration::from_secs(5);
@@ -168,4 +168,44 @@ async fn figures_of_many_busy_policies_are_written_at_a_bounded_rate() {
         .run(scene.began.elapsed() + Duration::from_secs(1), problem)
         .await;
     assert_eq!(scene.written, before + POLICIES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_that_is_behind_for_a_moment_is_not_written_and_all_else_of_it_is_at_once() {
+    let ledger = Arc::new(Ledger::default());
+    let metrics = Metrics::new().expect("figures");
+    let (outbox, _) = Outbox::new(Arc::clone(&ledger), metrics);
+    let key = Key::new("", "edge");
+    ledger.note(Kind::Class, &key, &ObjectMeta::default(), &Value::Null);
+    // How many seconds later it is written, if within a minute, with so many dataplanes.
+    let written = async |ready, synchronised, patience| {
+        let verdict = ClassVerdict {
+            class: "edge".into(),
+            observed_generation: 1,
+            dataplanes: 2,
+            ready,
+            synchronised,
+            policies: 1,
+            over_limit: 0,
+            problem: None,
+            instances: Vec::new(),
+        };
+        let began = Instant::now();
+        outbox.class_verdict(verdict);
+        let next = timeout(Duration::from_secs(patience), outbox.classes.next());
+        let (_, verdict, _turn) = next.await.ok()?;
+        let before = ledger.get(Kind::Class, &key).expect("noted");
+        let status = status::class(&verdict, None, &before, Timestamp::now());
+        let digests = Digests::class(&status);
+        ledger.written(Kind::Class, &key, digests, &status.conditions);
+        Some(began.elapsed().as_secs())
+    };
+    assert_eq!(written(2, 2, 60).await, Some(0));
+    // A snapshot is on its way, and arrives.
+    assert_eq!(written(2, 1, 5).await, None);
+    assert_eq!(written(2, 2, 60).await, None);
+    // One dataplane stays behind. That it has caught up is what people wait for.
+    assert_eq!(written(2, 1, 60).await, Some(SETTLED_EVERY.as_secs()));
+    assert_eq!(written(2, 2, 60).await, Some(0));
+    assert_eq!(written(0, 0, 60).await, Some(0), "nobody serves it");
 }

@@ -257,8 +257,6 @@ pub fn class(
         observed_generation: Some(generation),
         conditions: vec![accepted, programmed, degraded],
         dataplanes: Some(of(verdict.synchronised, verdict.dataplanes)),
-        // A number of each dataplane, not of the class.
-        generation: None,
         policies: Some(small(verdict.policies)),
         instances: verdict
             .instances
@@ -267,7 +265,6 @@ pub fn class(
                 name: instance.pod.name.to_string(),
                 node: instance.node.as_deref().map(str::to_owned),
                 in_sync: instance.synchronised,
-                generation: None,
                 message: instance.problem.as_deref().map(|p| cut(p, LIMIT_MESSAGE)),
             })
             .collect(),

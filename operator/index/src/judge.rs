@@ -261,15 +261,6 @@ fn degraded(
         );
         issues.push((Reason::NoReadyEndpoints, message));
     }
-    let refused = without_family(translation);
-    if !refused.is_empty() {
-        let message = format!(
-            "none of its backends has an address of the family, so {refused} are refused (Baton does not translate between \
-             families): make the pods and Service {service} dual-stack, or leave the family out of the Service's ipFamilies or \
-             spec.listeners[].addresses"
-        );
-        issues.push((Reason::FamilyWithoutBackends, message));
-    }
     if translation.left_out > 0 {
         let message = format!(
             "{} are not used: a listener takes {LIMIT_BACKENDS_PER_POLICY}, the first ones by name; split the Service",
@@ -349,26 +340,6 @@ fn degraded(
     };
     let messages: Vec<String> = issues.into_iter().map(|(_, message)| message).collect();
     said(Status::True, reason, messages.join("; "))
-}
-
-/// Whose clients no backend can serve: those of a listener's address in a family that none of its
-/// backends has.
-fn without_family(translation: &Translation) -> String {
-    let served = translation.listeners.iter();
-    let served = served.filter(|listening| !listening.policy.backends.is_empty());
-    let refused = served.flat_map(|listening| {
-        let policy = &listening.policy;
-        [("IPv4", false), ("IPv6", true)]
-            .into_iter()
-            .filter(|(_, v6)| {
-                let fronted = policy.frontends.iter();
-                let mut backed = policy.backends.iter();
-                fronted.map(|at| at.address().is_ipv6()).any(|is| is == *v6)
-                    && backed.all(|backend| backend.endpoint.address().is_ipv6() != *v6)
-            })
-            .map(|(family, _)| format!("{family} clients of listener {}", listening.listener))
-    });
-    few(refused, ", ")
 }
 
 /// Whether two verdicts say the same; of when the figures are does not matter.

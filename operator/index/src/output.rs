@@ -408,8 +408,6 @@ pub enum Reason {
     BackendsNotFollowed,
     /// Degraded: dataplanes give some backends no flows.
     BackendsUnusable,
-    /// Degraded: clients of an address family that no backend has are refused.
-    FamilyWithoutBackends,
     /// Degraded: a Pod's weight is no weight.
     WeightUnreadable,
     /// Degraded: fewer than half of the flows can move.
@@ -466,7 +464,6 @@ impl Reason {
             Self::BackendLimit => "BackendLimit",
             Self::BackendsNotFollowed => "BackendsNotFollowed",
             Self::BackendsUnusable => "BackendsUnusable",
-            Self::FamilyWithoutBackends => "FamilyWithoutBackends",
             Self::WeightUnreadable => "WeightUnreadable",
             Self::FewFlowsCanMove => "FewFlowsCanMove",
             Self::NoServicePort => "NoServicePort",

@@ -11,7 +11,7 @@ use crate::{
     snapshot_recovery::{SnapshotRecovery, Where},
     translate::SharedInterner,
 };
-use baton_index::{Change, Key, Report as Progress, Text};
+use baton_index::{Change, Report as Progress, Text};
 use baton_push::{
     UnixSeconds,
     keys::{LiveKeys, Peer, PeerKind},
@@ -97,11 +97,9 @@ impl Term {
         }
     }
 
-    /// Ends it, its requests at once. Gives the dataplanes and the nodes of shims of which nothing
-    /// is known any more.
-    pub(super) fn ended(self) -> (Vec<Key>, BTreeSet<Text>) {
-        let dataplanes = self.dataplanes.into_values().map(|known| known.place.pod);
-        (dataplanes.collect(), self.shims.into_values().collect())
+    /// Ends it, its requests at once. Gives what the index has to forget.
+    pub(super) fn ended(self) -> Vec<Change> {
+        forgotten(self.dataplanes.values(), self.shims.values().collect())
     }
 
     pub(super) fn published(&mut self, class: &Text, version: Version, revision: u64) {
@@ -123,11 +121,20 @@ impl Term {
         newest.map(|(_, revision)| *revision)
     }
 
+    /// These and no others. Gives what the index has to forget of those that left.
     pub(super) fn follow(
         &mut self,
         dataplanes: BTreeMap<String, Where>,
         shims: BTreeMap<String, Text>,
-    ) {
+    ) -> Vec<Change> {
+        let left = self.dataplanes.iter();
+        let left = left.filter(|(name, _)| !dataplanes.contains_key(*name));
+        let mut nodes: BTreeSet<&Text> = self.shims.values().collect();
+        // A Pod that takes another's place is heard instead of it.
+        for node in shims.values() {
+            nodes.remove(node);
+        }
+        let changes = forgotten(left.map(|(_, known)| known), nodes);
         // A Pod of the same name elsewhere is another dataplane, of which nothing is known.
         self.dataplanes
             .retain(|name, known| dataplanes.get(name) == Some(&known.place));
@@ -149,6 +156,7 @@ impl Term {
         let shims = self.shims.iter();
         let shims = shims.map(|(name, node)| peer(name, PeerKind::Shim, Some(node)));
         self.peers.ask(Some(dataplanes.chain(shims).collect()));
+        changes
     }
 
     /// What a report says of adoption keys.
@@ -274,4 +282,21 @@ impl Term {
         known.progress = Arc::new(progress);
         Some(Arc::clone(&known.progress))
     }
+}
+
+/// Nothing is known of these dataplanes and of the shims of these nodes any more.
+fn forgotten<'a>(
+    dataplanes: impl Iterator<Item = &'a Known>,
+    nodes: BTreeSet<&Text>,
+) -> Vec<Change> {
+    let dataplanes = dataplanes.flat_map(|known| {
+        let pod = &known.place.pod;
+        [
+            Change::Report(pod.clone(), None),
+            Change::Figures(pod.clone(), None),
+        ]
+    });
+    let nodes = nodes.into_iter().cloned();
+    let shims = nodes.map(|node| Change::Shim(node, None));
+    dataplanes.chain(shims).collect()
 }

@@ -6,8 +6,12 @@
 //! The recorder of `kube` sends each once: an API server that is restarted would cost all Events of
 //! these seconds, and a condition says only what is so at last. One whose answer was lost may be
 //! there twice then.
+//!
+//! The recorder takes Events with one action and reason for repeats whatever their notes say, and
+//! shows the first note only. So the action names the message.
 
 use crate::{
+    digest::digest,
     kind::Kind,
     leader::Leadership,
     metrics::Metrics,
@@ -40,7 +44,7 @@ const LIMIT_WAITING: usize = 100;
 const LIMIT_NOTE_BYTES: usize = 1_024;
 /// Who reports.
 const CONTROLLER: &str = "baton.dev/operator";
-/// What was done when it happened.
+/// What was done when it happened; a digest of the message follows.
 const ACTION: &str = "Reconcile";
 
 /// One that could not be written.
@@ -53,6 +57,8 @@ struct Waiting {
 /// What became of a try.
 enum Tried {
     Written,
+    /// There is no such Event, or no such namespace.
+    Gone,
     /// It never will be.
     Refused,
     Failed,
@@ -70,7 +76,7 @@ pub async fn run(
         controller: CONTROLLER.to_owned(),
         instance: Some(identity),
     };
-    let recorder = Recorder::new(client, reporter);
+    let mut recorder = Recorder::new(client.clone(), reporter.clone());
     let mut pace = interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // All wait equally long, so the first is due first.
@@ -91,9 +97,15 @@ pub async fn run(
             waiting.clear();
             continue;
         }
-        let result = match publish(&recorder, &event).await {
+        let mut tried = publish(&recorder, &event).await;
+        if matches!(tried, Tried::Gone) {
+            // The first of its series was deleted: a recorder that knows of none makes it anew.
+            recorder = Recorder::new(client.clone(), reporter.clone());
+            tried = publish(&recorder, &event).await;
+        }
+        let result = match tried {
             Tried::Written => "written",
-            Tried::Refused => "failed",
+            Tried::Refused | Tried::Gone => "failed",
             Tried::Failed if tries + 1 < TRIES_MAX && waiting.len() < LIMIT_WAITING => {
                 let (due, tries) = (Instant::now() + RETRY, tries + 1);
                 waiting.push_back(Waiting { due, tries, event });
@@ -120,10 +132,11 @@ async fn publish(recorder: &Recorder, event: &Notice) -> Tried {
     let object = event.about.key();
     match timeout(REQUEST_LIMIT, recorder.publish(&published, &about)).await {
         Ok(Ok(())) => Tried::Written,
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Tried::Gone,
         Ok(Err(error)) => {
             warn!(%object, %error, "an Event cannot be written");
             match error {
-                // A rule is against it, or its namespace is gone.
+                // A rule is against it.
                 kube::Error::Api(status)
                     if (400..500).contains(&status.code) && status.code != 429 =>
                 {
@@ -148,7 +161,7 @@ fn published(event: &Notice) -> (Published, ObjectReference) {
         },
         reason: event.reason.to_owned(),
         note: Some(cut(&event.message).to_owned()),
-        action: ACTION.to_owned(),
+        action: format!("{ACTION}-{:016x}", digest(&event.message)),
         secondary: None,
     };
     let key = event.about.key();
@@ -259,6 +272,33 @@ mod tests {
         sleep(Duration::from_secs(60)).await;
         assert_eq!(count(&metrics, "failed"), tries + 1);
         assert!(api.all(EVENTS).is_empty());
+    }
+
+    /// So the results of several drains are all told, though they are one reason of one policy.
+    #[tokio::test(start_paused = true)]
+    async fn each_message_is_an_event_and_a_repeat_is_none_unless_it_was_deleted() {
+        let (api, notices, _) = scene();
+        let told = async |message: &str| {
+            let message = message.to_owned();
+            let notice = Notice {
+                message,
+                ..notice(0)
+            };
+            notices.send(notice).await.expect("it runs");
+            sleep(Duration::from_secs(1)).await;
+            let notes = api.all(EVENTS).into_iter();
+            let mut notes: Vec<_> = notes.map(|event| event["note"].clone()).collect();
+            notes.sort_by_key(ToString::to_string);
+            notes
+        };
+        assert_eq!(told("pod b").await, ["pod b"]);
+        assert_eq!(told("pod c").await, ["pod b", "pod c"]);
+        assert_eq!(told("pod b").await, ["pod b", "pod c"]);
+        for event in api.all(EVENTS) {
+            let name = event["metadata"]["name"].as_str().expect("a name");
+            api.delete(&format!("{EVENTS}{name}"));
+        }
+        assert_eq!(told("pod b").await, ["pod b"]);
     }
 
     #[test]

@@ -125,16 +125,17 @@ impl Writer {
             field_manager: Some(FRONT_MANAGER.to_owned()),
             ..PostParams::default()
         };
-        let (mut made, mut taken) = (None, false);
+        let (mut made, mut conflicts) = (None, false);
         let request = async {
             let answer = api.create(&params, &object).await;
-            taken = matches!(&answer, Err(kube::Error::Api(status)) if status.is_already_exists());
+            conflicts = matches!(&answer, Err(kube::Error::Api(status)) if status.code == 409);
             made = answer.as_ref().ok().cloned();
             answer
         };
         let written = self.outcome(WHAT, key, request).await;
-        // The watch is about to bring it, and the index will say what is to be done then.
-        let written = if taken { Written::Failed } else { written };
+        // One is there, which the watch is about to bring, and the index will say what is to be
+        // done then; or another write took from the same ResourceQuota meanwhile.
+        let written = if conflicts { Written::Failed } else { written };
         (made, written)
     }
 

@@ -6,7 +6,7 @@ use crate::{
     fake_api::FakeApi, kind::Kind, leader::Leadership, ledger::Ledger, metrics::Metrics,
     outbox::Outbox,
 };
-use baton_index::{Change, Index, Key, Policy, Refusal, Verdict};
+use baton_index::{Change, Family, FrontSlice, FrontWrites, Index, Key, Policy, Refusal, Verdict};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -196,4 +196,30 @@ async fn so_many_writes_are_under_way_at_one_time() {
     }
     sleep(Duration::from_secs(5)).await;
     assert_eq!(scene.outbox.costs.len(), 3 * CONCURRENT);
+}
+
+/// A quota that another write took from at the same time is such a conflict, and no watch brings
+/// anything after it.
+#[tokio::test(start_paused = true)]
+async fn what_is_to_be_made_is_tried_again_after_any_conflict() {
+    let scene = scene();
+    scene.api.fail(Some(409));
+    let slice = FrontSlice {
+        name: "web-baton".into(),
+        uid: None,
+        family: Family::V4,
+        ports: Vec::new(),
+        endpoints: Vec::new(),
+    };
+    let writes = FrontWrites {
+        uid: Some("u".into()),
+        slices: vec![slice],
+        ..FrontWrites::default()
+    };
+    scene.outbox.front(&key(), &Arc::new(writes));
+    sleep(Duration::from_secs(1)).await;
+    scene.api.fail(None);
+    sleep(Duration::from_secs(5)).await;
+    let path = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/web-baton";
+    assert!(scene.api.get(path).is_some());
 }

@@ -117,30 +117,14 @@ fn the_older_policy_wins_and_the_loser_is_taken_at_once_when_it_goes() {
 }
 
 #[test]
-fn clients_of_a_family_without_a_pod_are_named() {
+fn clients_of_a_family_without_a_pod_are_served_by_the_others() {
     let mut index = index();
     let degraded = ConditionKind::Degraded;
     expect(&index, "p", degraded, Reason::AsExpected, "");
     index.apply(service_of("s", vec![Family::V4, Family::V6]));
     let _ = index.fold(2);
-    let refused = "IPv6 clients of listener http are refused";
-    expect(
-        &index,
-        "p",
-        degraded,
-        Reason::FamilyWithoutBackends,
-        refused,
-    );
-    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
-    // Without any backend at all, that is what is said.
-    index.apply(slice("s", &[]));
-    let _ = index.fold(3);
-    let verdict = verdict(&index, "p");
-    assert!(!verdict.condition(degraded).message.contains("refused"));
-    index.apply(slice("s", &[(1, READY)]));
-    index.apply(service("s"));
-    let _ = index.fold(4);
     expect(&index, "p", degraded, Reason::AsExpected, "");
+    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
 }
 
 #[test]

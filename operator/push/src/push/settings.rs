@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-/// Dataplanes and shims at one time: a shim per node of a cluster of Kubernetes' largest supported
-/// size (5,000), and dataplanes.
-pub const LIMIT_TARGETS: usize = 6_000;
+/// Dataplanes and shims at one time: one each per node of a cluster of the largest size that
+/// Kubernetes supports (5,000), and a fifth more while they are replaced.
+pub const LIMIT_TARGETS: usize = 12_000;
 
 /// Reports that wait to be read. Tasks hold back (and renew) what does not fit, so this bounds
 /// memory and nothing else.
