@@ -27,7 +27,6 @@ use crate::{
     Conditions, Family, Front, FrontEndpoint, FrontService, FrontSlice, FrontVerdict, FrontWrites,
     Index, Key, LIMIT_SLICE_ENDPOINTS, LeadsTo, Listener, Reason, ServicePort, Slice,
     SliceEndpoint, SliceWriter, Text,
-    class::Room,
     index::PolicyRecord,
     progress::{behind, refused_by},
     reports::{DataplaneRecord, Serving},
@@ -351,7 +350,7 @@ fn serving(
         .iter()
         .filter_map(|name| index.classes.get(name))
     {
-        let Some(placed) = class.placed(key).filter(|p| p.room == Room::Enough) else {
+        let Some(placed) = class.placed(key).filter(|p| p.listens) else {
             continue;
         };
         for (pod, member) in &class.members {

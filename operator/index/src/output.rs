@@ -544,7 +544,7 @@ pub struct ClassVerdict {
     pub synchronised: usize,
     /// Snapshot policies that it serves.
     pub policies: usize,
-    /// Snapshot policies that it has no room for.
+    /// Listeners of policies that it has no room for all of.
     pub over_limit: usize,
     /// What is wrong and what to change, if something is.
     pub problem: Option<String>,
