@@ -158,6 +158,57 @@ fn a_service_that_is_taken_back_while_its_policy_is_there_leads_past_it() {
 }
 
 #[test]
+fn an_attached_service_that_its_policy_leaves_to_another_one_gets_its_selector_back() {
+    let mut scene = bare();
+    let mut service = scene.clients_service();
+    service.selects = false;
+    service.front = Some(Arc::new(front("p", false, &[])));
+    scene.service(&key("web"), service);
+    add(&mut scene.index, "p", fronted(1, "s", "web"));
+    add(&mut scene.index, "q", fronted(5, "t", "web"));
+    scene.settle();
+    scene.acknowledge();
+    scene.index.apply(Change::Policy(key("p"), None));
+    scene.settle();
+    assert!(scene.services[&key("web")].selects);
+    scene.clients_service();
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), set(PODS));
+    let words = "kubectl baton attach svc/web";
+    let degraded = ConditionKind::Degraded;
+    expect(&scene.index, "q", degraded, Reason::FrontendNotOwned, words);
+}
+
+#[test]
+fn a_service_that_was_made_is_taken_over_by_the_policy_that_comes_to_name_it() {
+    let mut scene = scene();
+    add(&mut scene.index, "q", fronted(5, "t", "web-new"));
+    scene.settle();
+    scene.acknowledge();
+    let names = |scene: &Scene| -> Vec<(String, String)> {
+        let named = scene.services.iter();
+        let owner = |s: &Service| s.front.as_ref().map(|f| f.policy.to_string());
+        named
+            .filter_map(|(key, s)| Some((key.name.to_string(), owner(s)?)))
+            .collect()
+    };
+    let is = |name: &str, owner: &str| (name.to_owned(), owner.to_owned());
+    assert_eq!(names(&scene), [is("web", "p"), is("web-new", "q")]);
+    add(&mut scene.index, "p", fronted(1, "s", "web-old"));
+    add(&mut scene.index, "q", fronted(5, "t", "web"));
+    // One that names it as well and may not have it takes nothing.
+    scene.index.apply(service("u"));
+    add(&mut scene.index, "r", fronted(9, "u", "web"));
+    scene.settle();
+    scene.acknowledge();
+    assert_eq!(names(&scene), [is("web", "q"), is("web-old", "p")]);
+    for (name, policy) in [("web", "q"), ("web-old", "p")] {
+        let dataplane = format!("10.0.0.200:{}", scene.port(policy));
+        assert_eq!(scene.leads_to(name), set([&*dataplane]));
+    }
+}
+
+#[test]
 fn the_service_of_a_policy_that_cannot_be_read_stays() {
     let first = scene();
     let mut index = index();
