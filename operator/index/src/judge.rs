@@ -289,10 +289,10 @@ fn degraded(
         issues.push((Reason::BackendLimit, message));
     }
     if translation.clients_left_out > 0 {
+        // Without their number: it changes with each Pod anywhere.
         let message = format!(
-            "{} of the addresses of pods that spec.allowFrom selects may not connect: a policy names {LIMIT_ALLOW_FROM} \
-             networks, those of `cidr` first, then pods' in order of addresses; name networks in place of pods",
-            translation.clients_left_out
+            "not all addresses of pods that spec.allowFrom selects may connect: a policy names {LIMIT_ALLOW_FROM} networks, \
+             those of `cidr` first, then pods' in order of addresses; name networks in place of pods"
         );
         issues.push((Reason::AllowFromLimit, message));
     }

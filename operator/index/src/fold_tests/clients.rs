@@ -253,8 +253,16 @@ fn more_addresses_than_have_room_are_left_out_and_said() {
     assert_eq!(all.len(), LIMIT_ALLOW_FROM);
     assert!(all.contains(&"192.0.2.0/24".to_owned()));
     assert!(!all.contains(&"10.3.4.0/32".to_owned()), "the last one");
-    let words = "1 of the addresses of pods that spec.allowFrom selects may not connect: a policy names 1024 networks";
+    let words = "not all addresses of pods that spec.allowFrom selects may connect: a policy names 1024 networks";
     expect(&index, "p", degraded, Reason::AllowFromLimit, words);
+    // How many they are is no news.
+    index.apply(client(LIMIT_ALLOW_FROM + 1));
+    let update = index.fold(3);
+    assert_eq!((update.translated, update.verdicts), (1, Vec::new()));
+    index.apply(Change::Pod(
+        at_key(&format!("ns/c-{}", LIMIT_ALLOW_FROM + 1)),
+        None,
+    ));
     // What may connect stays served.
     expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
     let _ = after(&mut index, Change::Pod(at_key("ns/c-5"), None));
