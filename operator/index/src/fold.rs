@@ -379,8 +379,8 @@ impl Index {
         }
         if class.over_limit() > 0 {
             problems.push(format!(
-                "{} of policies have no room, or too little: raise spec.limits.policies (at most {}), or `limits.backends` of the \
-                 dataplanes and of this class, or add another class",
+                "{} of policies have no room, or too little, as each policy says: raise spec.limits.policies (at most {}), or \
+                 `limits.backends` of the dataplanes and of this class, or add another class",
                 crate::messages::count(class.over_limit(), "listener"),
                 baton_api::LIMIT_POLICIES
             ));

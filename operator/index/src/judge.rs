@@ -20,7 +20,7 @@ use crate::{
     sums::{Measured, Present, is_wanted, present},
     translate::Translation,
 };
-use baton_api::{LIMIT_ALLOW_FROM, LIMIT_BACKENDS_PER_POLICY};
+use baton_api::{LIMIT_ALLOW_FROM, LIMIT_BACKENDS_PER_POLICY, LIMIT_SNAPSHOT_BYTES};
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 /// What is said of a policy, and what else its figures come to.
@@ -199,6 +199,13 @@ fn no_room(name: &Text, class: &ClassRecord, placed: Placed) -> Option<(Reason, 
                  those that come before it: raise `limits.backends` of the dataplanes and of BatonDataplane {name}, or select \
                  another class",
                 class.limit_backends()
+            ),
+        ),
+        Room::NoBytes => (
+            Reason::ClassSnapshotLimit,
+            format!(
+                "the snapshot of class {name} takes {LIMIT_SNAPSHOT_BYTES} bytes, too few for this policy beside those that come \
+                 before it: name fewer and larger networks in spec.allowFrom, have fewer listeners, or select another class"
             ),
         ),
     };

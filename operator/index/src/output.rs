@@ -366,6 +366,8 @@ pub enum Reason {
     PolicyLimit,
     /// Programmed: a class's dataplanes have no room for the backends.
     ClassBackendLimit,
+    /// Programmed: a class's snapshot takes no more bytes.
+    ClassSnapshotLimit,
     /// Programmed: a class has no ready dataplane.
     NoDataplane,
     /// Programmed: a dataplane refuses the snapshot.
@@ -447,6 +449,7 @@ impl Reason {
             Self::NoDataplane => "NoDataplane",
             Self::PolicyLimit => "PolicyLimit",
             Self::ClassBackendLimit => "ClassBackendLimit",
+            Self::ClassSnapshotLimit => "ClassSnapshotLimit",
             Self::SnapshotRefused => "SnapshotRefused",
             Self::RefusedByDataplane => "RefusedByDataplane",
             Self::DataplaneUnreachable => "DataplaneUnreachable",

@@ -2,9 +2,10 @@
 //!
 //! Owns the order: what is in force has its place, by age; then what of it grew; then what comes,
 //! by age. Each that does not fit is left out by itself, so nobody who comes or grows makes somebody
-//! else leave. One that grew beyond the room has no more of what it wants now than it had before. A
-//! class that nothing is in force of yet goes by age alone: an operator that begins does. Keeps
-//! nothing and knows no class.
+//! else leave. One that grew beyond the room has no more listeners and backends of what it wants now
+//! than it had before; where what grew is no list that can be cut (`allowFrom`), it leaves. A class
+//! that nothing is in force of yet goes by age alone: an operator that begins does. Keeps nothing
+//! and knows no class.
 
 use crate::{Key, Text};
 use baton_api::{Endpoint, Policy};
@@ -25,6 +26,8 @@ pub(crate) enum Room {
     NoPolicy,
     /// There are too many backends.
     NoBackend,
+    /// There are too many bytes.
+    NoBytes,
 }
 
 /// What is taken, or may be.
@@ -34,6 +37,8 @@ pub(crate) struct Size {
     /// Addresses and ports, of each policy by itself: a dataplane has one place for what several
     /// listeners share.
     pub backends: usize,
+    /// Of the snapshot, not fewer than it takes.
+    pub bytes: usize,
 }
 
 impl Size {
@@ -41,6 +46,7 @@ impl Size {
         Self {
             policies: content.len(),
             backends: endpoints(content).len(),
+            bytes: content.iter().map(|(_, policy)| bytes(policy)).sum(),
         }
     }
 
@@ -48,6 +54,7 @@ impl Size {
         Self {
             policies: self.policies + other.policies,
             backends: self.backends + other.backends,
+            bytes: self.bytes + other.bytes,
         }
     }
 
@@ -55,6 +62,16 @@ impl Size {
         Self {
             policies: self.policies - other.policies,
             backends: self.backends - other.backends,
+            bytes: self.bytes - other.bytes,
+        }
+    }
+
+    /// The smaller one of each.
+    fn least(self, other: Self) -> Self {
+        Self {
+            policies: self.policies.min(other.policies),
+            backends: self.backends.min(other.backends),
+            bytes: self.bytes.min(other.bytes),
         }
     }
 
@@ -64,6 +81,8 @@ impl Size {
             Room::NoPolicy
         } else if self.backends > limit.backends {
             Room::NoBackend
+        } else if self.bytes > limit.bytes {
+            Room::NoBytes
         } else {
             Room::Enough
         }
@@ -102,36 +121,42 @@ pub(crate) fn share_out(limit: Size, all: &[Claimant<'_>]) -> BTreeMap<Key, Shar
         room
     };
     let mut shares = BTreeMap::new();
-    let (stay, come): (Vec<_>, Vec<_>) = all.iter().partition(|c| !c.has.is_empty());
     let mut grow = Vec::new();
-    for claimant in stay {
+    for claimant in all.iter().filter(|claimant| !claimant.has.is_empty()) {
         let grew = claimant.size.within(claimant.has_size) != Room::Enough;
         let (mut part, mut size) = (Content::new(), claimant.size);
         if grew {
             part = self::part(claimant.wanted, &claimant.has);
             size = Size::of(&part);
         }
-        let room = take(Size::default(), size);
-        if room != Room::Enough {
-            part.clear();
-        } else if grew {
-            grow.push((claimant, size));
+        let place = size.least(claimant.has_size);
+        if take(Size::default(), place) == Room::Enough {
+            grow.push((claimant, place, part, size));
         }
-        shares.insert(claimant.key.clone(), Share { room, part });
     }
-    for (claimant, size) in grow {
+    // What takes more bytes, though it has no more listeners and backends, is not cut further.
+    grow.retain(|(_, place, _, size)| {
+        let fits = take(*place, *size) == Room::Enough;
+        if !fits {
+            take(*place, Size::default());
+        }
+        fits
+    });
+    for (claimant, _, part, size) in grow {
         let room = take(size, claimant.size);
-        if let Some(share) = shares.get_mut(claimant.key) {
-            share.room = room;
-            if room == Room::Enough {
-                share.part.clear();
-            }
-        }
-    }
-    for claimant in come {
-        let room = take(Size::default(), claimant.size);
-        let part = Content::new();
+        let part = if room == Room::Enough {
+            Content::new()
+        } else {
+            part
+        };
         shares.insert(claimant.key.clone(), Share { room, part });
+    }
+    for claimant in all {
+        if !shares.contains_key(claimant.key) {
+            let room = take(Size::default(), claimant.size);
+            let part = Content::new();
+            shares.insert(claimant.key.clone(), Share { room, part });
+        }
     }
     shares
 }
@@ -171,4 +196,71 @@ fn each(content: &[(Text, Arc<Policy>)]) -> impl Iterator<Item = Endpoint> {
 
 fn endpoints(content: &[(Text, Arc<Policy>)]) -> BTreeSet<Endpoint> {
     each(content).collect()
+}
+
+/// Bytes of a policy as JSON with what separates it from the next, not fewer than they are.
+pub(crate) fn bytes(policy: &Policy) -> usize {
+    /// All settings but for texts and lists take some 900.
+    const SETTINGS: usize = 1_536;
+    /// `"200-299",`
+    const RANGE: usize = 10;
+    /// `"[` and `]:65535",` around 39 of an IPv6 address.
+    const ENDPOINT: usize = 50;
+    /// `{"name":"","endpoint":,"weight":65535,"draining":false,"node":""},`
+    const BACKEND: usize = 66 + ENDPOINT;
+    let active = policy.health.active.iter().map(|active| {
+        let texts = [&active.path, &active.host].into_iter().flatten();
+        texts.map(String::len).sum::<usize>() + RANGE * active.expect.len()
+    });
+    let backends = policy
+        .backends
+        .iter()
+        .map(|backend| BACKEND + backend.name.len() + backend.node.as_ref().map_or(0, String::len));
+    let networks = policy.allow_from.iter().flatten().map(|network| {
+        // `"255.255.255.255/32",` and its like.
+        if network.first().is_ipv6() { 46 } else { 21 }
+    });
+    let lists = active.chain(backends).chain(networks).sum::<usize>();
+    SETTINGS + policy.name.len() + ENDPOINT * policy.frontends.len() + lists
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_policy_takes_more_bytes_than_are_counted() {
+        let long = |n: usize| "x".repeat(n);
+        let small = r#"{"name":"a","frontends":["0.0.0.0:80"],"backends":[]}"#;
+        let small: Policy = serde_json::from_str(small).expect("a policy");
+        let mut large = small.clone();
+        large.name = long(143);
+        let wide = "[fd00:1111:2222:3333:4444:5555:6666:7777]:65535";
+        large.frontends = vec![wide.parse().expect("an endpoint"); 16];
+        let node = Some(long(253));
+        let backend = baton_api::Backend {
+            name: long(143),
+            endpoint: large.frontends[0],
+            weight: u16::MAX,
+            draining: false,
+            node,
+        };
+        large.backends = vec![backend; 256];
+        let network = "fd00:1111:2222:3333:4444:5555:6666:7777/128";
+        large.allow_from = Some(vec![network.parse().expect("a network"); 1_024]);
+        let active = format!(
+            r#"{{"path":"/{}","host":"{}","expect":["200-299","400-499"],"port":65535,"interval":"86399999ms"}}"#,
+            long(1_023),
+            long(1_024)
+        );
+        large.health.active = Some(serde_json::from_str(&active).expect("a check"));
+        let mut v4 = small.clone();
+        let network = "255.255.255.255/32".parse().expect("a network");
+        v4.allow_from = Some(vec![network; 1_024]);
+        for policy in [small, large, v4] {
+            let is = serde_json::to_vec(&policy).expect("written").len() + 1;
+            let counted = bytes(&policy);
+            assert!(is <= counted && counted <= is + 1_536, "{is} {counted}");
+        }
+    }
 }

@@ -271,6 +271,51 @@ fn more_addresses_than_have_room_are_left_out_and_said() {
 }
 
 #[test]
+fn networks_that_a_snapshot_cannot_take_keep_out_their_own_policy_alone() {
+    let mut index = index();
+    let spacious = Class {
+        limit_policies: 1_024,
+        ..class()
+    };
+    index.apply(Change::Class("class".into(), Some(Arc::new(spacious))));
+    let networks = (0..LIMIT_ALLOW_FROM).map(|n| network(&format!("fd00:{n:x}::/32")));
+    let networks: Arc<[Peer]> = networks.collect();
+    // Of 23 of them a snapshot has no room for the last one.
+    for n in 0..23u16 {
+        let name = format!("large-{n:02}");
+        index.apply(service(&name));
+        let mut large = policy(2 + i64::from(n), &name, 0);
+        large.allow_from = Some(Arc::clone(&networks));
+        let listener = large.listeners[0].clone();
+        let listeners = (0..16u16).map(|port| Listener {
+            name: format!("l-{port}").into(),
+            port: 1_000 + n * 16 + port,
+            ..listener.clone()
+        });
+        large.listeners = listeners.collect();
+        add(&mut index, &name, large);
+    }
+    add(&mut index, "young", policy(100, "t", 81));
+    let _ = index.fold(2);
+    let bytes = index
+        .snapshot("class")
+        .map(|policy| serde_json::to_vec(&**policy).expect("JSON").len() + 1);
+    assert!(bytes.sum::<usize>() < baton_api::LIMIT_SNAPSHOT_BYTES);
+    let programmed = ConditionKind::Programmed;
+    let words = "too few for this policy";
+    expect(
+        &index,
+        "large-22",
+        programmed,
+        Reason::ClassSnapshotLimit,
+        words,
+    );
+    for name in ["p", "large-00", "young"] {
+        expect(&index, name, programmed, Reason::Pending, "");
+    }
+}
+
+#[test]
 fn what_is_wanted_is_forgotten_with_the_policy() {
     let peers = || {
         vec![
