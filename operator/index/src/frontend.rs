@@ -69,15 +69,14 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         writes: FrontWrites::default(),
         addresses: Vec::new(),
     };
-    let translation = record.translation.as_ref().or(record.past.as_ref());
-    let translation = translation.filter(|t| !t.listeners.is_empty());
+    let listens = |t: &&Translation| !t.listeners.is_empty();
+    let in_force = record.translation.as_ref().filter(listens);
     let world = index.world.services.get(&service_key);
     let service = world.and_then(|found| found.service.as_ref());
     if let Some(service) = service {
         let ours = service.front.as_ref().filter(|f| f.policy == key.name);
         let Some(front) = ours else {
-            let wanted = translation.and_then(|t| wanted_service(index, key, record, t));
-            let wanted = wanted.filter(|_| record.translation.is_some());
+            let wanted = in_force.and_then(|t| wanted_service(index, key, record, t));
             match (&service.front, wanted) {
                 // It was this policy's before.
                 (None, _) => plan.writes.remove = world.map(left_over).unwrap_or_default(),
@@ -104,7 +103,10 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
             return Some(plan);
         }
     }
-    let Some(translation) = translation else {
+    // Made where it is needed and not kept: of those that are not in force there may be many.
+    let is_past = record.translation.is_none() && service.is_some();
+    let past = is_past.then(|| index.past(key, record));
+    let Some(translation) = in_force.or(past.as_ref().filter(listens)) else {
         return Some(plan);
     };
     let wanted = wanted_service(index, key, record, translation);
@@ -113,8 +115,9 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         plan.writes.make = wanted.filter(|_| record.translation.is_some());
         return Some(plan);
     };
-    let in_force = record.translation.is_some();
-    let unlike = |wanted: &FrontService| front.made && in_force && !as_wanted(world, front, wanted);
+    let unlike = |wanted: &FrontService| {
+        front.made && in_force.is_some() && !as_wanted(world, front, wanted)
+    };
     if let Some(wanted) = wanted.filter(unlike) {
         plan.writes.owner = Some((key.name.clone(), record.policy.uid.clone()));
         plan.writes.make = Some(wanted);

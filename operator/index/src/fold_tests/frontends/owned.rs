@@ -66,7 +66,14 @@ fn a_port_that_is_given_out_is_nobodys_by_number() {
 
 #[test]
 fn two_policies_do_not_share_a_service() {
+    thread_local! {
+        static TRANSLATED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
     let mut scene = scene();
+    scene.index.translator = |view| {
+        TRANSLATED.set(TRANSLATED.get() + usize::from(&*view.key.name == "q"));
+        crate::translate::translate(view)
+    };
     add(&mut scene.index, "q", fronted(5, "t", "web"));
     let _ = scene.index.fold(3);
     expect(
@@ -76,6 +83,8 @@ fn two_policies_do_not_share_a_service() {
         Reason::Conflicted,
         "ns/p is behind Service ns/web already",
     );
+    // The Service is not its, so nobody needs to know its pods.
+    assert_eq!(TRANSLATED.get(), 0);
 }
 
 #[test]
