@@ -165,13 +165,14 @@ impl Default for FrontendPorts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DataplaneLimits {
-    /// Listeners of policies. The oldest policies keep their place; a younger one that finds none
-    /// is not served.
+    /// Listeners of policies. What is served keeps its place; a policy that comes and finds none is
+    /// not served.
     #[schemars(range(min = 1, max = 1_024))]
     pub policies: i32,
-    /// Distinct backends (address and port) of all policies, as `limits.backends` of their
-    /// configuration says. An eighth is kept for those that have left and still have connections; a
-    /// younger policy that finds no room is not served.
+    /// Distinct backends (address and port) of each policy, all policies together, as
+    /// `limits.backends` of their configuration says. An eighth is kept for those that have left
+    /// and still have connections; a policy that comes and finds no room is not served, and one
+    /// that grows beyond it has no more backends than before.
     #[schemars(range(min = 1, max = 4_096))]
     pub backends: i32,
 }

@@ -44,9 +44,9 @@ pub use replies::{
 };
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientAddress, ClientIp, Endpoint, LIMIT_ALLOW_FROM,
-    LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS, LIMIT_NAME_BYTES, LIMIT_POLICIES, Legs, Limits,
-    LoadSignal, Migration, MigrationMode, MoveMethod, Policy, Protocol, Snapshot, SnapshotError,
-    Timeouts, is_name,
+    LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS, LIMIT_NAME_BYTES, LIMIT_POLICIES,
+    LIMIT_SNAPSHOT_BYTES, Legs, Limits, LoadSignal, Migration, MigrationMode, MoveMethod, Policy,
+    Protocol, Snapshot, SnapshotError, Timeouts, is_name,
 };
 pub use state::{
     BackendLoad, BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement,

@@ -10,6 +10,9 @@ use std::{
 
 /// Policies in one snapshot. Fixed tables in the engine are sized by it.
 pub const LIMIT_POLICIES: usize = 1024;
+/// Bytes of a snapshot as JSON: 1,024 policies with 100 backends of about 160 bytes. A dataplane
+/// refuses a larger one as a whole.
+pub const LIMIT_SNAPSHOT_BYTES: usize = 16 << 20;
 /// Backends in one policy: a Maglev table of 65,537 slots keeps shares even (within 1 %) up to
 /// here.
 pub const LIMIT_BACKENDS_PER_POLICY: usize = 256;

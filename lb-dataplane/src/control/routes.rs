@@ -9,14 +9,12 @@ use super::{
 };
 use crate::{commands::WorkerError, diagnosis};
 use baton_api::{
-    Asked, Clients, ClientsError, ErrorReply, FlowView, FlowsReply, Foreign, Snapshot,
-    SnapshotReply, StateReply,
+    Asked, Clients, ClientsError, ErrorReply, FlowView, FlowsReply, Foreign, LIMIT_SNAPSHOT_BYTES,
+    Snapshot, SnapshotReply, StateReply,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue, http::uri::Authority};
 
-/// Bytes of a pushed snapshot: 1,024 policies with 100 backends of about 160 bytes.
-const SNAPSHOT_LIMIT_BYTES: usize = 16 << 20;
 /// Flows that one look into the table returns, so that no answer holds up frames for long.
 const FLOWS_CHUNK: usize = 256;
 /// Flows in one answer unless asked otherwise.
@@ -317,7 +315,7 @@ where
     let Ok(_place) = control.gates.bodies.acquire().await else {
         return too_slow();
     };
-    let body = match Limited::new(request.into_body(), SNAPSHOT_LIMIT_BYTES)
+    let body = match Limited::new(request.into_body(), LIMIT_SNAPSHOT_BYTES)
         .collect()
         .await
     {
@@ -328,7 +326,7 @@ where
                 &ErrorReply {
                     error: "the snapshot is too large".to_owned(),
                     field: None,
-                    expected: Some(format!("at most {SNAPSHOT_LIMIT_BYTES} bytes")),
+                    expected: Some(format!("at most {LIMIT_SNAPSHOT_BYTES} bytes")),
                 },
             );
         }

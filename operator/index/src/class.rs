@@ -1,17 +1,23 @@
 //! A class of dataplanes: which policies are in its snapshot, and since which revision.
 //!
-//! Owns the snapshot, its limits and its revision. When there is no room for all, the oldest
-//! policies stay: the first one that does not fit and all younger ones are left out, so that a
-//! younger policy never takes an older one's place. Some places for backends are left to those that
-//! linger in dataplanes, where they have connections, after they left.
+//! Owns the snapshot, its limits and its revision. Who is left out when there is no room for all,
+//! `room` says. Some places for backends are left to those that linger in dataplanes, where they
+//! have connections, after they left.
 
-use crate::{Class, ClassUpdate, Key, LINGERING_SHARE, Pod, Report, Text, claims::Age};
-use baton_api::LIMIT_POLICIES;
+use crate::{
+    Class, ClassUpdate, Key, LINGERING_SHARE, Pod, Report, Text,
+    claims::Age,
+    room::{Claimant, Content, Room, Share, Size, share_out},
+};
+use baton_api::{LIMIT_POLICIES, LIMIT_SNAPSHOT_BYTES};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
 };
+
+/// Of a snapshot, around its policies: `{"generation":18446744073709551615,"policies":[]}`.
+const FRAME_BYTES: usize = 64;
 
 /// A class and what it serves.
 #[derive(Debug)]
@@ -24,8 +30,9 @@ pub(crate) struct ClassRecord {
     pub revision: u64,
     entries: BTreeMap<Key, Entry>,
     ages: BTreeSet<Age>,
-    /// Policies and backends of all entries.
-    sizes: (usize, usize),
+    /// Of all entries.
+    sizes: Size,
+    limit_bytes: usize,
     snapshot: BTreeMap<Text, Arc<baton_api::Policy>>,
     /// Which policies changed with which revision.
     revisions: BTreeSet<(u64, Key)>,
@@ -63,36 +70,35 @@ impl Member {
 struct Entry {
     /// Nothing when it is to go.
     age: Option<Age>,
-    wanted: Vec<(Text, Arc<baton_api::Policy>)>,
+    wanted: Content,
+    size: Size,
+    share: Share,
+    /// What of it is in the snapshot.
     placed: Vec<Text>,
-    room: Room,
+    placed_size: Size,
     revision: u64,
 }
 
-/// Whether there is room for a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
-    /// There is.
-    Enough,
-    /// There are too many policies.
-    NoPolicy,
-    /// There are too many backends.
-    NoBackend,
+impl Entry {
+    fn given(&self) -> &[(Text, Arc<baton_api::Policy>)] {
+        match (&self.age, self.share.room) {
+            (None, _) => &[],
+            (Some(_), Room::Enough) => &self.wanted,
+            (Some(_), _) => &self.share.part,
+        }
+    }
 }
 
 /// What a class says of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub room: Room,
+    /// There is not, and some of what it wants is in the snapshot.
+    pub has_part: bool,
+    /// All its listeners are in the snapshot, perhaps with fewer backends than it wants.
+    pub listens: bool,
     /// The revision that changed it last.
     pub revision: u64,
-}
-
-fn size(wanted: &[(Text, Arc<baton_api::Policy>)]) -> (usize, usize) {
-    (
-        wanted.len(),
-        wanted.iter().map(|(_, p)| p.backends.len()).sum(),
-    )
 }
 
 impl ClassRecord {
@@ -104,7 +110,8 @@ impl ClassRecord {
             revision: 0,
             entries: BTreeMap::new(),
             ages: BTreeSet::new(),
-            sizes: (0, 0),
+            sizes: Size::default(),
+            limit_bytes: LIMIT_SNAPSHOT_BYTES - FRAME_BYTES,
             snapshot: BTreeMap::new(),
             revisions: BTreeSet::new(),
             staged: BTreeSet::new(),
@@ -131,50 +138,50 @@ impl ClassRecord {
     }
 
     /// What a policy wants to have in the snapshot; without an age, nothing.
-    pub fn stage(
-        &mut self,
-        key: &Key,
-        age: Option<Age>,
-        wanted: Vec<(Text, Arc<baton_api::Policy>)>,
-    ) {
+    pub fn stage(&mut self, key: &Key, age: Option<Age>, wanted: Content) {
         if age.is_none() && !self.entries.contains_key(key) {
             return;
         }
-        let (limit_policies, limit_backends) = self.limits();
-        let over = |s: (usize, usize)| s.0 > limit_policies || s.1 > limit_backends;
-        let was_over = over(self.sizes);
+        let limits = self.limits();
+        let was_over = self.sizes.within(limits) != Room::Enough;
         let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry {
             age: None,
             wanted: Vec::new(),
+            size: Size::default(),
+            share: Share {
+                room: Room::Enough,
+                part: Vec::new(),
+            },
             placed: Vec::new(),
-            room: Room::Enough,
+            placed_size: Size::default(),
             revision: 0,
         });
-        let (old, new) = (size(&entry.wanted), size(&wanted));
-        self.sizes.0 = self.sizes.0 + new.0 - old.0;
-        self.sizes.1 = self.sizes.1 + new.1 - old.1;
+        let size = Size::of(&wanted);
+        self.sizes = self.sizes.minus(entry.size).plus(size);
         if entry.age != age {
             if let Some(old) = &entry.age {
                 self.ages.remove(old);
             }
             self.ages.extend(age.clone());
-            self.recut |= was_over;
         }
+        (entry.age, entry.wanted, entry.size) = (age, wanted, size);
         // With room for all, and room for all before, nobody else's place changes.
-        self.recut |= old != new && (was_over || over(self.sizes));
-        (entry.age, entry.wanted) = (age, wanted);
+        self.recut |= was_over || self.sizes.within(limits) != Room::Enough;
         self.staged.insert(key.clone());
     }
 
-    fn limits(&self) -> (usize, usize) {
-        let policies = self.spec.limit_policies.min(LIMIT_POLICIES);
+    fn limits(&self) -> Size {
         let backends = self.spec.limit_backends.unwrap_or(usize::MAX);
-        (policies, backends - backends / LINGERING_SHARE)
+        Size {
+            policies: self.spec.limit_policies.min(LIMIT_POLICIES),
+            backends: backends - backends / LINGERING_SHARE,
+            bytes: self.limit_bytes,
+        }
     }
 
     /// Backends that it takes, beside those that linger.
     pub fn limit_backends(&self) -> usize {
-        self.limits().1
+        self.limits().backends
     }
 
     /// Whether a fold has something to do here.
@@ -184,25 +191,26 @@ impl ClassRecord {
 
     /// Gives everybody their room anew. Who got another one is to be compared.
     fn cut(&mut self) -> BTreeSet<Key> {
-        let (limit_policies, limit_backends) = self.limits();
-        let (mut policies, mut backends) = (0, 0);
-        let mut room = Room::Enough;
+        let entries = self.ages.iter().filter_map(|age| {
+            let entry = self.entries.get(&age.key)?;
+            let placed = entry.placed.iter();
+            let placed = placed.filter_map(|name| Some((name.clone(), self.snapshot.get(name)?)));
+            Some(Claimant {
+                key: &age.key,
+                wanted: &entry.wanted,
+                size: entry.size,
+                has: placed.map(|(name, p)| (name, Arc::clone(p))).collect(),
+                has_size: entry.placed_size,
+            })
+        });
+        let shares = share_out(self.limits(), &entries.collect::<Vec<_>>());
         let mut moved = BTreeSet::new();
-        for age in &self.ages {
-            let Some(entry) = self.entries.get_mut(&age.key) else {
-                continue;
-            };
-            let (p, b) = size(&entry.wanted);
-            (policies, backends) = (policies + p, backends + b);
-            if room == Room::Enough && policies > limit_policies {
-                room = Room::NoPolicy;
-            }
-            if room == Room::Enough && backends > limit_backends {
-                room = Room::NoBackend;
-            }
-            if entry.room != room {
-                entry.room = room;
-                moved.insert(age.key.clone());
+        for (key, share) in shares {
+            if let Some(entry) = self.entries.get_mut(&key)
+                && entry.share != share
+            {
+                entry.share = share;
+                moved.insert(key);
             }
         }
         moved
@@ -221,24 +229,29 @@ impl ClassRecord {
             let Some(entry) = self.entries.get_mut(key) else {
                 continue;
             };
-            let fits = entry.age.is_some() && entry.room == Room::Enough;
-            let wanted = if fits { entry.wanted.as_slice() } else { &[] };
             let mut news = false;
-            for name in std::mem::take(&mut entry.placed) {
-                if !wanted.iter().any(|(wanted, _)| *wanted == name) {
+            let before = std::mem::take(&mut entry.placed);
+            let given = entry.given();
+            for name in before {
+                if !given.iter().any(|(given, _)| *given == name) {
                     self.snapshot.remove(&name);
                     update.removed.push(name);
                     news = true;
                 }
             }
-            for (name, policy) in wanted {
-                entry.placed.push(name.clone());
+            for (name, policy) in given {
                 if self.snapshot.get(name) != Some(policy) {
                     self.snapshot.insert(name.clone(), Arc::clone(policy));
                     changed.insert(name.clone(), Arc::clone(policy));
                     news = true;
                 }
             }
+            let placed = given.iter().map(|(name, _)| name.clone()).collect();
+            let size = match entry.share.room {
+                Room::Enough => entry.size,
+                _ => Size::of(given),
+            };
+            (entry.placed, entry.placed_size) = (placed, size);
             if news {
                 self.revisions.remove(&(entry.revision, key.clone()));
                 entry.revision = next;
@@ -288,7 +301,9 @@ impl ClassRecord {
     /// What the class says of a policy.
     pub fn placed(&self, key: &Key) -> Option<Placed> {
         self.entries.get(key).map(|entry| Placed {
-            room: entry.room,
+            room: entry.share.room,
+            has_part: !entry.share.part.is_empty(),
+            listens: entry.placed.len() == entry.wanted.len(),
             revision: entry.revision,
         })
     }
@@ -308,8 +323,170 @@ impl ClassRecord {
         self.entries.keys()
     }
 
-    /// Snapshot policies without room.
+    /// Snapshot policies without room for all that they want.
     pub fn over_limit(&self) -> usize {
-        self.sizes.0 - self.snapshot.len().min(self.sizes.0)
+        let short = self.entries.values();
+        let short = short.filter(|entry| entry.share.room != Room::Enough);
+        short.map(|entry| entry.size.policies).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const POLICIES: usize = 6;
+    /// And two that are kept for those that linger.
+    const BACKENDS: usize = 14;
+    /// Six listeners with two backends and three networks take some 11,000.
+    const BYTES: usize = 11_000;
+
+    fn class() -> ClassRecord {
+        let mut class = ClassRecord::new(Arc::new(Class {
+            limit_policies: POLICIES,
+            limit_backends: Some(BACKENDS + 2),
+            ..crate::fold_tests::class()
+        }));
+        class.limit_bytes = BYTES;
+        class
+    }
+
+    fn key(name: u8) -> Key {
+        Key::new("ns", format!("p{name}"))
+    }
+
+    /// A policy's listeners, each with these of its Pods, and as many networks.
+    fn content(name: u8, listeners: &BTreeMap<u8, BTreeSet<u8>>, networks: usize) -> Content {
+        let networks = vec![r#""10.0.0.0/8""#; networks].join(",");
+        let listeners = listeners.iter().map(|(listener, pods)| {
+            let backends: Vec<String> = pods
+                .iter()
+                .map(|pod| format!(r#"{{"name":"{pod}","endpoint":"10.0.{name}.{pod}:80"}}"#))
+                .collect();
+            let full = format!("ns/p{name}/{listener}");
+            let text = format!(
+                r#"{{"name":"{full}","frontends":["0.0.0.0:80"],"allowFrom":[{networks}],"backends":[{}]}}"#,
+                backends.join(",")
+            );
+            let policy = serde_json::from_str(&text).expect("a policy");
+            (full.into(), Arc::new(policy))
+        });
+        listeners.collect()
+    }
+
+    type Wanted = BTreeMap<u8, (i64, Content)>;
+
+    fn stage(class: &mut ClassRecord, name: u8, wanted: Option<(i64, Content)>) {
+        let key = key(name);
+        let (age, content) = match wanted {
+            Some((created, content)) => {
+                let key = key.clone();
+                (Some(Age { created, key }), content)
+            }
+            None => (None, Content::new()),
+        };
+        class.stage(&key, age, content);
+    }
+
+    /// What the snapshot has of each.
+    fn given(class: &ClassRecord) -> BTreeMap<u8, Content> {
+        let mut given: BTreeMap<u8, Content> = BTreeMap::new();
+        for (name, policy) in class.snapshot() {
+            let of = name.trim_start_matches("ns/p").split('/').next();
+            let of = of.and_then(|of| of.parse().ok()).expect("a number");
+            let content = (name.clone(), Arc::clone(policy));
+            given.entry(of).or_default().push(content);
+        }
+        given
+    }
+
+    fn total(given: &BTreeMap<u8, Content>) -> Size {
+        let sizes = given.values().map(|content| Size::of(content));
+        sizes.fold(Size::default(), Size::plus)
+    }
+
+    /// From the oldest to the youngest, each that fits.
+    fn by_age(wanted: &Wanted) -> BTreeMap<u8, Content> {
+        let mut order: Vec<_> = wanted.iter().map(|(n, (age, _))| (*age, *n)).collect();
+        order.sort_unstable();
+        let mut given = BTreeMap::new();
+        for (_, name) in order {
+            given.insert(name, wanted[&name].1.clone());
+            if total(&given).within(class().limits()) != Room::Enough {
+                given.remove(&name);
+            }
+        }
+        given.retain(|_, content| !content.is_empty());
+        given
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_leaves_for_one_who_comes_or_grows_and_whoever_fits_is_there(
+            steps in prop::collection::vec(
+                (
+                    0u8..9,
+                    prop::option::weighted(0.9, (
+                        0i64..3,
+                        prop::collection::btree_map(0u8..3, prop::collection::btree_set(0u8..9, 0..6), 0..4),
+                        prop::sample::select(vec![0usize, 3, 60]),
+                    )),
+                    prop::bool::weighted(0.7),
+                ),
+                1..60,
+            )
+        ) {
+            let mut class = class();
+            let limits = class.limits();
+            let mut wanted = Wanted::new();
+            let mut before = BTreeMap::new();
+            let mut revision = 0;
+            for (name, change, commit) in steps {
+                let change = change.map(|(age, listeners, networks)| (age, content(name, &listeners, networks)));
+                stage(&mut class, name, change.clone());
+                match change {
+                    Some(change) => wanted.insert(name, change),
+                    None => wanted.remove(&name),
+                };
+                if !commit {
+                    continue;
+                }
+                revision += 1;
+                let _ = class.commit(revision);
+                let now = given(&class);
+                prop_assert_eq!(total(&now).within(limits), Room::Enough);
+                for (name, (_, wants)) in &wanted {
+                    let none = Content::new();
+                    let has = now.get(name).unwrap_or(&none);
+                    for (listener, policy) in has {
+                        let wants = wants.iter().find(|(wants, _)| wants == listener);
+                        let (_, wants) = wants.expect("it is wanted");
+                        prop_assert!(policy.backends.iter().all(|b| wants.backends.contains(b)));
+                    }
+                    let had = before.get(name).map_or(Size::default(), |had: &Content| Size::of(had));
+                    let (has, wants) = (Size::of(has), Size::of(wants));
+                    let is_light = wants.bytes <= had.bytes;
+                    prop_assert!(has.policies >= had.policies.min(wants.policies) || !is_light, "{name} has lost listeners");
+                    if has.policies == wants.policies && is_light {
+                        prop_assert!(has.backends >= had.backends.min(wants.backends), "{name} has lost backends");
+                    }
+                    let fits = total(&now).minus(has).plus(wants).within(limits);
+                    let room = class.placed(&key(*name)).expect("it is staged").room;
+                    prop_assert_eq!(room == Room::Enough, has == wants);
+                    prop_assert!(has == wants || fits != Room::Enough, "there is room for {name}");
+                }
+                // Nothing of it depends on how often it is looked at.
+                class.recut = true;
+                prop_assert_eq!(class.commit(revision + 1).0, None);
+                let mut anew = self::class();
+                for (name, wanted) in &wanted {
+                    stage(&mut anew, *name, Some(wanted.clone()));
+                }
+                let _ = anew.commit(1);
+                prop_assert_eq!(given(&anew), by_age(&wanted));
+                before = now;
+            }
+        }
     }
 }

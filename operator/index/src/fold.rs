@@ -149,37 +149,9 @@ impl Index {
                 };
                 guarded(|| (self.translator)(&view))
             });
-            let past = match made {
-                None => self.past(&key),
-                Some(_) => None,
-            };
             self.place(&key, classes, made);
-            if let Some(record) = self.policies.get_mut(&key) {
-                record.past = past;
-            }
             self.dirty.judge.insert(key);
         }
-    }
-
-    /// The pods of a policy that is not in force, for clients of its Service. No class has granted
-    /// anything, so they are Pods of its namespace.
-    fn past(&self, key: &Key) -> Option<Translation> {
-        let record = self.policies.get(key)?;
-        record.served.frontend.as_ref()?;
-        let view = View {
-            key,
-            policy: &record.served,
-            world: &self.world,
-            grants: vec![Grants::of(
-                &[],
-                &Tenant::new(&key.namespace, &self.world.namespaces),
-            )],
-            // Clients come to these pods themselves.
-            allow_from: None,
-            held: None,
-            partial: false,
-        };
-        guarded(|| (self.translator)(&view)).ok()
     }
 
     /// Tells the classes what a policy came to.
@@ -379,8 +351,8 @@ impl Index {
         }
         if class.over_limit() > 0 {
             problems.push(format!(
-                "{} of policies have no room: raise spec.limits.policies (at most {}), or `limits.backends` of the \
-                 dataplanes and of this class, or add another class",
+                "{} of policies have no room, or too little, as each policy says: raise spec.limits.policies (at most {}), or \
+                 `limits.backends` of the dataplanes and of this class, or add another class",
                 crate::messages::count(class.over_limit(), "listener"),
                 baton_api::LIMIT_POLICIES
             ));

@@ -11,6 +11,9 @@
 //! | the same, but its pods expect a header (`ProxyV2`) | the dataplanes that had them |
 //! | it is not the policy's, or selects pods | nothing of ours |
 //!
+//! A Service whose own policy does not name it any more, while another one does: one that Baton made
+//! becomes the other one's, one that clients had before gets its selector back.
+//!
 //! Where the Service wants its clients to stay in their zone, each endpoint is for that of its
 //! node. kube-proxy leads elsewhere who has none in his zone, and everybody if one endpoint is for
 //! none.
@@ -27,7 +30,6 @@ use crate::{
     Conditions, Family, Front, FrontEndpoint, FrontService, FrontSlice, FrontVerdict, FrontWrites,
     Index, Key, LIMIT_SLICE_ENDPOINTS, LeadsTo, Listener, Reason, ServicePort, Slice,
     SliceEndpoint, SliceWriter, Text,
-    class::Room,
     index::PolicyRecord,
     progress::{behind, refused_by},
     reports::{DataplaneRecord, Serving},
@@ -67,18 +69,28 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         writes: FrontWrites::default(),
         addresses: Vec::new(),
     };
-    let translation = record.translation.as_ref().or(record.past.as_ref());
-    let translation = translation.filter(|t| !t.listeners.is_empty());
+    let listens = |t: &&Translation| !t.listeners.is_empty();
+    let in_force = record.translation.as_ref().filter(listens);
     let world = index.world.services.get(&service_key);
     let service = world.and_then(|found| found.service.as_ref());
     if let Some(service) = service {
         let ours = service.front.as_ref().filter(|f| f.policy == key.name);
         let Some(front) = ours else {
-            plan.problem = Some(not_owned(&frontend.service));
-            if service.front.is_none() {
+            let wanted = in_force.and_then(|t| wanted_service(index, key, record, t));
+            match (&service.front, wanted) {
                 // It was this policy's before.
-                plan.writes.remove = world.map(left_over).unwrap_or_default();
+                (None, _) => plan.writes.remove = world.map(left_over).unwrap_or_default(),
+                (Some(front), _) if !is_left(index, &service_key, front) => {}
+                (Some(front), Some(wanted)) if front.made => {
+                    plan.writes.owner = Some((key.name.clone(), record.policy.uid.clone()));
+                    plan.writes.make = Some(wanted);
+                    plan.writes.uid = Some(front.uid.clone());
+                    return Some(plan);
+                }
+                (Some(front), _) if front.made => {}
+                (Some(_), _) => plan.writes = orphan(index, &service_key),
             }
+            plan.problem = Some(not_owned(&frontend.service));
             return Some(plan);
         };
         let listeners = record.served.listeners.iter();
@@ -91,7 +103,10 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
             return Some(plan);
         }
     }
-    let Some(translation) = translation else {
+    // Made where it is needed and not kept: of those that are not in force there may be many.
+    let is_past = record.translation.is_none() && service.is_some();
+    let past = is_past.then(|| index.past(key, record));
+    let Some(translation) = in_force.or(past.as_ref().filter(listens)) else {
         return Some(plan);
     };
     let wanted = wanted_service(index, key, record, translation);
@@ -100,8 +115,9 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         plan.writes.make = wanted.filter(|_| record.translation.is_some());
         return Some(plan);
     };
-    let in_force = record.translation.is_some();
-    let unlike = |wanted: &FrontService| front.made && in_force && !as_wanted(world, front, wanted);
+    let unlike = |wanted: &FrontService| {
+        front.made && in_force.is_some() && !as_wanted(world, front, wanted)
+    };
     if let Some(wanted) = wanted.filter(unlike) {
         plan.writes.owner = Some((key.name.clone(), record.policy.uid.clone()));
         plan.writes.make = Some(wanted);
@@ -148,8 +164,8 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
     Some(plan)
 }
 
-/// What is to be written of a Service that leads to no policy (any more), or has slices of ours all
-/// the same.
+/// What is to be written of a Service whose own policy names it no more, or that has none and slices
+/// of ours all the same.
 pub(crate) fn orphan(index: &Index, service: &Key) -> FrontWrites {
     let mut writes = FrontWrites::default();
     let Some(world) = index.world.services.get(service) else {
@@ -160,10 +176,7 @@ pub(crate) fn orphan(index: &Index, service: &Key) -> FrontWrites {
         return writes;
     };
     if let Some(front) = &found.front {
-        let policy = Key::new(service.namespace.clone(), front.policy.clone());
-        let policy = index.policies.get(&policy);
-        if policy.is_some_and(|record| record.stands_in || record.policy.template.is_err()) {
-            // It cannot be read, so nobody knows that the Service is not its.
+        if !is_left(index, service, front) {
             return writes;
         }
         writes.uid = Some(front.uid.clone());
@@ -180,6 +193,17 @@ pub(crate) fn orphan(index: &Index, service: &Key) -> FrontWrites {
     }
     writes.remove = left_over(world);
     writes
+}
+
+/// Whether the policy that a Service is labelled for does not name it any more.
+fn is_left(index: &Index, service: &Key, front: &Front) -> bool {
+    let world = index.world.services.get(service);
+    let policy = Key::new(service.namespace.clone(), front.policy.clone());
+    let policy = index.policies.get(&policy);
+    // Of one that cannot be read nobody knows that the Service is not its.
+    let unread = |record: &PolicyRecord| record.stands_in || record.policy.template.is_err();
+    world.is_none_or(|world| !world.fronts.contains(&front.policy))
+        && !policy.is_some_and(|record| unread(record))
 }
 
 /// Slices of ours that the Service needs no more: the cluster has written its own, or nobody will.
@@ -351,7 +375,7 @@ fn serving(
         .iter()
         .filter_map(|name| index.classes.get(name))
     {
-        let Some(placed) = class.placed(key).filter(|p| p.room == Room::Enough) else {
+        let Some(placed) = class.placed(key).filter(|p| p.listens) else {
             continue;
         };
         for (pod, member) in &class.members {

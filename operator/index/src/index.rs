@@ -4,6 +4,7 @@
 
 use crate::{
     ClassUpdate, ClassVerdict, FrontWrites, Key, Policy, Reason, Text, Verdict,
+    allowance::{Grants, Tenant},
     backends::View,
     claims::{Age, Claims},
     class::ClassRecord,
@@ -77,8 +78,6 @@ pub(crate) struct PolicyRecord {
     pub staged: BTreeSet<Text>,
     /// The Service that clients connect to.
     pub front: Option<Key>,
-    /// What it would come to, where it is not in force and has such a Service: its pods.
-    pub past: Option<Translation>,
     /// Dataplanes that have its ports, as of the last plan.
     pub serving: Serving,
     /// What was last said to be written of its frontend.
@@ -163,7 +162,6 @@ impl PolicyRecord {
             failure: None,
             staged: BTreeSet::new(),
             front: None,
-            past: None,
             serving: Serving::default(),
             front_writes: Arc::default(),
             names: BTreeSet::new(),
@@ -282,6 +280,22 @@ impl Index {
         for (key, cost) in self.world.costs() {
             self.costs.found(key, cost);
         }
+    }
+
+    /// The pods of a policy that is not in force, for clients of its Service. No class has granted
+    /// anything, so they are Pods of its namespace.
+    pub(crate) fn past(&self, key: &Key, record: &PolicyRecord) -> Translation {
+        let tenant = Tenant::new(&key.namespace, &self.world.namespaces);
+        (self.translator)(&View {
+            key,
+            policy: &record.served,
+            world: &self.world,
+            grants: vec![Grants::of(&[], &tenant)],
+            // Clients come to these pods themselves.
+            allow_from: None,
+            held: None,
+            partial: false,
+        })
     }
 
     /// Whether nothing at all is remembered: with no object left, that has to be so.

@@ -8,7 +8,7 @@ use crate::{
     Reason, Status, Text, Verdict,
     accepted::{accepted, without_port},
     adoptable::adoptable,
-    class::Room,
+    class::{ClassRecord, Placed},
     frontend::{at_port, plan},
     index::PolicyRecord,
     messages::{Said, bounded, count, few, is_or_are, said},
@@ -16,10 +16,11 @@ use crate::{
     progress::{behind, no_dataplane, ready_members, refused_by},
     reach::unreached,
     reports::Serving,
+    room::Room,
     sums::{Measured, Present, is_wanted, present},
     translate::Translation,
 };
-use baton_api::{LIMIT_ALLOW_FROM, LIMIT_BACKENDS_PER_POLICY};
+use baton_api::{LIMIT_ALLOW_FROM, LIMIT_BACKENDS_PER_POLICY, LIMIT_SNAPSHOT_BYTES};
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 /// What is said of a policy, and what else its figures come to.
@@ -146,26 +147,7 @@ fn programmed(
         let Some(placed) = class.placed(key) else {
             continue;
         };
-        match placed.room {
-            Room::Enough => {}
-            Room::NoPolicy => problems.push((
-                Reason::PolicyLimit,
-                format!(
-                    "class {name} takes {} listeners, and older policies have them: raise spec.limits.policies of \
-                     BatonDataplane {name} (at most {}), select another class, or delete policies",
-                    class.spec.limit_policies,
-                    baton_api::LIMIT_POLICIES
-                ),
-            )),
-            Room::NoBackend => problems.push((
-                Reason::ClassBackendLimit,
-                format!(
-                    "dataplanes of class {name} have room for {} backends and for those that leave, and older policies need it: \
-                     raise `limits.backends` of the dataplanes and of BatonDataplane {name}, or select another class",
-                    class.limit_backends()
-                ),
-            )),
-        }
+        problems.extend(no_room(name, class, placed));
         let ready = ready_members(index, class);
         if ready.is_empty() {
             problems.push((Reason::NoDataplane, no_dataplane(name, class)));
@@ -195,6 +177,42 @@ fn programmed(
     };
     let message = few(problems.iter().map(|(_, message)| message), "; ");
     (said(Status::False, reason, message), should, have)
+}
+
+/// Why a class has no room for all of a policy.
+fn no_room(name: &Text, class: &ClassRecord, placed: Placed) -> Option<(Reason, String)> {
+    let (reason, mut message) = match placed.room {
+        Room::Enough => return None,
+        Room::NoPolicy => (
+            Reason::PolicyLimit,
+            format!(
+                "class {name} takes {} listeners, too few for this policy beside those that come before it: raise \
+                 spec.limits.policies of BatonDataplane {name} (at most {}), select another class, or delete policies",
+                class.spec.limit_policies,
+                baton_api::LIMIT_POLICIES
+            ),
+        ),
+        Room::NoBackend => (
+            Reason::ClassBackendLimit,
+            format!(
+                "dataplanes of class {name} have room for {} backends and for those that leave, too few for this policy beside \
+                 those that come before it: raise `limits.backends` of the dataplanes and of BatonDataplane {name}, or select \
+                 another class",
+                class.limit_backends()
+            ),
+        ),
+        Room::NoBytes => (
+            Reason::ClassSnapshotLimit,
+            format!(
+                "the snapshot of class {name} takes {LIMIT_SNAPSHOT_BYTES} bytes, too few for this policy beside those that come \
+                 before it: name fewer and larger networks in spec.allowFrom, have fewer listeners, or select another class"
+            ),
+        ),
+    };
+    if placed.has_part {
+        message.push_str("; until then it has no more listeners and backends than before it grew");
+    }
+    Some((reason, message))
 }
 
 fn not_allowed(key: &Key, record: &PolicyRecord, translation: &Translation) -> String {
@@ -269,10 +287,10 @@ fn degraded(
         issues.push((Reason::BackendLimit, message));
     }
     if translation.clients_left_out > 0 {
+        // Without their number: it changes with each Pod anywhere.
         let message = format!(
-            "{} of the addresses of pods that spec.allowFrom selects may not connect: a policy names {LIMIT_ALLOW_FROM} \
-             networks, those of `cidr` first, then pods' in order of addresses; name networks in place of pods",
-            translation.clients_left_out
+            "not all addresses of pods that spec.allowFrom selects may connect: a policy names {LIMIT_ALLOW_FROM} networks, \
+             those of `cidr` first, then pods' in order of addresses; name networks in place of pods"
         );
         issues.push((Reason::AllowFromLimit, message));
     }

@@ -4,7 +4,7 @@
 //! [`Change`]s; [`Index::fold`] gives back snapshot policies, conditions, figures, deletion costs
 //! and Events, only for what changed. The snapshot policies are a function of the objects that
 //! exist now, never of the order in which they came, so an operator that starts anew arrives at the
-//! same bytes.
+//! same bytes. Only in a class that is full who was in force before keeps its place (`room`).
 //!
 //! ```text
 //! let mut index = Index::new();
@@ -65,6 +65,7 @@ mod output;
 mod progress;
 mod reach;
 mod reports;
+mod room;
 mod standing;
 mod state;
 mod sums;

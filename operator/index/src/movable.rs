@@ -8,7 +8,7 @@ use crate::{
     messages::few,
 };
 use baton_api::{MigrationMode, MoveMethod, Policy, Protocol};
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 /// With fewer flows a single client decides which half is the larger one.
 const FLOWS_MIN: u64 = 20;
@@ -55,7 +55,7 @@ fn moves(policy: &Policy) -> bool {
     policy.protocol != Protocol::None && policy.migration.mode != MigrationMode::Never
 }
 
-/// What to say if more than half of all flows are pinned: the reasons, most flows first. It is said
+/// What to say if more than half of all flows are pinned: the reasons, by name. It is said
 /// until fewer than two of five are. Nothing of policies that want no moves.
 pub(crate) fn few_can_move(
     record: &PolicyRecord,
@@ -80,10 +80,10 @@ pub(crate) fn few_can_move(
     if !is_few || pinned == 0 {
         return None;
     }
-    let mut reasons: Vec<_> = by_reason.iter().filter(|(_, flows)| **flows > 0).collect();
-    reasons.sort_by_key(|(_, flows)| Reverse(**flows));
-    // Without numbers: a condition that counts would be written with each connection.
-    let reasons = few(reasons.into_iter().map(|(reason, _)| reason), ", ");
+    let reasons = by_reason.iter().filter(|(_, flows)| **flows > 0);
+    // Without numbers and in no order of them: a condition that counts would be written with each
+    // connection.
+    let reasons = few(reasons.map(|(reason, _)| reason), ", ");
     Some(format!(
         "fewer than half of its connections can move to another pod, because of {reasons}: see docs/why-no-move.md, and \
          `kubectl baton flows --pinned` for which"

@@ -366,6 +366,8 @@ pub enum Reason {
     PolicyLimit,
     /// Programmed: a class's dataplanes have no room for the backends.
     ClassBackendLimit,
+    /// Programmed: a class's snapshot takes no more bytes.
+    ClassSnapshotLimit,
     /// Programmed: a class has no ready dataplane.
     NoDataplane,
     /// Programmed: a dataplane refuses the snapshot.
@@ -445,6 +447,7 @@ impl Reason {
             Self::NoDataplane => "NoDataplane",
             Self::PolicyLimit => "PolicyLimit",
             Self::ClassBackendLimit => "ClassBackendLimit",
+            Self::ClassSnapshotLimit => "ClassSnapshotLimit",
             Self::SnapshotRefused => "SnapshotRefused",
             Self::RefusedByDataplane => "RefusedByDataplane",
             Self::DataplaneUnreachable => "DataplaneUnreachable",
@@ -541,7 +544,7 @@ pub struct ClassVerdict {
     pub synchronised: usize,
     /// Snapshot policies that it serves.
     pub policies: usize,
-    /// Snapshot policies that it has no room for.
+    /// Listeners of policies that it has no room for all of.
     pub over_limit: usize,
     /// What is wrong and what to change, if something is.
     pub problem: Option<String>,

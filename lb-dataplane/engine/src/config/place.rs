@@ -35,6 +35,9 @@ const COST_MEMBER: usize = 5;
 const FRONTENDS_AT_ONCE: usize = 64;
 const COST_FRONTEND: usize = 4;
 const FRONTENDS_PER_UNIT: usize = 32;
+/// Flows that are looked at at once, and for one unit.
+const FLOWS_AT_ONCE: usize = 64;
+const FLOWS_PER_UNIT: usize = 8;
 /// Ports of a slot's last backend that are let go of at once, and for one unit.
 const PORTS_AT_ONCE: usize = 64;
 const PORTS_PER_UNIT: usize = 4;
@@ -335,7 +338,7 @@ impl Engine {
         Some(if derived { COST_KEYS } else { 2 * COST_SLOT })
     }
 
-    /// What a snapshot means to the next flow. One that was to move to a backend that went stays.
+    /// What a snapshot means to the next flows. One that was to move to a backend that went stays.
     /// One whose policy went and that has no leg ends now: nobody would have its next request. One
     /// whose policy has another protocol is pinned.
     pub(crate) fn flow_settles(&mut self, now: Instant, progress: &mut Progress) -> Option<usize> {
@@ -345,13 +348,23 @@ impl Engine {
             }
             (progress.pending_moves, self.rounds.new_pending_moves) = (false, false);
         }
-        let id = progress.at as FlowId;
-        if id >= self.flows.limit() {
+        let from = (progress.at * FLOWS_AT_ONCE) as FlowId;
+        if from >= self.flows.limit() {
             self.rounds.pending_moves = progress.pending_moves || self.rounds.new_pending_moves;
             return None;
         }
+        for id in from..(from + FLOWS_AT_ONCE as FlowId).min(self.flows.limit()) {
+            self.one_flow_settles(now, id, progress);
+        }
+        Some(FLOWS_AT_ONCE / FLOWS_PER_UNIT)
+    }
+
+    fn one_flow_settles(&mut self, now: Instant, id: FlowId, progress: &mut Progress) {
         let flow = &self.flows[id];
-        if flow.state != State::Gone && flow.has_wish() {
+        if flow.state == State::Gone {
+            return;
+        }
+        if flow.has_wish() {
             let to = self.backends.get(usize::from(flow.standby.backend));
             if to.is_some_and(|b| !b.listed) {
                 self.drop_pending_move(id);
@@ -361,15 +374,11 @@ impl Engine {
         }
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
-        if flow.state == State::Gone {
-            return Some(COST_SLOT);
-        }
         if policy.protocol_since == progress.stamp {
             self.pin(id, PinReason::ProtocolChanged);
         } else if flow.state == State::Legless && !policy.listed {
             self.wheel.arm(id, now.ms());
         }
-        Some(COST_SLOT)
     }
 
     /// Next hops of backends and sources of their legs, after routes changed: some of them now, the

@@ -253,13 +253,66 @@ fn more_addresses_than_have_room_are_left_out_and_said() {
     assert_eq!(all.len(), LIMIT_ALLOW_FROM);
     assert!(all.contains(&"192.0.2.0/24".to_owned()));
     assert!(!all.contains(&"10.3.4.0/32".to_owned()), "the last one");
-    let words = "1 of the addresses of pods that spec.allowFrom selects may not connect: a policy names 1024 networks";
+    let words = "not all addresses of pods that spec.allowFrom selects may connect: a policy names 1024 networks";
     expect(&index, "p", degraded, Reason::AllowFromLimit, words);
+    // How many they are is no news.
+    index.apply(client(LIMIT_ALLOW_FROM + 1));
+    let update = index.fold(3);
+    assert_eq!((update.translated, update.verdicts), (1, Vec::new()));
+    index.apply(Change::Pod(
+        at_key(&format!("ns/c-{}", LIMIT_ALLOW_FROM + 1)),
+        None,
+    ));
     // What may connect stays served.
     expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
     let _ = after(&mut index, Change::Pod(at_key("ns/c-5"), None));
     let reason = verdict(&index, "p").condition(degraded).reason;
     assert_ne!(reason, Reason::AllowFromLimit);
+}
+
+#[test]
+fn networks_that_a_snapshot_cannot_take_keep_out_their_own_policy_alone() {
+    let mut index = index();
+    let spacious = Class {
+        limit_policies: 1_024,
+        ..class()
+    };
+    index.apply(Change::Class("class".into(), Some(Arc::new(spacious))));
+    let networks = (0..LIMIT_ALLOW_FROM).map(|n| network(&format!("fd00:{n:x}::/32")));
+    let networks: Arc<[Peer]> = networks.collect();
+    // Of 23 of them a snapshot has no room for the last one.
+    for n in 0..23u16 {
+        let name = format!("large-{n:02}");
+        index.apply(service(&name));
+        let mut large = policy(2 + i64::from(n), &name, 0);
+        large.allow_from = Some(Arc::clone(&networks));
+        let listener = large.listeners[0].clone();
+        let listeners = (0..16u16).map(|port| Listener {
+            name: format!("l-{port}").into(),
+            port: 1_000 + n * 16 + port,
+            ..listener.clone()
+        });
+        large.listeners = listeners.collect();
+        add(&mut index, &name, large);
+    }
+    add(&mut index, "young", policy(100, "t", 81));
+    let _ = index.fold(2);
+    let bytes = index
+        .snapshot("class")
+        .map(|policy| serde_json::to_vec(&**policy).expect("JSON").len() + 1);
+    assert!(bytes.sum::<usize>() < baton_api::LIMIT_SNAPSHOT_BYTES);
+    let programmed = ConditionKind::Programmed;
+    let words = "too few for this policy";
+    expect(
+        &index,
+        "large-22",
+        programmed,
+        Reason::ClassSnapshotLimit,
+        words,
+    );
+    for name in ["p", "large-00", "young"] {
+        expect(&index, name, programmed, Reason::Pending, "");
+    }
 }
 
 #[test]

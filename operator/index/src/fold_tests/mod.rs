@@ -152,11 +152,8 @@ fn in_front(name: &str, pods: &[&str], ports: &[u16]) -> Change {
     Change::Slice(key(&format!("{name}-1")), Some(Arc::new(value)))
 }
 
-/// One class with one dataplane (pod-200), a Service `lb` in front of it, Services `s` and `t` with
-/// two ready pods each, policy `p` on `s`.
-fn index() -> Index {
-    let mut index = Index::new();
-    let class = Class {
+pub(crate) fn class() -> Class {
+    Class {
         created: 0,
         generation: 1,
         labels: Labels::default(),
@@ -175,8 +172,14 @@ fn index() -> Index {
         }],
         limit_policies: 2,
         limit_backends: None,
-    };
-    index.apply(Change::Class("class".into(), Some(Arc::new(class))));
+    }
+}
+
+/// One class with one dataplane (pod-200), a Service `lb` in front of it, Services `s` and `t` with
+/// two ready pods each, policy `p` on `s`.
+fn index() -> Index {
+    let mut index = Index::new();
+    index.apply(Change::Class("class".into(), Some(Arc::new(class()))));
     index.apply(pod(200, Labels::from_iter([("app", "dataplane")])));
     index.apply(in_front("lb", &["pod-200"], &[80]));
     for (name, pods) in [("s", [1, 2]), ("t", [3, 4])] {

@@ -278,6 +278,52 @@ fn places_for_backends_that_linger_are_given_to_nobody() {
     expect(&index, "p", programmed, Reason::ClassBackendLimit, words);
 }
 
+#[test]
+fn one_that_grows_beyond_the_room_takes_nobodys_place() {
+    let mut index = index_of(|class| class.limit_backends = Some(6));
+    let programmed = ConditionKind::Programmed;
+    let names = |index: &Index| -> Vec<(String, usize)> {
+        let policies = index.snapshot("class");
+        policies
+            .map(|p| (p.name.clone(), p.backends.len()))
+            .collect()
+    };
+    // It comes last, and there is room for it.
+    add(&mut index, "q", policy(9, "t", 8_081));
+    let _ = index.fold(3);
+    let both = [("ns/p/http".into(), 2), ("ns/q/http".into(), 2)];
+    assert_eq!(names(&index), both);
+    for last in 10..20 {
+        index.apply(pod(last, Labels::default()));
+    }
+    // Both of its Pods stay, and of the other ones none gets in.
+    let grown: Vec<_> = [1, 2].into_iter().chain(10..20).collect();
+    let grown: Vec<_> = grown.into_iter().map(|last| (last, READY)).collect();
+    index.apply(slice("s", &grown));
+    let _ = index.fold(4);
+    assert_eq!(backends(&index).len(), 2);
+    assert_eq!(names(&index), both);
+    let words = "it has no more listeners and backends than before it grew";
+    expect(&index, "p", programmed, Reason::ClassBackendLimit, words);
+    expect(&index, "q", programmed, Reason::Pending, "");
+    // All Pods are others: it follows them.
+    index.apply(slice("s", &grown[2..]));
+    let _ = index.fold(5);
+    assert_eq!(names(&index), both);
+    let replaced = backends(&index).into_iter().map(|(name, ..)| name);
+    assert_eq!(replaced.collect::<Vec<_>>(), ["pod-10", "pod-11"]);
+    // One that comes and does not fit keeps out nobody who does.
+    index.apply(Change::Policy(key("q"), None));
+    add(&mut index, "late", policy(5, "large", 8_082));
+    index.apply(service("large"));
+    index.apply(slice("large", &grown));
+    add(&mut index, "q", policy(9, "t", 8_081));
+    let _ = index.fold(6);
+    assert_eq!(names(&index), both);
+    let words = "too few for this policy";
+    expect(&index, "late", programmed, Reason::ClassBackendLimit, words);
+}
+
 /// The nodes that the only policy's backends have in the snapshot.
 fn nodes(index: &Index) -> Vec<Option<String>> {
     let backends = index.snapshot("class").flat_map(|p| &p.backends);

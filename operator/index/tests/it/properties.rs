@@ -77,8 +77,10 @@ fn snapshot(index: &Index, class: &str) -> Vec<baton_api::Policy> {
         .collect()
 }
 
-fn check(index: &Index, objects: &Objects, mirror: &Mirror) -> Result<(), TestCaseError> {
+/// And remembers what is in force from here on.
+fn check(index: &Index, objects: &mut Objects, mirror: &Mirror) -> Result<(), TestCaseError> {
     let expected = expect(objects);
+    objects.in_force = expected.given;
     let classes: Vec<Text> = index.classes().cloned().collect();
     prop_assert_eq!(
         &classes,
@@ -171,7 +173,7 @@ proptest! {
                 look(&mut objects);
                 prop_assert!(!index.is_dirty());
                 prop_assert_eq!(index.fold(at as i64), Update::default());
-                check(&index, &objects, &mirror)?;
+                check(&index, &mut objects, &mirror)?;
             }
         }
     }
@@ -219,6 +221,13 @@ proptest! {
             for index in [&mut one, &mut other] {
                 index.apply(Change::Policy(key.clone(), None));
                 index.apply(Change::Policy(key.clone(), Some(Arc::clone(policy))));
+            }
+        }
+        // Neither is anything in force that would have its place first in a class that is full.
+        for (name, class) in &objects.classes {
+            for index in [&mut one, &mut other] {
+                index.apply(Change::Class(name.clone(), None));
+                index.apply(Change::Class(name.clone(), Some(Arc::clone(class))));
             }
         }
         let _ = (one.fold(1), other.fold(9));

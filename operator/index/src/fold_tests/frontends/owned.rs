@@ -66,7 +66,14 @@ fn a_port_that_is_given_out_is_nobodys_by_number() {
 
 #[test]
 fn two_policies_do_not_share_a_service() {
+    thread_local! {
+        static TRANSLATED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
     let mut scene = scene();
+    scene.index.translator = |view| {
+        TRANSLATED.set(TRANSLATED.get() + usize::from(&*view.key.name == "q"));
+        crate::translate::translate(view)
+    };
     add(&mut scene.index, "q", fronted(5, "t", "web"));
     let _ = scene.index.fold(3);
     expect(
@@ -76,6 +83,8 @@ fn two_policies_do_not_share_a_service() {
         Reason::Conflicted,
         "ns/p is behind Service ns/web already",
     );
+    // The Service is not its, so nobody needs to know its pods.
+    assert_eq!(TRANSLATED.get(), 0);
 }
 
 #[test]
@@ -155,6 +164,57 @@ fn a_service_that_is_taken_back_while_its_policy_is_there_leads_past_it() {
     scene.clients_service();
     scene.settle();
     assert_eq!(scene.leads_to("web"), set(PODS));
+}
+
+#[test]
+fn an_attached_service_that_its_policy_leaves_to_another_one_gets_its_selector_back() {
+    let mut scene = bare();
+    let mut service = scene.clients_service();
+    service.selects = false;
+    service.front = Some(Arc::new(front("p", false, &[])));
+    scene.service(&key("web"), service);
+    add(&mut scene.index, "p", fronted(1, "s", "web"));
+    add(&mut scene.index, "q", fronted(5, "t", "web"));
+    scene.settle();
+    scene.acknowledge();
+    scene.index.apply(Change::Policy(key("p"), None));
+    scene.settle();
+    assert!(scene.services[&key("web")].selects);
+    scene.clients_service();
+    scene.settle();
+    assert_eq!(scene.leads_to("web"), set(PODS));
+    let words = "kubectl baton attach svc/web";
+    let degraded = ConditionKind::Degraded;
+    expect(&scene.index, "q", degraded, Reason::FrontendNotOwned, words);
+}
+
+#[test]
+fn a_service_that_was_made_is_taken_over_by_the_policy_that_comes_to_name_it() {
+    let mut scene = scene();
+    add(&mut scene.index, "q", fronted(5, "t", "web-new"));
+    scene.settle();
+    scene.acknowledge();
+    let names = |scene: &Scene| -> Vec<(String, String)> {
+        let named = scene.services.iter();
+        let owner = |s: &Service| s.front.as_ref().map(|f| f.policy.to_string());
+        named
+            .filter_map(|(key, s)| Some((key.name.to_string(), owner(s)?)))
+            .collect()
+    };
+    let is = |name: &str, owner: &str| (name.to_owned(), owner.to_owned());
+    assert_eq!(names(&scene), [is("web", "p"), is("web-new", "q")]);
+    add(&mut scene.index, "p", fronted(1, "s", "web-old"));
+    add(&mut scene.index, "q", fronted(5, "t", "web"));
+    // One that names it as well and may not have it takes nothing.
+    scene.index.apply(service("u"));
+    add(&mut scene.index, "r", fronted(9, "u", "web"));
+    scene.settle();
+    scene.acknowledge();
+    assert_eq!(names(&scene), [is("web", "q"), is("web-old", "p")]);
+    for (name, policy) in [("web", "q"), ("web-old", "p")] {
+        let dataplane = format!("10.0.0.200:{}", scene.port(policy));
+        assert_eq!(scene.leads_to(name), set([&*dataplane]));
+    }
 }
 
 #[test]

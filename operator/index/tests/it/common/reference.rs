@@ -2,11 +2,11 @@
 //! no state, no shortcuts. Written apart from the index on purpose; only its inputs' types are
 //! shared.
 
-use super::universe::Objects;
+use super::universe::{Given, Objects};
 use baton_api::{Backend, Endpoint, LIMIT_NAME_BYTES, LIMIT_POLICIES, Snapshot};
 use baton_index::{
-    Allowance, Expression, Family, Key, Labels, Listener, NAMESPACE_NAME_LABEL, Peer, Pod, Policy,
-    PortRange, PortRef, Selector, Slice, SliceEndpoint, Text, WeightSource,
+    Allowance, Class, Expression, Family, Key, Labels, Listener, NAMESPACE_NAME_LABEL, Peer, Pod,
+    Policy, PortRange, PortRef, Selector, Slice, SliceEndpoint, Text, WeightSource,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,9 +14,11 @@ use std::{
     sync::Arc,
 };
 
-/// Everything that the index should come to, as far as it is history-free and easy to say.
+/// Everything that the index should come to, as far as it is easy to say.
 #[derive(Debug, Default, PartialEq)]
 pub struct Expected {
+    /// By class.
+    pub given: BTreeMap<Text, Given>,
     pub snapshots: BTreeMap<Text, Vec<baton_api::Policy>>,
     pub members: BTreeMap<Text, Vec<(Key, IpAddr)>>,
     /// The reason of `Accepted`.
@@ -104,7 +106,7 @@ pub fn expect(objects: &Objects) -> Expected {
     let mut order: Vec<(&Key, &Arc<Policy>)> = objects.policies.iter().collect();
     order.sort_by_key(|(key, p)| (p.created, (*key).clone()));
     let mut taken: BTreeSet<String> = BTreeSet::new();
-    let mut used: BTreeMap<Text, (usize, usize, bool)> = BTreeMap::new();
+    let mut wanted: BTreeMap<Text, Vec<(Key, Vec<baton_api::Policy>)>> = BTreeMap::new();
     for (key, policy) in order {
         let mut fits = fit(objects, &out.members, key, policy);
         let mut served = policy;
@@ -123,20 +125,8 @@ pub fn expect(objects: &Objects) -> Expected {
                     taken.extend(claims);
                     let (reason, policies) = serve(objects, key, served, &classes);
                     for class in classes {
-                        let limits = &objects.classes[&class];
-                        let used = used.entry(class.clone()).or_default();
-                        used.0 += policies.len();
-                        used.1 += policies.iter().map(|p| p.backends.len()).sum::<usize>();
-                        used.2 |= used.0 > limits.limit_policies.min(LIMIT_POLICIES)
-                            || limits
-                                .limit_backends
-                                .is_some_and(|limit| used.1 > limit - limit / 8);
-                        if !used.2 {
-                            out.snapshots
-                                .entry(class)
-                                .or_default()
-                                .extend(policies.clone());
-                        }
+                        let wanted = wanted.entry(class).or_default();
+                        wanted.push((key.clone(), policies.clone()));
                     }
                     reason
                 }
@@ -145,10 +135,78 @@ pub fn expect(objects: &Objects) -> Expected {
         let reason = if slip { "Invalid" } else { reason };
         out.accepted.insert(key.clone(), reason);
     }
+    let none = Given::new();
+    for (class, wanted) in wanted {
+        let had = objects.in_force.get(&class).unwrap_or(&none);
+        let given = share_out(&objects.classes[&class], &wanted, had);
+        let policies = out.snapshots.entry(class.clone()).or_default();
+        policies.extend(given.values().flatten().cloned());
+        out.given.insert(class, given);
+    }
     for policies in out.snapshots.values_mut() {
         policies.sort_by(|a, b| a.name.cmp(&b.name));
     }
     out
+}
+
+/// What was in force has its place first, then what of it grew, then what comes: each by age, and
+/// who does not fit is left out.
+fn share_out(class: &Class, wanted: &[(Key, Vec<baton_api::Policy>)], had: &Given) -> Given {
+    let mut given = Given::new();
+    let mut take = |key: &Key, policies: Vec<baton_api::Policy>| {
+        let before = given.insert(key.clone(), policies);
+        let backends: usize = given
+            .values()
+            .map(|policies| endpoints(policies).len())
+            .sum();
+        let fits = given.values().map(Vec::len).sum::<usize>()
+            <= class.limit_policies.min(LIMIT_POLICIES)
+            && class
+                .limit_backends
+                .is_none_or(|limit| backends <= limit - limit / 8);
+        if !fits {
+            given.remove(key);
+            given.extend(before.map(|before| (key.clone(), before)));
+        }
+        fits
+    };
+    let had: BTreeMap<_, _> = had.iter().filter(|(_, had)| !had.is_empty()).collect();
+    let of_old = wanted.iter().filter(|(key, _)| had.contains_key(key));
+    let stay: Vec<_> = of_old
+        .filter(|(key, wanted)| take(key, part(wanted, had[key])))
+        .collect();
+    let come = wanted.iter().filter(|(key, _)| !had.contains_key(key));
+    for (key, wanted) in stay.into_iter().chain(come) {
+        take(key, wanted.clone());
+    }
+    given
+}
+
+/// No more than it had, and of that what it had first.
+fn part(wanted: &[baton_api::Policy], had: &[baton_api::Policy]) -> Vec<baton_api::Policy> {
+    let mut kept = wanted.to_vec();
+    kept.sort_by_key(|policy| !had.iter().any(|had| had.name == policy.name));
+    kept.truncate(had.len());
+    kept.sort_by_key(|policy| wanted.iter().position(|w| w.name == policy.name));
+    let had = endpoints(had);
+    let mut order = Vec::new();
+    for endpoint in kept.iter().flat_map(|p| &p.backends).map(|b| b.endpoint) {
+        if !order.contains(&endpoint) {
+            order.push(endpoint);
+        }
+    }
+    order.sort_by_key(|endpoint| !had.contains(endpoint));
+    order.truncate(had.len());
+    for policy in &mut kept {
+        policy.backends.retain(|b| order.contains(&b.endpoint));
+    }
+    kept
+}
+
+/// Distinct ones.
+fn endpoints(policies: &[baton_api::Policy]) -> BTreeSet<Endpoint> {
+    let backends = policies.iter().flat_map(|p| &p.backends);
+    backends.map(|b| b.endpoint).collect()
 }
 
 type Fit = (Vec<Text>, BTreeSet<String>);

@@ -31,7 +31,12 @@ pub struct Objects {
     pub excluded: BTreeSet<Text>,
     /// Policies as they were when they were good the last time that somebody looked.
     pub good: BTreeMap<Key, Arc<Policy>>,
+    /// What each class had of each policy then.
+    pub in_force: BTreeMap<Text, Given>,
 }
+
+/// Snapshot policies, by policy.
+pub type Given = BTreeMap<Key, Vec<baton_api::Policy>>;
 
 fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
     match value {
@@ -56,7 +61,12 @@ impl Objects {
             Change::Pod(key, value) => put(&mut self.pods, key, value),
             Change::Node(key, value) => put(&mut self.nodes, key, value),
             Change::Namespace(key, value) => put(&mut self.namespaces, key, value),
-            Change::Class(key, value) => put(&mut self.classes, key, value),
+            Change::Class(key, value) => {
+                if value.is_none() {
+                    self.in_force.remove(&key);
+                }
+                put(&mut self.classes, key, value);
+            }
             Change::Shim(key, value) => put(&mut self.shims, key, value),
             Change::Report(key, value) => put(&mut self.reports, key, value),
             Change::Figures(key, value) => put(&mut self.figures, key, value),
