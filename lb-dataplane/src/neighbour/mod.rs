@@ -20,13 +20,13 @@ use rtnetlink::{
     packet_core::NetlinkPayload,
     packet_route::{
         AddressFamily, RouteNetlinkMessage,
+        address::AddressMessage,
         link::{LinkFlags, LinkMessage},
         neighbour::{NeighbourFlags, NeighbourState},
         route::RouteMessage,
     },
 };
 use std::{
-    collections::HashMap,
     io,
     net::IpAddr,
     sync::{
@@ -48,6 +48,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two whole reads of the kernel's tables, which make up for messages lost in a
 /// burst.
 const TICKS_PER_DUMP: u64 = 10;
+/// The kernel answers a request within the call that sends it. After this long its answer is lost,
+/// as happens while the socket is full of events.
+const ANSWER_LIMIT: Duration = Duration::from_millis(100);
+/// One table of the kernel is read within this.
+const READ_LIMIT: Duration = Duration::from_secs(2);
 /// Route changes come in bursts (an interface's all at once); they are read once, this long after
 /// the first.
 const ROUTES_QUIET: Duration = Duration::from_millis(50);
@@ -66,6 +71,9 @@ pub enum NetlinkError {
         /// Why.
         source: rtnetlink::Error,
     },
+    /// A table was not read within [`READ_LIMIT`]. Passes: it is read again with the next look.
+    #[error("the kernel did not list its tables within 2 s")]
+    Late,
     /// The kernel closed the connection. Fatal for the task.
     #[error("the netlink connection ended")]
     Ended,
@@ -104,20 +112,13 @@ impl Default for Health {
 /// # Errors
 /// Netlink cannot be used.
 pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkError> {
-    let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
-    let connection = tokio::spawn(connection);
-    let found: Result<Vec<IpAddr>, _> = handle
-        .address()
-        .get()
-        .execute()
-        .try_filter_map(async |message| Ok(global_address(&message, ifindex)))
-        .try_collect()
-        .await;
-    connection.abort();
-    let mut found = found.map_err(|source| NetlinkError::Read {
-        table: "addresses",
-        source,
-    })?;
+    let mut found: Vec<IpAddr> = ask(|handle| async move {
+        dump_addresses(&handle)
+            .try_filter_map(async |message| Ok(global_address(&message, ifindex)))
+            .try_collect()
+            .await
+    })
+    .await?;
     found.sort_by_key(IpAddr::is_ipv6);
     Ok(found)
 }
@@ -128,17 +129,36 @@ pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkErr
 /// # Errors
 /// Netlink cannot be used.
 pub async fn default_interface() -> Result<Option<u32>, NetlinkError> {
+    let mut routes: Vec<_> = ask(|handle| async move {
+        dump_routes(&handle)
+            .try_filter_map(async |message| Ok(messages::default_route(&message)))
+            .try_collect()
+            .await
+    })
+    .await?;
+    routes.sort_unstable();
+    Ok(routes.first().map(|(.., interface)| *interface))
+}
+
+/// Reads from the kernel on a socket of its own, where no event can push out an answer and no
+/// earlier dump is still under way.
+async fn ask<T, F>(read: impl FnOnce(Handle) -> F) -> Result<T, NetlinkError>
+where
+    F: Future<Output = Result<T, NetlinkError>>,
+{
     let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
     let connection = tokio::spawn(connection);
-    let mut found: Result<Vec<_>, _> = dump_routes(&handle)
-        .try_filter_map(async |message| Ok(messages::default_route(&message)))
-        .try_collect()
-        .await;
+    let found = time::timeout(READ_LIMIT, read(handle)).await;
     connection.abort();
-    if let Ok(routes) = &mut found {
-        routes.sort_unstable();
-    }
-    Ok(found?.first().map(|(.., interface)| *interface))
+    found.unwrap_or(Err(NetlinkError::Late))
+}
+
+fn dump_addresses(handle: &Handle) -> impl Stream<Item = Result<AddressMessage, NetlinkError>> {
+    let dump = handle.address().get().execute();
+    dump.map_err(|source| NetlinkError::Read {
+        table: "addresses",
+        source,
+    })
 }
 
 /// All routes of both families, one after the other: the kernel refuses a second dump on a socket
@@ -205,12 +225,12 @@ pub async fn run(
         routes: Vec::new(),
     };
     // Subscribed first, read then: what changes in between is seen twice rather than never.
-    this.read_neighbours().await?;
-    this.read_routes().await?;
+    this.look().await?;
     let mut ticks = 0_u64;
     let mut tick = time::interval(TICK);
     tick.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     let mut routes_due: Option<time::Instant> = None;
+    let mut lost = false;
     loop {
         let due = routes_due.unwrap_or_else(|| time::Instant::now() + TICK);
         tokio::select! {
@@ -224,8 +244,8 @@ pub async fn run(
                     }
                 } else {
                     // Messages were lost: look at everything again.
-                    routes_due.get_or_insert_with(time::Instant::now);
-                    this.read_neighbours().await?;
+                    lost = true;
+                    routes_due.get_or_insert_with(|| time::Instant::now() + ROUTES_QUIET);
                 }
             }
             asked = asks.recv() => {
@@ -235,21 +255,33 @@ pub async fn run(
             }
             () = time::sleep_until(due), if routes_due.is_some() => {
                 routes_due = None;
-                this.read_routes().await?;
+                if std::mem::take(&mut lost) {
+                    this.look().await?;
+                } else {
+                    this.read_routes().await.or_else(later)?;
+                }
             }
             _ = tick.tick() => {
                 ticks += 1;
                 let actions = this.table.tick();
                 this.perform(actions).await?;
                 if ticks.is_multiple_of(TICKS_PER_DUMP) {
-                    this.read_neighbours().await?;
-                    this.read_routes().await?;
+                    this.look().await?;
                 }
             }
             _ = &mut connection => return Err(NetlinkError::Ended),
         }
         this.judge_gateways();
     }
+}
+
+/// What was not read in time is read with the next look.
+fn later(error: NetlinkError) -> Result<(), NetlinkError> {
+    if !matches!(error, NetlinkError::Late) {
+        return Err(error);
+    }
+    warn!(%error, "routes and neighbours stay as they were for now");
+    Ok(())
 }
 
 fn is_route(message: &RouteNetlinkMessage) -> bool {
@@ -313,44 +345,35 @@ impl Neighbours {
                     debug!(%address, mac = ?mac.map(|m| m.to_string()), "neighbour");
                     self.workers.tell(Notice::Neighbour(address, mac)).await?;
                 }
-                Action::Resolve(address) => self.resolve(address).await,
+                Action::Resolve(address) => {
+                    self.health.resolutions.fetch_add(1, Ordering::Relaxed);
+                    resolve(&self.handle, self.place.ifindex, address).await;
+                }
             }
         }
         Ok(())
     }
 
-    /// Makes the kernel resolve or confirm, as if it had a packet to send there.
-    async fn resolve(&self, address: IpAddr) {
-        self.health.resolutions.fetch_add(1, Ordering::Relaxed);
-        let asked = self
-            .handle
-            .neighbours()
-            .add(self.place.ifindex, address)
-            .state(NeighbourState::None)
-            .flags(NeighbourFlags::Use)
-            .replace()
-            .execute()
-            .await;
-        if let Err(error) = asked {
-            // It is asked again with the next tick; the link may be down.
-            debug!(%address, %error, "the kernel does not resolve a neighbour");
-        }
+    /// Reads all that events tell of, at the start and in case that some were lost.
+    async fn look(&mut self) -> Result<(), NetlinkError> {
+        self.read_neighbours().await.or_else(later)?;
+        self.read_routes().await.or_else(later)
     }
 
     async fn read_neighbours(&mut self) -> Result<(), NetlinkError> {
         let ifindex = self.place.ifindex;
-        let all: HashMap<IpAddr, FlowLookup> = self
-            .handle
-            .neighbours()
-            .get()
-            .execute()
-            .try_filter_map(async |message| Ok(messages::neighbour(&message, ifindex)))
-            .try_collect::<Vec<_>>()
-            .await
-            .map_err(|source| NetlinkError::Read {
-                table: "neighbours",
-                source,
-            })?
+        let found: Vec<(IpAddr, FlowLookup)> = ask(|handle| async move {
+            let dump = handle.neighbours().get().execute();
+            dump.try_filter_map(async |message| Ok(messages::neighbour(&message, ifindex)))
+                .try_collect()
+                .await
+                .map_err(|source| NetlinkError::Read {
+                    table: "neighbours",
+                    source,
+                })
+        })
+        .await?;
+        let all = found
             .into_iter()
             .filter(|(_, sight)| *sight != FlowLookup::Unknown)
             .collect();
@@ -360,20 +383,20 @@ impl Neighbours {
 
     async fn read_routes(&mut self) -> Result<(), NetlinkError> {
         let place = self.place;
-        let mut sources = Sources::new();
-        if place.host {
-            let mut addresses = self.handle.address().get().execute();
-            while let Some(message) = addresses.try_next().await.map_err(|source| {
-                let table = "addresses";
-                NetlinkError::Read { table, source }
-            })? {
-                messages::note_source(&mut sources, &message);
+        let found: Vec<(u32, Route)> = ask(|handle| async move {
+            let mut sources = Sources::new();
+            if place.host {
+                let mut addresses = dump_addresses(&handle);
+                while let Some(message) = addresses.try_next().await? {
+                    messages::note_source(&mut sources, &message);
+                }
             }
-        }
-        let found: Vec<(u32, Route)> = dump_routes(&self.handle)
-            .try_filter_map(async |message| Ok(messages::route(&message, place, &sources)))
-            .try_collect()
-            .await?;
+            dump_routes(&handle)
+                .try_filter_map(async |message| Ok(messages::route(&message, place, &sources)))
+                .try_collect()
+                .await
+        })
+        .await?;
         let routes = by_metric(found);
         if routes == self.routes {
             return Ok(());
@@ -401,5 +424,38 @@ impl Neighbours {
         self.health
             .gateway_resolved
             .store(resolved, Ordering::Relaxed);
+    }
+}
+
+/// Makes the kernel resolve or confirm, as if it had a packet to send there.
+async fn resolve(handle: &Handle, ifindex: u32, address: IpAddr) {
+    let request = handle
+        .neighbours()
+        .add(ifindex, address)
+        .state(NeighbourState::None)
+        .flags(NeighbourFlags::Use)
+        .replace();
+    match time::timeout(ANSWER_LIMIT, request.execute()).await {
+        Ok(Ok(())) => {}
+        // It is asked again with the next tick; the link may be down.
+        Ok(Err(error)) => debug!(%address, %error, "the kernel does not resolve a neighbour"),
+        Err(_) => debug!(%address, "the kernel's answer about a neighbour was lost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{future, net::Ipv4Addr};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_of_the_kernel_that_was_lost_is_not_waited_for() {
+        // Nobody serves this connection.
+        let (_connection, handle, _) = rtnetlink::new_connection().expect("a socket");
+        let asked = resolve(&handle, 1, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        time::timeout(TICK, asked).await.expect("in time");
+        let read = ask(|_| future::pending::<Result<(), _>>());
+        let read = time::timeout(READ_LIMIT * 2, read).await.expect("in time");
+        assert!(matches!(read, Err(NetlinkError::Late)));
     }
 }
