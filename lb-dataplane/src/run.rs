@@ -105,7 +105,7 @@ async fn serve(
         None => None,
     };
     let (ports, maps) = open_ports(&loaded, &addresses)?;
-    let mode = ports[0].mode();
+    let (mode, mtu) = (ports[0].mode(), ports[0].mtu());
     let steerer = Steerer::new(
         Box::new(maps),
         addresses.clone(),
@@ -168,6 +168,7 @@ async fn serve(
     tokio::spawn(quota.watch(workers.clone()));
     let place = neighbour::Place {
         ifindex,
+        mtu,
         host: config.host_network,
     };
     let followed = neighbour::run(place, workers.clone(), steerer, asked, network);

@@ -6,6 +6,7 @@ use baton_packet::Mac;
 use rtnetlink::packet_route::{
     AddressFamily,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
+    link::{LinkAttribute, LinkFlags, LinkMessage},
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia},
 };
@@ -13,6 +14,28 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
+
+/// What counts of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// It is up and has carrier.
+    pub up: bool,
+    /// If the message says it.
+    pub mtu: Option<u32>,
+}
+
+/// What the kernel says of an interface.
+pub fn link(message: &LinkMessage) -> Link {
+    let flags = message.header.flags;
+    let mtu = |attribute: &LinkAttribute| match attribute {
+        LinkAttribute::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    };
+    Link {
+        up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+        mtu: message.attributes.iter().find_map(mtu),
+    }
+}
 
 /// What the kernel says of a neighbour on `ifindex`; `None` if it is about something else.
 pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, FlowLookup)> {
@@ -272,8 +295,11 @@ mod tests {
     }
 
     fn at(ifindex: u32) -> Place {
-        let host = false;
-        Place { ifindex, host }
+        Place {
+            ifindex,
+            mtu: 1_500,
+            host: false,
+        }
     }
 
     #[test]
@@ -345,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_host_delivers_to_itself_and_through_its_other_interfaces() {
-        let on = |host| Place { ifindex: 7, host };
+        let on = |host| Place { host, ..at(7) };
         let mut message = default_route(vec![
             RouteAttribute::Destination(RouteAddress::Inet(V4)),
             RouteAttribute::Oif(8),

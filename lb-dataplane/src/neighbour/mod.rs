@@ -4,6 +4,7 @@
 //! refresh a neighbour for them: this task makes it (`NTF_USE`), and hands on what it learns. It
 //! never sends ARP or NDP itself and never changes a route or address.
 
+mod kernel;
 mod messages;
 mod table;
 
@@ -13,24 +14,17 @@ use crate::{
     workers::Workers,
 };
 use baton_engine::{Route, Routes};
-use futures_util::{Stream, StreamExt, TryStreamExt, stream};
-use messages::{Sources, by_metric, gateways, global_address};
+use futures_util::StreamExt;
+pub use kernel::{default_interface, interface_addresses};
+use messages::{Link, by_metric, gateways};
 use rtnetlink::{
-    Handle, MulticastGroup,
-    packet_core::NetlinkPayload,
-    packet_route::{
-        AddressFamily, RouteNetlinkMessage,
-        address::AddressMessage,
-        link::{LinkFlags, LinkMessage},
-        neighbour::{NeighbourFlags, NeighbourState},
-        route::RouteMessage,
-    },
+    Handle, MulticastGroup, packet_core::NetlinkPayload, packet_route::RouteNetlinkMessage,
 };
 use std::{
     io,
     net::IpAddr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -48,11 +42,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two whole reads of the kernel's tables, which make up for messages lost in a
 /// burst.
 const TICKS_PER_DUMP: u64 = 10;
-/// The kernel answers a request within the call that sends it. After this long its answer is lost,
-/// as happens while the socket is full of events.
-const ANSWER_LIMIT: Duration = Duration::from_millis(100);
-/// One table of the kernel is read within this.
-const READ_LIMIT: Duration = Duration::from_secs(2);
 /// Route changes come in bursts (an interface's all at once); they are read once, this long after
 /// the first.
 const ROUTES_QUIET: Duration = Duration::from_millis(50);
@@ -71,7 +60,7 @@ pub enum NetlinkError {
         /// Why.
         source: rtnetlink::Error,
     },
-    /// A table was not read within [`READ_LIMIT`]. Passes: it is read again with the next look.
+    /// A table was not read within [`kernel::READ_LIMIT`]. Passes: it is read again with the next look.
     #[error("the kernel did not list its tables within 2 s")]
     Late,
     /// The kernel closed the connection. Fatal for the task.
@@ -89,6 +78,8 @@ pub struct Health {
     pub link_up: AtomicBool,
     /// Each family's default route has a router whose link-layer address is known, or no router.
     pub gateway_resolved: AtomicBool,
+    /// What is wrong with the interface's MTU, in words.
+    pub mtu_problem: Mutex<Option<String>>,
     /// Times that the link went up or down.
     pub link_changes: AtomicU64,
     /// Times that the kernel was asked to resolve or confirm a neighbour.
@@ -98,82 +89,14 @@ pub struct Health {
 impl Default for Health {
     fn default() -> Self {
         Self {
-            // The port opens only on an interface that is up.
+            // As the engine has it before it is told.
             link_up: AtomicBool::new(true),
             gateway_resolved: AtomicBool::new(false),
+            mtu_problem: Mutex::new(None),
             link_changes: AtomicU64::new(0),
             resolutions: AtomicU64::new(0),
         }
     }
-}
-
-/// The lasting global addresses of an interface, IPv4 first.
-///
-/// # Errors
-/// Netlink cannot be used.
-pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkError> {
-    let mut found: Vec<IpAddr> = ask(|handle| async move {
-        dump_addresses(&handle)
-            .try_filter_map(async |message| Ok(global_address(&message, ifindex)))
-            .try_collect()
-            .await
-    })
-    .await?;
-    found.sort_by_key(IpAddr::is_ipv6);
-    Ok(found)
-}
-
-/// The index of the interface that the best default route leads through, IPv4's before IPv6's;
-/// `None` if there is none.
-///
-/// # Errors
-/// Netlink cannot be used.
-pub async fn default_interface() -> Result<Option<u32>, NetlinkError> {
-    let mut routes: Vec<_> = ask(|handle| async move {
-        dump_routes(&handle)
-            .try_filter_map(async |message| Ok(messages::default_route(&message)))
-            .try_collect()
-            .await
-    })
-    .await?;
-    routes.sort_unstable();
-    Ok(routes.first().map(|(.., interface)| *interface))
-}
-
-/// Reads from the kernel on a socket of its own, where no event can push out an answer and no
-/// earlier dump is still under way.
-async fn ask<T, F>(read: impl FnOnce(Handle) -> F) -> Result<T, NetlinkError>
-where
-    F: Future<Output = Result<T, NetlinkError>>,
-{
-    let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
-    let connection = tokio::spawn(connection);
-    let found = time::timeout(READ_LIMIT, read(handle)).await;
-    connection.abort();
-    found.unwrap_or(Err(NetlinkError::Late))
-}
-
-fn dump_addresses(handle: &Handle) -> impl Stream<Item = Result<AddressMessage, NetlinkError>> {
-    let dump = handle.address().get().execute();
-    dump.map_err(|source| NetlinkError::Read {
-        table: "addresses",
-        source,
-    })
-}
-
-/// All routes of both families, one after the other: the kernel refuses a second dump on a socket
-/// while the first is under way (EBUSY, `__netlink_dump_start`).
-fn dump_routes(handle: &Handle) -> impl Stream<Item = Result<RouteMessage, NetlinkError>> {
-    stream::iter([AddressFamily::Inet, AddressFamily::Inet6])
-        .flat_map(|family| {
-            let mut request = RouteMessage::default();
-            request.header.address_family = family;
-            handle.route().get(request).execute().boxed()
-        })
-        .map_err(|source| NetlinkError::Read {
-            table: "routes",
-            source,
-        })
 }
 
 /// Where the dataplane is.
@@ -181,6 +104,8 @@ fn dump_routes(handle: &Handle) -> impl Stream<Item = Result<RouteMessage, Netli
 pub struct Place {
     /// The interface that it serves.
     pub ifindex: u32,
+    /// The MTU that its packets are made for.
+    pub mtu: u32,
     /// What the kernel routes through others is given to it.
     pub host: bool,
 }
@@ -307,35 +232,53 @@ impl Neighbours {
                 }
             }
             RouteNetlinkMessage::NewLink(link) if link.header.index == self.place.ifindex => {
-                self.link(link, true).await?;
+                self.link(Some(messages::link(link))).await?;
             }
             RouteNetlinkMessage::DelLink(link) if link.header.index == self.place.ifindex => {
-                self.link(link, false).await?;
+                self.link(None).await?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    async fn link(&self, link: &LinkMessage, exists: bool) -> Result<(), NetlinkError> {
-        let up = exists
-            && link
-                .header
-                .flags
-                .contains(LinkFlags::Up | LinkFlags::LowerUp);
+    /// The kernel says this of the interface; nothing, if it is gone.
+    async fn link(&self, link: Option<Link>) -> Result<(), NetlinkError> {
+        if let Some(mtu) = link.and_then(|link| link.mtu) {
+            self.judge_mtu(mtu);
+        }
+        let up = link.is_some_and(|link| link.up);
         if self.health.link_up.swap(up, Ordering::Relaxed) == up {
             return Ok(());
         }
         self.health.link_changes.fetch_add(1, Ordering::Relaxed);
         if up {
             info!("the interface is up again");
-        } else if exists {
+        } else if link.is_some() {
             warn!("the interface is down: no traffic until it is up again");
         } else {
             warn!("the interface is gone");
         }
         self.workers.tell(Notice::Link(up)).await?;
         Ok(())
+    }
+
+    /// Buffers and segment sizes are those of the start.
+    fn judge_mtu(&self, mtu: u32) {
+        let start = self.place.mtu;
+        let problem = (mtu != start).then(|| {
+            format!(
+                "the interface's MTU is {mtu}, it was {start} at the start: restart the dataplane"
+            )
+        });
+        let health = &self.health.mtu_problem;
+        let mut known = health.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = &problem
+            && *known != Some(problem.clone())
+        {
+            warn!("{problem}");
+        }
+        *known = problem;
     }
 
     async fn perform(&mut self, actions: Vec<Action>) -> Result<(), NetlinkError> {
@@ -347,7 +290,7 @@ impl Neighbours {
                 }
                 Action::Resolve(address) => {
                     self.health.resolutions.fetch_add(1, Ordering::Relaxed);
-                    resolve(&self.handle, self.place.ifindex, address).await;
+                    kernel::resolve(&self.handle, self.place.ifindex, address).await;
                 }
             }
         }
@@ -356,23 +299,17 @@ impl Neighbours {
 
     /// Reads all that events tell of, at the start and in case that some were lost.
     async fn look(&mut self) -> Result<(), NetlinkError> {
+        self.read_link().await.or_else(later)?;
         self.read_neighbours().await.or_else(later)?;
         self.read_routes().await.or_else(later)
     }
 
+    async fn read_link(&self) -> Result<(), NetlinkError> {
+        self.link(kernel::link(self.place.ifindex).await?).await
+    }
+
     async fn read_neighbours(&mut self) -> Result<(), NetlinkError> {
-        let ifindex = self.place.ifindex;
-        let found: Vec<(IpAddr, FlowLookup)> = ask(|handle| async move {
-            let dump = handle.neighbours().get().execute();
-            dump.try_filter_map(async |message| Ok(messages::neighbour(&message, ifindex)))
-                .try_collect()
-                .await
-                .map_err(|source| NetlinkError::Read {
-                    table: "neighbours",
-                    source,
-                })
-        })
-        .await?;
+        let found = kernel::neighbours(self.place.ifindex).await?;
         let all = found
             .into_iter()
             .filter(|(_, sight)| *sight != FlowLookup::Unknown)
@@ -382,22 +319,7 @@ impl Neighbours {
     }
 
     async fn read_routes(&mut self) -> Result<(), NetlinkError> {
-        let place = self.place;
-        let found: Vec<(u32, Route)> = ask(|handle| async move {
-            let mut sources = Sources::new();
-            if place.host {
-                let mut addresses = dump_addresses(&handle);
-                while let Some(message) = addresses.try_next().await? {
-                    messages::note_source(&mut sources, &message);
-                }
-            }
-            dump_routes(&handle)
-                .try_filter_map(async |message| Ok(messages::route(&message, place, &sources)))
-                .try_collect()
-                .await
-        })
-        .await?;
-        let routes = by_metric(found);
+        let routes = by_metric(kernel::routes(self.place).await?);
         if routes == self.routes {
             return Ok(());
         }
@@ -424,38 +346,5 @@ impl Neighbours {
         self.health
             .gateway_resolved
             .store(resolved, Ordering::Relaxed);
-    }
-}
-
-/// Makes the kernel resolve or confirm, as if it had a packet to send there.
-async fn resolve(handle: &Handle, ifindex: u32, address: IpAddr) {
-    let request = handle
-        .neighbours()
-        .add(ifindex, address)
-        .state(NeighbourState::None)
-        .flags(NeighbourFlags::Use)
-        .replace();
-    match time::timeout(ANSWER_LIMIT, request.execute()).await {
-        Ok(Ok(())) => {}
-        // It is asked again with the next tick; the link may be down.
-        Ok(Err(error)) => debug!(%address, %error, "the kernel does not resolve a neighbour"),
-        Err(_) => debug!(%address, "the kernel's answer about a neighbour was lost"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{future, net::Ipv4Addr};
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_of_the_kernel_that_was_lost_is_not_waited_for() {
-        // Nobody serves this connection.
-        let (_connection, handle, _) = rtnetlink::new_connection().expect("a socket");
-        let asked = resolve(&handle, 1, IpAddr::V4(Ipv4Addr::LOCALHOST));
-        time::timeout(TICK, asked).await.expect("in time");
-        let read = ask(|_| future::pending::<Result<(), _>>());
-        let read = time::timeout(READ_LIMIT * 2, read).await.expect("in time");
-        assert!(matches!(read, Err(NetlinkError::Late)));
     }
 }
