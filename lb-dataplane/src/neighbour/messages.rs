@@ -193,15 +193,16 @@ pub fn by_metric(mut routes: Vec<(u32, Route)>) -> Vec<Route> {
     routes.into_iter().map(|(_, route)| route).collect()
 }
 
-/// The routers of the default routes.
+/// The routers of each family's best default route, by which the engine sends: of routes in the
+/// order of [`by_metric`] the first. A backup that is down keeps nobody from being ready.
 pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
-    routes
-        .iter()
-        .filter(|route| route.prefix_len == 0)
-        .filter_map(|route| match route.via {
+    [false, true].into_iter().filter_map(|v6| {
+        let mut defaults = routes.iter().filter(|route| route.prefix_len == 0);
+        match defaults.find(|route| route.prefix.is_ipv6() == v6)?.via {
             Via::Router(router) => Some(router),
             Via::Link | Via::Host(_) | Via::Elsewhere => None,
-        })
+        }
+    })
 }
 
 /// An address of `ifindex` that peers can reach and that will stay.
@@ -453,6 +454,37 @@ mod tests {
             by_metric(vec![(200, route(2)), (100, route(1))]),
             [route(1), route(2)]
         );
+    }
+
+    #[test]
+    fn each_familys_best_default_router_is_judged_and_no_backup() {
+        let route = |router: &str, prefix_len| {
+            let router: IpAddr = router.parse().expect("an address");
+            let prefix = match router {
+                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            };
+            let via = Via::Router(router);
+            Route {
+                prefix,
+                prefix_len,
+                via,
+            }
+        };
+        let routes = by_metric(vec![
+            (200, route("10.0.0.2", 0)),
+            (100, route("10.0.0.1", 0)),
+            (1_024, route("fe80::1", 0)),
+            (2_048, route("fe80::2", 0)),
+            (0, route("10.0.0.3", 8)),
+        ]);
+        let expected = ["10.0.0.1", "fe80::1"].map(|a| a.parse::<IpAddr>().expect("an address"));
+        assert_eq!(gateways(&routes).collect::<Vec<_>>(), expected);
+        // By the better one the engine needs no router.
+        let mut on_link = route("10.0.0.1", 0);
+        on_link.via = Via::Link;
+        let routes = by_metric(vec![(9, route("10.0.0.2", 0)), (0, on_link)]);
+        assert_eq!(gateways(&routes).count(), 0);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub enum NetlinkError {
 pub struct Health {
     /// The interface has carrier.
     pub link_up: AtomicBool,
-    /// Each family's default route has a router whose link-layer address is known, or no router.
+    /// Each family's best default route has a router whose link-layer address is known, or no router.
     pub gateway_resolved: AtomicBool,
     /// What is wrong with the interface's MTU, in words.
     pub mtu_problem: Mutex<Option<String>>,
@@ -192,6 +192,7 @@ pub async fn run(
                 this.perform(actions).await?;
                 if ticks.is_multiple_of(TICKS_PER_DUMP) {
                     this.look().await?;
+                    this.want_gateways().await?;
                 }
             }
             _ = &mut connection => return Err(NetlinkError::Ended),
@@ -332,6 +333,10 @@ impl Neighbours {
         });
         self.workers.routes(&made.await).await?;
         self.routes = routes;
+        self.want_gateways().await
+    }
+
+    async fn want_gateways(&mut self) -> Result<(), NetlinkError> {
         let routers: Vec<IpAddr> = gateways(&self.routes).collect();
         for router in routers {
             let actions = self.table.want(router);
