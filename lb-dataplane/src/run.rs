@@ -171,6 +171,7 @@ async fn serve(
         mtu,
         host: config.host_network,
     };
+    let frontends = steerer.ports();
     let followed = neighbour::run(place, workers.clone(), steerer, asked, network);
     let mut neighbours = tokio::spawn(followed);
     let checks = health::run(
@@ -178,6 +179,7 @@ async fn serve(
         Arc::clone(&control.failures),
         control.snapshots.follow(),
         config.ports.range(),
+        frontends,
     );
     let mut checks = tokio::spawn(checks);
     if let Some(policies) = &config.policies {

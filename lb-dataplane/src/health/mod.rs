@@ -14,7 +14,7 @@ mod tests;
 
 pub use failures::Failures;
 
-use crate::{commands::Notice, workers::Workers};
+use crate::{commands::Notice, steering::SteeredPorts, workers::Workers};
 use baton_api::{ActiveCheck, ClientAddress, Endpoint, Policy, Snapshot};
 use judge::{Judge, Thresholds};
 use probe::{Outcome, Probe};
@@ -96,19 +96,20 @@ struct Checks {
 }
 
 /// Checks what the snapshots want checked, for as long as the process lives. `legs` are the ports
-/// of the legs.
+/// of the legs, `frontends` those that are steered besides.
 pub async fn run(
     workers: Workers,
     failures: Arc<Failures>,
     mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     legs: RangeInclusive<u16>,
+    frontends: SteeredPorts,
 ) -> Infallible {
     let (results, mut found) = mpsc::channel(RESULTS_MAX);
     let mut checks = Checks {
         workers,
         failures,
         shared: Arc::new(Shared {
-            source: Source::new(legs),
+            source: Source::new(legs, frontends),
             free: Semaphore::new(CHECKS_MAX),
             results,
         }),
@@ -145,9 +146,6 @@ impl Checks {
     /// Checks what `snapshot` wants checked, and nothing else; what is unchanged goes on as if
     /// nothing had happened.
     async fn follow(&mut self, snapshot: &Snapshot) {
-        let frontends = snapshot.policies.iter().flat_map(|p| &p.frontends);
-        self.shared.source.avoid(frontends.map(|f| f.port()));
-
         let mut wanted: HashMap<Arc<Key>, (String, Probe)> = HashMap::new();
         for policy in &snapshot.policies {
             wanted.extend(probes(policy));

@@ -100,6 +100,7 @@ impl Lab {
             Arc::clone(&failures),
             snapshots.subscribe(),
             20_000..=32_767,
+            SteeredPorts::default(),
         ));
         Self {
             workers,
@@ -298,7 +299,7 @@ fn probe(target: SocketAddr, check: ActiveCheck) -> Probe {
 #[tokio::test]
 async fn servers_are_greeted_as_they_expect_and_a_wrong_guess_is_named() {
     const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-    let source = Source::new(20_000..=32_767);
+    let source = Source::new(20_000..=32_767, SteeredPorts::default());
     for expects in [true, false] {
         let server = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let target = server.local_addr().expect("its address");
@@ -340,7 +341,7 @@ async fn servers_are_greeted_as_they_expect_and_a_wrong_guess_is_named() {
 
 #[tokio::test]
 async fn each_failure_is_told_in_words() {
-    let source = Source::new(20_000..=32_767);
+    let source = Source::new(20_000..=32_767, SteeredPorts::default());
     let ask =
         async |target: SocketAddr, check: ActiveCheck| probe(target, check).ask(&source).await;
     // Bound and never listening: nobody else gets this port meanwhile.
@@ -402,7 +403,7 @@ async fn each_failure_is_told_in_words() {
     );
 
     // This machine's own trouble is not the backend's.
-    let source = Source::new(1_024..=u16::MAX);
+    let source = Source::new(1_024..=u16::MAX, SteeredPorts::default());
     let check = check(None);
     let outcome = probe(target, check).ask(&source).await;
     assert!(matches!(outcome, Outcome::NotAsked(_)), "{outcome:?}");
