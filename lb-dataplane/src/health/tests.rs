@@ -72,13 +72,22 @@ fn check(path: Option<&str>) -> ActiveCheck {
 }
 
 fn snapshot(backends: &[(&str, SocketAddr)], check: Option<&ActiveCheck>) -> Arc<Snapshot> {
-    let backends: Vec<_> = backends
-        .iter()
-        .map(|(name, address)| serde_json::json!({"name": name, "endpoint": address.to_string()}))
-        .collect();
-    let snapshot = serde_json::json!({"generation": 1, "policies": [{
-        "name": "web", "frontends": ["0.0.0.0:80"], "backends": backends, "health": {"active": check},
-    }]});
+    snapshot_of(&[("web", backends)], check)
+}
+
+fn snapshot_of(
+    policies: &[(&str, &[(&str, SocketAddr)])],
+    check: Option<&ActiveCheck>,
+) -> Arc<Snapshot> {
+    let backend = |(name, address): &(&str, SocketAddr)| serde_json::json!({"name": name, "endpoint": address.to_string()});
+    let policy = |(name, backends): &(&str, &[(&str, SocketAddr)])| {
+        let backends: Vec<_> = backends.iter().map(backend).collect();
+        serde_json::json!({
+            "name": name, "frontends": ["0.0.0.0:80"], "backends": backends, "health": {"active": check},
+        })
+    };
+    let policies: Vec<_> = policies.iter().map(policy).collect();
+    let snapshot = serde_json::json!({"generation": 1, "policies": policies});
     Arc::new(serde_json::from_value(snapshot).expect("a snapshot"))
 }
 
@@ -267,16 +276,24 @@ async fn more_backends_than_checks_at_one_time_wait_for_their_turn() {
         })
         .collect();
     let lab = Lab::new();
-    lab.apply(snapshot(
-        &backends,
-        Some(&ActiveCheck {
-            port: Some(port),
-            interval: Micros::from_secs(3_600),
-            timeout: Micros::from_secs(3_600),
-            ..check(Some("/"))
-        }),
-    ));
+    let check = ActiveCheck {
+        port: Some(port),
+        interval: Micros::from_secs(3_600),
+        timeout: Micros::from_secs(3_600),
+        ..check(Some("/"))
+    };
     let opened = || open.load(Ordering::Relaxed);
+    // One policy alone has its share.
+    lab.apply(snapshot(&backends, Some(&check)));
+    until("the share taken", || opened() >= CHECKS_PER_POLICY).await;
+    time::sleep(SPREAD_MAX.min(Duration::from_millis(400))).await;
+    assert_eq!(opened(), CHECKS_PER_POLICY, "more than one policy's share");
+    let names: Vec<String> = (0..BACKENDS).map(|i| format!("p{i}")).collect();
+    let policies: Vec<_> = std::iter::zip(&names, backends.chunks(CHECKS_PER_POLICY))
+        .map(|(name, backends)| (name.as_str(), backends))
+        .collect();
+    open.store(0, Ordering::Relaxed);
+    lab.apply(snapshot_of(&policies, Some(&check)));
     until("all turns taken", || opened() >= CHECKS_MAX).await;
     time::sleep(SPREAD_MAX.min(Duration::from_millis(400))).await;
     assert_eq!(opened(), CHECKS_MAX, "more than the limit at one time");
