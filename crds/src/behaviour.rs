@@ -262,7 +262,7 @@ pub struct ActiveCheck {
     #[schemars(range(min = 0, max = 100))]
     pub jitter_percent: i32,
     /// A check that takes longer has failed.
-    #[schemars(extend("x-kubernetes-validations" = within("1ms", "1h")))]
+    #[schemars(extend("x-kubernetes-validations" = within("1ms", "10s")))]
     pub timeout: Duration,
     /// Successes in a row that make a backend healthy.
     #[schemars(range(min = 1, max = 100))]

@@ -105,7 +105,7 @@ async fn serve(
         None => None,
     };
     let (ports, maps) = open_ports(&loaded, &addresses)?;
-    let mode = ports[0].mode();
+    let (mode, mtu) = (ports[0].mode(), ports[0].mtu());
     let steerer = Steerer::new(
         Box::new(maps),
         addresses.clone(),
@@ -168,8 +168,10 @@ async fn serve(
     tokio::spawn(quota.watch(workers.clone()));
     let place = neighbour::Place {
         ifindex,
+        mtu,
         host: config.host_network,
     };
+    let frontends = steerer.ports();
     let followed = neighbour::run(place, workers.clone(), steerer, asked, network);
     let mut neighbours = tokio::spawn(followed);
     let checks = health::run(
@@ -177,6 +179,7 @@ async fn serve(
         Arc::clone(&control.failures),
         control.snapshots.follow(),
         config.ports.range(),
+        frontends,
     );
     let mut checks = tokio::spawn(checks);
     if let Some(policies) = &config.policies {

@@ -18,10 +18,11 @@
 use baton_engine::{Prepared, SteeredEnds};
 use baton_xsk::{ADDRESSES_MAX, OpenError, Steering, SteeringMaps};
 use std::{
+    collections::BTreeSet,
     net::IpAddr,
     ops::RangeInclusive,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -51,11 +52,15 @@ impl Maps for SteeringMaps {
     }
 }
 
+/// Ports of the frontends that are steered at this moment, for whoever must not use them.
+pub type SteeredPorts = Arc<Mutex<BTreeSet<u16>>>;
+
 /// Changes what is steered. Its calls take up to tens of milliseconds. Cheap to clone.
 #[derive(Clone)]
 pub struct Steerer {
     parts: Arc<Mutex<Parts>>,
     failures: Arc<AtomicU64>,
+    ports: SteeredPorts,
 }
 
 struct Parts {
@@ -107,6 +112,7 @@ impl Steerer {
         Self {
             parts: Arc::new(Mutex::new(parts)),
             failures: Arc::default(),
+            ports: Arc::default(),
         }
     }
 
@@ -115,10 +121,21 @@ impl Steerer {
         Arc::clone(&self.failures)
     }
 
+    /// The ports of frontends that are steered here.
+    pub fn ports(&self) -> SteeredPorts {
+        Arc::clone(&self.ports)
+    }
+
+    fn steered(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A snapshot is about to come into force.
     pub fn add(&self, prepared: &Prepared) {
         self.change(|parts| {
             let frontends = [prepared.frontends(), prepared.by_address()];
+            let ports = frontends.iter().flatten().map(|(_, port)| *port);
+            self.steered().extend(ports);
             let steering = parts.steering(frontends, prepared.backends(), &[]);
             parts.maps.add(&steering)
         });
@@ -140,6 +157,10 @@ impl Steerer {
             let backends = ends.backends.take().unwrap_or_default();
             let steering = parts.steering(frontends, backends, &ends.sources);
             let result = parts.maps.set(&steering);
+            if result.is_ok() {
+                let ends = steering.frontends.iter().chain(&steering.by_address);
+                *self.steered() = ends.map(|(_, port)| *port).collect();
+            }
             debug!(
                 frontends = steering.frontends.len() + steering.by_address.len(),
                 "steering looked over"

@@ -120,7 +120,7 @@ pub struct ActiveCheck {
     /// Largest random part added to each interval, in per cent of it.
     #[serde(default = "check_jitter")]
     pub jitter_percent: u8,
-    /// A check that takes longer has failed.
+    /// A check that takes longer has failed. At most 10 s.
     #[serde(default = "check_timeout")]
     pub timeout: Micros,
     /// Successes in a row that make a backend healthy.

@@ -25,6 +25,8 @@ const MILLISECOND: Micros = Micros::from_millis(1);
 const SECOND: Micros = Micros::from_secs(1);
 /// Below it, checks and ejections would follow chance rather than the backend.
 const SHORTEST: Micros = Micros::from_millis(100);
+/// Checks that wait for an answer take places from the others.
+const CHECK_TIMEOUT_MAX: Micros = Micros::from_secs(10);
 const HOUR: Micros = Micros::from_secs(3_600);
 const DAY: Micros = Micros::from_secs(24 * 3_600);
 const WEEK: Micros = Micros::from_secs(7 * 24 * 3_600);
@@ -284,7 +286,7 @@ fn active(at: &str, check: &ActiveCheck) -> Checked {
     }
     range(at, "interval", check.interval, SHORTEST, HOUR)?;
     range(at, "jitterPercent", check.jitter_percent, 0, 100)?;
-    range(at, "timeout", check.timeout, MILLISECOND, HOUR)?;
+    range(at, "timeout", check.timeout, MILLISECOND, CHECK_TIMEOUT_MAX)?;
     if check.timeout > check.interval {
         return refuse(
             format!("{at}.timeout"),

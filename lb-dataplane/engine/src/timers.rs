@@ -8,7 +8,6 @@ use crate::{
     handover::{Input, Mark},
     ids::FlowId,
     mutants::Mutant,
-    net::routes::LIMIT_HOPS,
     obs::counters::Counter,
     states::{Action, Event, State},
     timing::{BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
@@ -65,11 +64,8 @@ impl Engine {
         }
         if now.ms() >= self.net.resolve_again_ms {
             self.net.resolve_again_ms = now.ms() + RESOLVE_AGAIN_MS;
+            self.net.hops.evict();
             self.net.hops.ask_again();
-            // Clients on our own link take one each.
-            if self.net.hops.len() >= LIMIT_HOPS / 4 * 3 {
-                self.net.hops.evict();
-            }
         }
     }
 

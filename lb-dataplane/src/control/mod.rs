@@ -185,6 +185,9 @@ impl Control {
         if let Ok(more) = self.facts.config_problems.lock() {
             problems.extend(more.iter().cloned());
         }
+        if let Ok(mtu) = self.health.mtu_problem.lock() {
+            problems.extend(mtu.iter().cloned());
+        }
         problems
     }
 }

@@ -116,6 +116,12 @@ impl Lab {
         tokio::spawn(async move { snapshots.offer(snapshot).await.is_ok() })
     }
 
+    /// Ports of frontends that are steered.
+    fn steered(&self) -> Vec<u16> {
+        let ports = self.steerer.ports();
+        ports.lock().expect("no panic").iter().copied().collect()
+    }
+
     /// The worker's next command.
     async fn command(&mut self) -> Command {
         loop {
@@ -220,11 +226,30 @@ async fn a_snapshot_comes_into_force_although_the_kernel_refuses_and_that_is_cou
     lab.applies().await;
     assert!(pushed.await.expect("no panic"));
     assert_eq!(lab.steerer.failures().load(Ordering::Relaxed), 1);
-    lab.kernel.refuses.store(false, Ordering::Relaxed);
     let mut ends = SteeredEnds::default();
+    lab.steerer.set(&mut ends);
+    assert_eq!(lab.steered(), [80], "as long as it may be");
+    assert_eq!(lab.steerer.failures().load(Ordering::Relaxed), 2);
+    lab.kernel.refuses.store(false, Ordering::Relaxed);
     ends.frontends = vec![(ip("10.0.0.1"), 80)];
     lab.steerer.set(&mut ends);
     let done = lab.kernel.done().pop();
     assert_eq!(done, Some(Done::Set(vec![80], vec![ip("10.0.0.1")])));
-    assert_eq!(lab.steerer.failures().load(Ordering::Relaxed), 1);
+    assert_eq!(lab.steerer.failures().load(Ordering::Relaxed), 2);
+}
+
+/// Checks of backends must not use these ports, and may use them again.
+#[tokio::test]
+async fn the_ports_of_frontends_are_those_that_are_steered_now() {
+    let mut lab = Lab::new();
+    for (generation, port) in [(1, 80), (2, 81)] {
+        let pushed = lab.push(generation, port);
+        lab.applies().await;
+        assert!(pushed.await.expect("no panic"));
+    }
+    assert_eq!(lab.steered(), [80, 81]);
+    let mut ends = SteeredEnds::default();
+    ends.by_address = vec![(ip("10.0.0.1"), 81)];
+    lab.steerer.set(&mut ends);
+    assert_eq!(lab.steered(), [81]);
 }

@@ -14,7 +14,7 @@ mod tests;
 
 pub use failures::Failures;
 
-use crate::{commands::Notice, workers::Workers};
+use crate::{commands::Notice, steering::SteeredPorts, workers::Workers};
 use baton_api::{ActiveCheck, ClientAddress, Endpoint, Policy, Snapshot};
 use judge::{Judge, Thresholds};
 use probe::{Outcome, Probe};
@@ -37,6 +37,9 @@ use tracing::{debug, info, warn};
 /// Checks at one time: a quarter of the 1,024 open files that a process may have unless told
 /// otherwise.
 const CHECKS_MAX: usize = 256;
+/// Of these, those of one policy: Pods that take connections and answer nothing hold up no other
+/// policy's checks.
+const CHECKS_PER_POLICY: usize = 32;
 /// Results that wait to be judged; a full queue makes the checks wait, not pile up.
 const RESULTS_MAX: usize = 64;
 /// A worker that did not listen is told again after this long that a backend is no longer checked.
@@ -90,29 +93,33 @@ struct Checks {
     failures: Arc<Failures>,
     shared: Arc<Shared>,
     checked: HashMap<Arc<Key>, Checked>,
+    /// What each policy may use of `Shared::free`.
+    shares: HashMap<String, Arc<Semaphore>>,
     /// Backends that are no longer checked, which the worker has not taken note of.
     untold: HashSet<Arc<Key>>,
     tasks: u64,
 }
 
 /// Checks what the snapshots want checked, for as long as the process lives. `legs` are the ports
-/// of the legs.
+/// of the legs, `frontends` those that are steered besides.
 pub async fn run(
     workers: Workers,
     failures: Arc<Failures>,
     mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     legs: RangeInclusive<u16>,
+    frontends: SteeredPorts,
 ) -> Infallible {
     let (results, mut found) = mpsc::channel(RESULTS_MAX);
     let mut checks = Checks {
         workers,
         failures,
         shared: Arc::new(Shared {
-            source: Source::new(legs),
+            source: Source::new(legs, frontends),
             free: Semaphore::new(CHECKS_MAX),
             results,
         }),
         checked: HashMap::new(),
+        shares: HashMap::new(),
         untold: HashSet::new(),
         tasks: 0,
     };
@@ -145,13 +152,12 @@ impl Checks {
     /// Checks what `snapshot` wants checked, and nothing else; what is unchanged goes on as if
     /// nothing had happened.
     async fn follow(&mut self, snapshot: &Snapshot) {
-        let frontends = snapshot.policies.iter().flat_map(|p| &p.frontends);
-        self.shared.source.avoid(frontends.map(|f| f.port()));
-
         let mut wanted: HashMap<Arc<Key>, (String, Probe)> = HashMap::new();
         for policy in &snapshot.policies {
             wanted.extend(probes(policy));
         }
+        let names: HashSet<&str> = snapshot.policies.iter().map(|p| p.name.as_str()).collect();
+        self.shares.retain(|name, _| names.contains(name.as_str()));
         let gone: HashSet<Arc<Key>> = self
             .checked
             .keys()
@@ -202,8 +208,11 @@ impl Checks {
             healthy: probe.check.success_threshold,
             unhealthy: probe.check.failure_threshold,
         };
+        let share = || Arc::new(Semaphore::new(CHECKS_PER_POLICY));
+        let share = self.shares.entry(key.0.clone()).or_insert_with(share);
         let work = ask_always(
             Arc::clone(&self.shared),
+            Arc::clone(share),
             Arc::clone(&key),
             task,
             probe.clone(),
@@ -313,19 +322,29 @@ fn target(backend: Endpoint, check: &ActiveCheck) -> SocketAddr {
 }
 
 /// Asks one backend again and again, until the task is aborted.
-async fn ask_always(shared: Arc<Shared>, key: Arc<Key>, task: u64, probe: Probe, spread: Duration) {
+async fn ask_always(
+    shared: Arc<Shared>,
+    share: Arc<Semaphore>,
+    key: Arc<Key>,
+    task: u64,
+    probe: Probe,
+    spread: Duration,
+) {
     let interval = Duration::from_micros(probe.check.interval.0);
     let jitter = interval.mul_f64(f64::from(probe.check.jitter_percent) / 100.0);
     let mut due = time::Instant::now() + spread.min(interval).mul_f64(fastrand::f64());
     loop {
         time::sleep_until(due).await;
         // Waiting for its turn is not the backend's fault: the timeout starts after it.
+        let Ok(of_policy) = share.acquire().await else {
+            return;
+        };
         let Ok(turn) = shared.free.acquire().await else {
             return;
         };
         let started = time::Instant::now();
         let outcome = probe.ask(&shared.source).await;
-        drop(turn);
+        drop((turn, of_policy));
         let found = Found {
             key: Arc::clone(&key),
             task,

@@ -7,12 +7,11 @@
 //! and a frontend may have a port of it: so each port is looked at before it is used. Never changes
 //! a setting.
 
+use crate::steering::SteeredPorts;
 use std::{
-    collections::BTreeSet,
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
-    sync::Mutex,
 };
 use tokio::net::TcpSocket;
 
@@ -38,24 +37,14 @@ pub enum SourceError {
 #[derive(Debug)]
 pub struct Source {
     legs: RangeInclusive<u16>,
-    /// Ports of all frontends that ever were: one is steered until its last flow is gone.
-    frontends: Mutex<BTreeSet<u16>>,
+    /// Those of frontends, each until its last flow is gone.
+    frontends: SteeredPorts,
 }
 
 impl Source {
-    /// `legs` are the ports of the dataplane's legs.
-    pub fn new(legs: RangeInclusive<u16>) -> Self {
-        Self {
-            legs,
-            frontends: Mutex::new(BTreeSet::new()),
-        }
-    }
-
-    /// These ports belong to frontends.
-    pub fn avoid(&self, ports: impl IntoIterator<Item = u16>) {
-        if let Ok(mut frontends) = self.frontends.lock() {
-            frontends.extend(ports);
-        }
+    /// `legs` are the ports of the dataplane's legs, `frontends` those that are steered besides.
+    pub fn new(legs: RangeInclusive<u16>, frontends: SteeredPorts) -> Self {
+        Self { legs, frontends }
     }
 
     fn is_steered(&self, port: u16) -> bool {
@@ -92,6 +81,7 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     fn port(source: &Source, ipv6: bool) -> Result<u16, SourceError> {
         let socket = source.socket(ipv6)?;
@@ -103,15 +93,16 @@ mod tests {
         // A quarter of the kernel's usual ports, by a range and one by one: of 16 in a row, not all
         // are among them.
         let (legs, frontend) = (32_768..=36_000, 36_001..=39_800);
-        let source = Source::new(legs.clone());
-        source.avoid(frontend.clone());
+        let steered = SteeredPorts::default();
+        let source = Source::new(legs.clone(), Arc::clone(&steered));
+        steered.lock().expect("no panic").extend(frontend.clone());
         for i in 0..500 {
             let port = port(&source, i % 2 == 0).expect("a port");
             assert!(!legs.contains(&port) && !frontend.contains(&port), "{port}");
         }
-        let source = Source::new(1_024..=u16::MAX);
+        let source = Source::new(1_024..=u16::MAX, SteeredPorts::default());
         let error = port(&source, false).expect_err("all are legs'");
         assert!(error.to_string().contains("ip_local_port_range"), "{error}");
-        assert!(port(&Source::new(1..=2), true).is_ok());
+        assert!(port(&Source::new(1..=2, SteeredPorts::default()), true).is_ok());
     }
 }

@@ -72,13 +72,22 @@ fn check(path: Option<&str>) -> ActiveCheck {
 }
 
 fn snapshot(backends: &[(&str, SocketAddr)], check: Option<&ActiveCheck>) -> Arc<Snapshot> {
-    let backends: Vec<_> = backends
-        .iter()
-        .map(|(name, address)| serde_json::json!({"name": name, "endpoint": address.to_string()}))
-        .collect();
-    let snapshot = serde_json::json!({"generation": 1, "policies": [{
-        "name": "web", "frontends": ["0.0.0.0:80"], "backends": backends, "health": {"active": check},
-    }]});
+    snapshot_of(&[("web", backends)], check)
+}
+
+fn snapshot_of(
+    policies: &[(&str, &[(&str, SocketAddr)])],
+    check: Option<&ActiveCheck>,
+) -> Arc<Snapshot> {
+    let backend = |(name, address): &(&str, SocketAddr)| serde_json::json!({"name": name, "endpoint": address.to_string()});
+    let policy = |(name, backends): &(&str, &[(&str, SocketAddr)])| {
+        let backends: Vec<_> = backends.iter().map(backend).collect();
+        serde_json::json!({
+            "name": name, "frontends": ["0.0.0.0:80"], "backends": backends, "health": {"active": check},
+        })
+    };
+    let policies: Vec<_> = policies.iter().map(policy).collect();
+    let snapshot = serde_json::json!({"generation": 1, "policies": policies});
     Arc::new(serde_json::from_value(snapshot).expect("a snapshot"))
 }
 
@@ -100,6 +109,7 @@ impl Lab {
             Arc::clone(&failures),
             snapshots.subscribe(),
             20_000..=32_767,
+            SteeredPorts::default(),
         ));
         Self {
             workers,
@@ -266,16 +276,24 @@ async fn more_backends_than_checks_at_one_time_wait_for_their_turn() {
         })
         .collect();
     let lab = Lab::new();
-    lab.apply(snapshot(
-        &backends,
-        Some(&ActiveCheck {
-            port: Some(port),
-            interval: Micros::from_secs(3_600),
-            timeout: Micros::from_secs(3_600),
-            ..check(Some("/"))
-        }),
-    ));
+    let check = ActiveCheck {
+        port: Some(port),
+        interval: Micros::from_secs(3_600),
+        timeout: Micros::from_secs(3_600),
+        ..check(Some("/"))
+    };
     let opened = || open.load(Ordering::Relaxed);
+    // One policy alone has its share.
+    lab.apply(snapshot(&backends, Some(&check)));
+    until("the share taken", || opened() >= CHECKS_PER_POLICY).await;
+    time::sleep(SPREAD_MAX.min(Duration::from_millis(400))).await;
+    assert_eq!(opened(), CHECKS_PER_POLICY, "more than one policy's share");
+    let names: Vec<String> = (0..BACKENDS).map(|i| format!("p{i}")).collect();
+    let policies: Vec<_> = std::iter::zip(&names, backends.chunks(CHECKS_PER_POLICY))
+        .map(|(name, backends)| (name.as_str(), backends))
+        .collect();
+    open.store(0, Ordering::Relaxed);
+    lab.apply(snapshot_of(&policies, Some(&check)));
     until("all turns taken", || opened() >= CHECKS_MAX).await;
     time::sleep(SPREAD_MAX.min(Duration::from_millis(400))).await;
     assert_eq!(opened(), CHECKS_MAX, "more than the limit at one time");
@@ -298,7 +316,7 @@ fn probe(target: SocketAddr, check: ActiveCheck) -> Probe {
 #[tokio::test]
 async fn servers_are_greeted_as_they_expect_and_a_wrong_guess_is_named() {
     const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-    let source = Source::new(20_000..=32_767);
+    let source = Source::new(20_000..=32_767, SteeredPorts::default());
     for expects in [true, false] {
         let server = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let target = server.local_addr().expect("its address");
@@ -340,7 +358,7 @@ async fn servers_are_greeted_as_they_expect_and_a_wrong_guess_is_named() {
 
 #[tokio::test]
 async fn each_failure_is_told_in_words() {
-    let source = Source::new(20_000..=32_767);
+    let source = Source::new(20_000..=32_767, SteeredPorts::default());
     let ask =
         async |target: SocketAddr, check: ActiveCheck| probe(target, check).ask(&source).await;
     // Bound and never listening: nobody else gets this port meanwhile.
@@ -402,7 +420,7 @@ async fn each_failure_is_told_in_words() {
     );
 
     // This machine's own trouble is not the backend's.
-    let source = Source::new(1_024..=u16::MAX);
+    let source = Source::new(1_024..=u16::MAX, SteeredPorts::default());
     let check = check(None);
     let outcome = probe(target, check).ask(&source).await;
     assert!(matches!(outcome, Outcome::NotAsked(_)), "{outcome:?}");

@@ -6,6 +6,7 @@ use baton_packet::Mac;
 use rtnetlink::packet_route::{
     AddressFamily,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
+    link::{LinkAttribute, LinkFlags, LinkMessage},
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia},
 };
@@ -13,6 +14,28 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
+
+/// What counts of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// It is up and has carrier.
+    pub up: bool,
+    /// If the message says it.
+    pub mtu: Option<u32>,
+}
+
+/// What the kernel says of an interface.
+pub fn link(message: &LinkMessage) -> Link {
+    let flags = message.header.flags;
+    let mtu = |attribute: &LinkAttribute| match attribute {
+        LinkAttribute::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    };
+    Link {
+        up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+        mtu: message.attributes.iter().find_map(mtu),
+    }
+}
 
 /// What the kernel says of a neighbour on `ifindex`; `None` if it is about something else.
 pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, FlowLookup)> {
@@ -170,15 +193,16 @@ pub fn by_metric(mut routes: Vec<(u32, Route)>) -> Vec<Route> {
     routes.into_iter().map(|(_, route)| route).collect()
 }
 
-/// The routers of the default routes.
+/// The routers of each family's best default route, by which the engine sends: of routes in the
+/// order of [`by_metric`] the first. A backup that is down keeps nobody from being ready.
 pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
-    routes
-        .iter()
-        .filter(|route| route.prefix_len == 0)
-        .filter_map(|route| match route.via {
+    [false, true].into_iter().filter_map(|v6| {
+        let mut defaults = routes.iter().filter(|route| route.prefix_len == 0);
+        match defaults.find(|route| route.prefix.is_ipv6() == v6)?.via {
             Via::Router(router) => Some(router),
             Via::Link | Via::Host(_) | Via::Elsewhere => None,
-        })
+        }
+    })
 }
 
 /// An address of `ifindex` that peers can reach and that will stay.
@@ -272,8 +296,11 @@ mod tests {
     }
 
     fn at(ifindex: u32) -> Place {
-        let host = false;
-        Place { ifindex, host }
+        Place {
+            ifindex,
+            mtu: 1_500,
+            host: false,
+        }
     }
 
     #[test]
@@ -345,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_host_delivers_to_itself_and_through_its_other_interfaces() {
-        let on = |host| Place { ifindex: 7, host };
+        let on = |host| Place { host, ..at(7) };
         let mut message = default_route(vec![
             RouteAttribute::Destination(RouteAddress::Inet(V4)),
             RouteAttribute::Oif(8),
@@ -427,6 +454,37 @@ mod tests {
             by_metric(vec![(200, route(2)), (100, route(1))]),
             [route(1), route(2)]
         );
+    }
+
+    #[test]
+    fn each_familys_best_default_router_is_judged_and_no_backup() {
+        let route = |router: &str, prefix_len| {
+            let router: IpAddr = router.parse().expect("an address");
+            let prefix = match router {
+                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            };
+            let via = Via::Router(router);
+            Route {
+                prefix,
+                prefix_len,
+                via,
+            }
+        };
+        let routes = by_metric(vec![
+            (200, route("10.0.0.2", 0)),
+            (100, route("10.0.0.1", 0)),
+            (1_024, route("fe80::1", 0)),
+            (2_048, route("fe80::2", 0)),
+            (0, route("10.0.0.3", 8)),
+        ]);
+        let expected = ["10.0.0.1", "fe80::1"].map(|a| a.parse::<IpAddr>().expect("an address"));
+        assert_eq!(gateways(&routes).collect::<Vec<_>>(), expected);
+        // By the better one the engine needs no router.
+        let mut on_link = route("10.0.0.1", 0);
+        on_link.via = Via::Link;
+        let routes = by_metric(vec![(9, route("10.0.0.2", 0)), (0, on_link)]);
+        assert_eq!(gateways(&routes).count(), 0);
     }
 
     #[test]

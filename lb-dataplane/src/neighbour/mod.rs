@@ -4,6 +4,7 @@
 //! refresh a neighbour for them: this task makes it (`NTF_USE`), and hands on what it learns. It
 //! never sends ARP or NDP itself and never changes a route or address.
 
+mod kernel;
 mod messages;
 mod table;
 
@@ -13,24 +14,17 @@ use crate::{
     workers::Workers,
 };
 use baton_engine::{Route, Routes};
-use futures_util::{Stream, StreamExt, TryStreamExt, stream};
-use messages::{Sources, by_metric, gateways, global_address};
+use futures_util::StreamExt;
+pub use kernel::{default_interface, interface_addresses};
+use messages::{Link, by_metric, gateways};
 use rtnetlink::{
-    Handle, MulticastGroup,
-    packet_core::NetlinkPayload,
-    packet_route::{
-        AddressFamily, RouteNetlinkMessage,
-        link::{LinkFlags, LinkMessage},
-        neighbour::{NeighbourFlags, NeighbourState},
-        route::RouteMessage,
-    },
+    Handle, MulticastGroup, packet_core::NetlinkPayload, packet_route::RouteNetlinkMessage,
 };
 use std::{
-    collections::HashMap,
     io,
     net::IpAddr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -66,6 +60,9 @@ pub enum NetlinkError {
         /// Why.
         source: rtnetlink::Error,
     },
+    /// A table was not read within [`kernel::READ_LIMIT`]. Passes: it is read again with the next look.
+    #[error("the kernel did not list its tables within 2 s")]
+    Late,
     /// The kernel closed the connection. Fatal for the task.
     #[error("the netlink connection ended")]
     Ended,
@@ -79,8 +76,10 @@ pub enum NetlinkError {
 pub struct Health {
     /// The interface has carrier.
     pub link_up: AtomicBool,
-    /// Each family's default route has a router whose link-layer address is known, or no router.
+    /// Each family's best default route has a router whose link-layer address is known, or no router.
     pub gateway_resolved: AtomicBool,
+    /// What is wrong with the interface's MTU, in words.
+    pub mtu_problem: Mutex<Option<String>>,
     /// Times that the link went up or down.
     pub link_changes: AtomicU64,
     /// Times that the kernel was asked to resolve or confirm a neighbour.
@@ -90,70 +89,14 @@ pub struct Health {
 impl Default for Health {
     fn default() -> Self {
         Self {
-            // The port opens only on an interface that is up.
+            // As the engine has it before it is told.
             link_up: AtomicBool::new(true),
             gateway_resolved: AtomicBool::new(false),
+            mtu_problem: Mutex::new(None),
             link_changes: AtomicU64::new(0),
             resolutions: AtomicU64::new(0),
         }
     }
-}
-
-/// The lasting global addresses of an interface, IPv4 first.
-///
-/// # Errors
-/// Netlink cannot be used.
-pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkError> {
-    let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
-    let connection = tokio::spawn(connection);
-    let found: Result<Vec<IpAddr>, _> = handle
-        .address()
-        .get()
-        .execute()
-        .try_filter_map(async |message| Ok(global_address(&message, ifindex)))
-        .try_collect()
-        .await;
-    connection.abort();
-    let mut found = found.map_err(|source| NetlinkError::Read {
-        table: "addresses",
-        source,
-    })?;
-    found.sort_by_key(IpAddr::is_ipv6);
-    Ok(found)
-}
-
-/// The index of the interface that the best default route leads through, IPv4's before IPv6's;
-/// `None` if there is none.
-///
-/// # Errors
-/// Netlink cannot be used.
-pub async fn default_interface() -> Result<Option<u32>, NetlinkError> {
-    let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
-    let connection = tokio::spawn(connection);
-    let mut found: Result<Vec<_>, _> = dump_routes(&handle)
-        .try_filter_map(async |message| Ok(messages::default_route(&message)))
-        .try_collect()
-        .await;
-    connection.abort();
-    if let Ok(routes) = &mut found {
-        routes.sort_unstable();
-    }
-    Ok(found?.first().map(|(.., interface)| *interface))
-}
-
-/// All routes of both families, one after the other: the kernel refuses a second dump on a socket
-/// while the first is under way (EBUSY, `__netlink_dump_start`).
-fn dump_routes(handle: &Handle) -> impl Stream<Item = Result<RouteMessage, NetlinkError>> {
-    stream::iter([AddressFamily::Inet, AddressFamily::Inet6])
-        .flat_map(|family| {
-            let mut request = RouteMessage::default();
-            request.header.address_family = family;
-            handle.route().get(request).execute().boxed()
-        })
-        .map_err(|source| NetlinkError::Read {
-            table: "routes",
-            source,
-        })
 }
 
 /// Where the dataplane is.
@@ -161,6 +104,8 @@ fn dump_routes(handle: &Handle) -> impl Stream<Item = Result<RouteMessage, Netli
 pub struct Place {
     /// The interface that it serves.
     pub ifindex: u32,
+    /// The MTU that its packets are made for.
+    pub mtu: u32,
     /// What the kernel routes through others is given to it.
     pub host: bool,
 }
@@ -205,12 +150,12 @@ pub async fn run(
         routes: Vec::new(),
     };
     // Subscribed first, read then: what changes in between is seen twice rather than never.
-    this.read_neighbours().await?;
-    this.read_routes().await?;
+    this.look().await?;
     let mut ticks = 0_u64;
     let mut tick = time::interval(TICK);
     tick.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     let mut routes_due: Option<time::Instant> = None;
+    let mut lost = false;
     loop {
         let due = routes_due.unwrap_or_else(|| time::Instant::now() + TICK);
         tokio::select! {
@@ -224,8 +169,8 @@ pub async fn run(
                     }
                 } else {
                     // Messages were lost: look at everything again.
-                    routes_due.get_or_insert_with(time::Instant::now);
-                    this.read_neighbours().await?;
+                    lost = true;
+                    routes_due.get_or_insert_with(|| time::Instant::now() + ROUTES_QUIET);
                 }
             }
             asked = asks.recv() => {
@@ -235,21 +180,34 @@ pub async fn run(
             }
             () = time::sleep_until(due), if routes_due.is_some() => {
                 routes_due = None;
-                this.read_routes().await?;
+                if std::mem::take(&mut lost) {
+                    this.look().await?;
+                } else {
+                    this.read_routes().await.or_else(later)?;
+                }
             }
             _ = tick.tick() => {
                 ticks += 1;
                 let actions = this.table.tick();
                 this.perform(actions).await?;
                 if ticks.is_multiple_of(TICKS_PER_DUMP) {
-                    this.read_neighbours().await?;
-                    this.read_routes().await?;
+                    this.look().await?;
+                    this.want_gateways().await?;
                 }
             }
             _ = &mut connection => return Err(NetlinkError::Ended),
         }
         this.judge_gateways();
     }
+}
+
+/// What was not read in time is read with the next look.
+fn later(error: NetlinkError) -> Result<(), NetlinkError> {
+    if !matches!(error, NetlinkError::Late) {
+        return Err(error);
+    }
+    warn!(%error, "routes and neighbours stay as they were for now");
+    Ok(())
 }
 
 fn is_route(message: &RouteNetlinkMessage) -> bool {
@@ -275,35 +233,53 @@ impl Neighbours {
                 }
             }
             RouteNetlinkMessage::NewLink(link) if link.header.index == self.place.ifindex => {
-                self.link(link, true).await?;
+                self.link(Some(messages::link(link))).await?;
             }
             RouteNetlinkMessage::DelLink(link) if link.header.index == self.place.ifindex => {
-                self.link(link, false).await?;
+                self.link(None).await?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    async fn link(&self, link: &LinkMessage, exists: bool) -> Result<(), NetlinkError> {
-        let up = exists
-            && link
-                .header
-                .flags
-                .contains(LinkFlags::Up | LinkFlags::LowerUp);
+    /// The kernel says this of the interface; nothing, if it is gone.
+    async fn link(&self, link: Option<Link>) -> Result<(), NetlinkError> {
+        if let Some(mtu) = link.and_then(|link| link.mtu) {
+            self.judge_mtu(mtu);
+        }
+        let up = link.is_some_and(|link| link.up);
         if self.health.link_up.swap(up, Ordering::Relaxed) == up {
             return Ok(());
         }
         self.health.link_changes.fetch_add(1, Ordering::Relaxed);
         if up {
             info!("the interface is up again");
-        } else if exists {
+        } else if link.is_some() {
             warn!("the interface is down: no traffic until it is up again");
         } else {
             warn!("the interface is gone");
         }
         self.workers.tell(Notice::Link(up)).await?;
         Ok(())
+    }
+
+    /// Buffers and segment sizes are those of the start.
+    fn judge_mtu(&self, mtu: u32) {
+        let start = self.place.mtu;
+        let problem = (mtu != start).then(|| {
+            format!(
+                "the interface's MTU is {mtu}, it was {start} at the start: restart the dataplane"
+            )
+        });
+        let health = &self.health.mtu_problem;
+        let mut known = health.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = &problem
+            && *known != Some(problem.clone())
+        {
+            warn!("{problem}");
+        }
+        *known = problem;
     }
 
     async fn perform(&mut self, actions: Vec<Action>) -> Result<(), NetlinkError> {
@@ -313,44 +289,29 @@ impl Neighbours {
                     debug!(%address, mac = ?mac.map(|m| m.to_string()), "neighbour");
                     self.workers.tell(Notice::Neighbour(address, mac)).await?;
                 }
-                Action::Resolve(address) => self.resolve(address).await,
+                Action::Resolve(address) => {
+                    self.health.resolutions.fetch_add(1, Ordering::Relaxed);
+                    kernel::resolve(&self.handle, self.place.ifindex, address).await;
+                }
             }
         }
         Ok(())
     }
 
-    /// Makes the kernel resolve or confirm, as if it had a packet to send there.
-    async fn resolve(&self, address: IpAddr) {
-        self.health.resolutions.fetch_add(1, Ordering::Relaxed);
-        let asked = self
-            .handle
-            .neighbours()
-            .add(self.place.ifindex, address)
-            .state(NeighbourState::None)
-            .flags(NeighbourFlags::Use)
-            .replace()
-            .execute()
-            .await;
-        if let Err(error) = asked {
-            // It is asked again with the next tick; the link may be down.
-            debug!(%address, %error, "the kernel does not resolve a neighbour");
-        }
+    /// Reads all that events tell of, at the start and in case that some were lost.
+    async fn look(&mut self) -> Result<(), NetlinkError> {
+        self.read_link().await.or_else(later)?;
+        self.read_neighbours().await.or_else(later)?;
+        self.read_routes().await.or_else(later)
+    }
+
+    async fn read_link(&self) -> Result<(), NetlinkError> {
+        self.link(kernel::link(self.place.ifindex).await?).await
     }
 
     async fn read_neighbours(&mut self) -> Result<(), NetlinkError> {
-        let ifindex = self.place.ifindex;
-        let all: HashMap<IpAddr, FlowLookup> = self
-            .handle
-            .neighbours()
-            .get()
-            .execute()
-            .try_filter_map(async |message| Ok(messages::neighbour(&message, ifindex)))
-            .try_collect::<Vec<_>>()
-            .await
-            .map_err(|source| NetlinkError::Read {
-                table: "neighbours",
-                source,
-            })?
+        let found = kernel::neighbours(self.place.ifindex).await?;
+        let all = found
             .into_iter()
             .filter(|(_, sight)| *sight != FlowLookup::Unknown)
             .collect();
@@ -359,22 +320,7 @@ impl Neighbours {
     }
 
     async fn read_routes(&mut self) -> Result<(), NetlinkError> {
-        let place = self.place;
-        let mut sources = Sources::new();
-        if place.host {
-            let mut addresses = self.handle.address().get().execute();
-            while let Some(message) = addresses.try_next().await.map_err(|source| {
-                let table = "addresses";
-                NetlinkError::Read { table, source }
-            })? {
-                messages::note_source(&mut sources, &message);
-            }
-        }
-        let found: Vec<(u32, Route)> = dump_routes(&self.handle)
-            .try_filter_map(async |message| Ok(messages::route(&message, place, &sources)))
-            .try_collect()
-            .await?;
-        let routes = by_metric(found);
+        let routes = by_metric(kernel::routes(self.place).await?);
         if routes == self.routes {
             return Ok(());
         }
@@ -387,6 +333,10 @@ impl Neighbours {
         });
         self.workers.routes(&made.await).await?;
         self.routes = routes;
+        self.want_gateways().await
+    }
+
+    async fn want_gateways(&mut self) -> Result<(), NetlinkError> {
         let routers: Vec<IpAddr> = gateways(&self.routes).collect();
         for router in routers {
             let actions = self.table.want(router);

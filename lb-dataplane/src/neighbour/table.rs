@@ -11,9 +11,13 @@ use std::{
 /// it has just forgotten does not push out what it uses.
 pub const LIMIT_WANTED: usize = 8_192;
 
-/// Ticks after which an address that nobody answers for is given up; the engine asks again if it
-/// needs it.
-const TRIES_MAX: u8 = 30;
+/// Ticks after which an address that nobody wants again is left alone. The engine asks once a second
+/// for what it has no confirmed address of, and each 10 s for the others that it uses.
+const UNWANTED_TICKS: u32 = 30;
+/// An address that nobody answers for is asked for with each of so many ticks, ...
+const TRIES_MAX: u32 = 30;
+/// ... and then with each of these.
+const SELDOM_TICKS: u32 = 5;
 
 /// What the kernel knows of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +48,13 @@ pub enum Action {
     Resolve(IpAddr),
 }
 
+#[derive(Default)]
 struct Wanted {
     told: Option<Mac>,
-    tries: u8,
+    /// Ticks without an answer.
+    tries: u32,
+    /// Ticks since it was last wanted.
+    age: u32,
 }
 
 /// The kernel's neighbours on our interface, and those that are wanted.
@@ -61,26 +69,25 @@ pub struct Table {
 impl Table {
     /// The engine (or readiness) wants this address.
     pub fn want(&mut self, address: IpAddr) -> Vec<Action> {
-        if !self.wanted.contains_key(&address) {
+        let sight = self.sight(address);
+        let new = !self.wanted.contains_key(&address);
+        if new {
             self.make_room();
             self.order.push_back(address);
         }
-        let sight = self.sight(address);
+        let wanted = self.wanted.entry(address).or_default();
         // ListenerReport again even if told before: the engine may have forgotten the address
         // meanwhile.
-        self.wanted.insert(
-            address,
-            Wanted {
-                told: sight.mac(),
-                tries: 0,
-            },
-        );
+        wanted.told = sight.mac();
+        wanted.age = 0;
         match sight {
             FlowLookup::Fresh(mac) => vec![Action::Tell(address, Some(mac))],
             FlowLookup::Stale(mac) => {
                 vec![Action::Tell(address, Some(mac)), Action::Resolve(address)]
             }
-            FlowLookup::Unknown => vec![Action::Resolve(address)],
+            FlowLookup::Unknown if new => vec![Action::Resolve(address)],
+            // With the ticks.
+            FlowLookup::Unknown => Vec::new(),
         }
     }
 
@@ -128,17 +135,19 @@ impl Table {
         actions
     }
 
-    /// Time passed: asks again for what is still unknown and gives up what nobody answers for.
+    /// Time passed: asks again for what is still unknown and gives up what nobody wants any more.
     pub fn tick(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         let known = &self.known;
         self.wanted.retain(|address, wanted| {
-            if known.contains_key(address) {
-                return true;
+            wanted.age += 1;
+            if !known.contains_key(address) {
+                wanted.tries = wanted.tries.saturating_add(1);
+                if wanted.tries <= TRIES_MAX || wanted.tries.is_multiple_of(SELDOM_TICKS) {
+                    actions.push(Action::Resolve(*address));
+                }
             }
-            wanted.tries += 1;
-            actions.push(Action::Resolve(*address));
-            wanted.tries < TRIES_MAX
+            wanted.age < UNWANTED_TICKS
         });
         let wanted = &self.wanted;
         self.order.retain(|address| wanted.contains_key(address));
@@ -229,6 +238,42 @@ mod tests {
         assert_eq!(table.tick(), []);
         assert_eq!(table.wanted(), 0);
         assert!(table.order.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_wanted_again_is_left_alone() {
+        let mut table = Table::default();
+        table.want(A);
+        table.see(A, FlowLookup::Fresh(M));
+        for _ in 0..10 {
+            assert_eq!(table.want(A), [Action::Tell(A, Some(M))]);
+            for _ in 1..UNWANTED_TICKS {
+                assert_eq!(table.tick(), []);
+            }
+        }
+        assert_eq!(table.see(A, FlowLookup::Stale(M)), [Action::Resolve(A)]);
+        assert_eq!(table.tick(), []);
+        assert_eq!(table.wanted(), 0);
+        assert_eq!(table.see(A, FlowLookup::Fresh(M)), []);
+        assert_eq!(table.see(A, FlowLookup::Stale(M)), []);
+    }
+
+    #[test]
+    fn what_nobody_answers_for_is_asked_for_seldom_however_often_it_is_wanted() {
+        let mut table = Table::default();
+        assert_eq!(table.want(A), [Action::Resolve(A)]);
+        let mut asked = |ticks: u32| {
+            let tick = |_| {
+                assert_eq!(table.want(A), []);
+                table.tick().len()
+            };
+            (0..ticks).map(tick).sum::<usize>()
+        };
+        assert_eq!(asked(TRIES_MAX), TRIES_MAX as usize);
+        assert_eq!(asked(10 * SELDOM_TICKS), 10);
+        table.see(A, FlowLookup::Fresh(M));
+        table.see(A, FlowLookup::Unknown);
+        assert_eq!(table.tick(), [Action::Resolve(A)], "it had answered");
     }
 
     #[test]

@@ -89,7 +89,13 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     let lab = Lab::new();
     echo(&lab, 8080);
     lab.configure(POLICY);
+    // Without carrier from before the start on, of which no event tells.
+    ip(&format!("-n {}-r link set v2 down", lab.name));
     let dataplane = lab.start();
+    lab.wait("link down", "/readyz", |_, text| {
+        text.contains("eth0 is down")
+    });
+    ip(&format!("-n {}-r link set v2 up", lab.name));
     lab.wait("ready", "/readyz", |status, _| status == 200);
 
     let mut stream = lab.client();
@@ -156,6 +162,17 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     ip(&format!("-n {}-r link set v2 up", lab.name));
     lab.wait("ready again", "/readyz", |status, _| status == 200);
     exchange(&mut stream, 100_000);
+
+    // What its buffers are not made for is said, and not for longer than it is so.
+    let mtu = |bytes: u32| ip(&format!("-n {}-d link set eth0 mtu {bytes}", lab.name));
+    mtu(1_400);
+    lab.wait("the other MTU", "/v1/state", |_, text| {
+        text.contains("MTU is 1400, it was 1500 at the start")
+    });
+    mtu(1_500);
+    lab.wait("no problem", "/v1/state", |_, text| {
+        text.contains("\"problems\":[]")
+    });
 
     assert_eq!(dataplane.end(), Some(0));
     let links = Command::new("ip")

@@ -81,6 +81,8 @@ pub(crate) const ETHTOOL_GGRO: u32 = 0x0000_002b;
 /// See [`ETHTOOL_GGRO`].
 pub(crate) const ETHTOOL_SGRO: u32 = 0x0000_002c;
 /// See [`ETHTOOL_GGRO`].
+pub(crate) const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
+/// See [`ETHTOOL_GGRO`].
 pub(crate) const ETHTOOL_GCHANNELS: u32 = 0x0000_003c;
 
 /// What `ETHTOOL_GGRO` and `ETHTOOL_SGRO` exchange (`struct ethtool_value`).
@@ -88,6 +90,15 @@ pub(crate) const ETHTOOL_GCHANNELS: u32 = 0x0000_003c;
 pub(crate) struct EthtoolValue {
     pub(crate) command: u32,
     pub(crate) data: u32,
+}
+
+/// What `ETHTOOL_GDRVINFO` exchanges (`struct ethtool_drvinfo`).
+#[repr(C)]
+pub(crate) struct EthtoolDriver {
+    pub(crate) command: u32,
+    /// Ends with a zero byte.
+    pub(crate) name: [u8; 32],
+    pub(crate) rest: [u8; 160],
 }
 
 /// What `ETHTOOL_GCHANNELS` exchanges (`struct ethtool_channels`).

@@ -6,7 +6,7 @@
 )]
 
 use crate::{
-    abi::{self, EthtoolChannels, EthtoolValue},
+    abi::{self, EthtoolChannels, EthtoolDriver, EthtoolValue},
     error::OpenError,
     sys,
 };
@@ -27,6 +27,8 @@ pub(crate) struct Interface {
     pub(crate) rx_queues: u32,
     pub(crate) tx_queues: u32,
     pub(crate) up: bool,
+    /// It is the master of a bond.
+    pub(crate) bond: bool,
 }
 
 impl Interface {
@@ -152,6 +154,17 @@ impl Asker {
         Ok(())
     }
 
+    /// The driver's name, and zero bytes.
+    fn driver(&self) -> io::Result<[u8; 32]> {
+        let mut driver = EthtoolDriver {
+            command: abi::ETHTOOL_GDRVINFO,
+            name: [0; 32],
+            rest: [0; 160],
+        };
+        self.ethtool(&mut driver)?;
+        Ok(driver.name)
+    }
+
     fn describe(&self, name: &str, index: u32) -> io::Result<Interface> {
         let answer = self.ask(libc::SIOCGIFHWADDR as libc::Ioctl)?;
         // SAFETY: SIOCGIFHWADDR fills this member.
@@ -186,6 +199,31 @@ impl Asker {
             rx_queues,
             tx_queues,
             up: i32::from(flags) & libc::IFF_UP != 0,
+            bond: self.driver().is_ok_and(|name| is_bond(&name)),
         })
+    }
+}
+
+/// Whether this is the driver of bonds' masters (`DRV_NAME`, include/net/bonding.h).
+fn is_bond(driver: &[u8]) -> bool {
+    driver.split(|byte| *byte == 0).next() == Some(b"bonding")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bond_is_known_by_its_driver() {
+        let named = |name: &[u8]| {
+            let mut driver = [0; 32];
+            driver[..name.len()].copy_from_slice(name);
+            driver
+        };
+        assert!(is_bond(&named(b"bonding")));
+        for other in [&b""[..], b"veth", b"bond", b"bonding2"] {
+            assert!(!is_bond(&named(other)));
+        }
+        assert!(!Interface::find("lo").expect("there").bond);
     }
 }

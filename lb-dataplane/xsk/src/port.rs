@@ -128,6 +128,16 @@ impl Port {
                 let (port, matched) = PacketPort::open(config, steering, interface)?;
                 (vec![Inner::Packet(port)], matched)
             }
+            // The driver takes the program for its slaves, whose frames AF_XDP does not give to
+            // sockets of the master (`xsk_rcv_check`): all would be lost, uncounted.
+            Mode::Native if interface.bond => {
+                return Err(OpenError::XdpRefused {
+                    name: interface.name.clone(),
+                    mode,
+                    why: "it is a bond, whose frames come in by other interfaces: use mode packet or auto"
+                        .to_owned(),
+                });
+            }
             // Said in our words: the verifier's are a page about registers.
             Mode::Native | Mode::Generic if !capability::may_compute_with_packets() => {
                 return Err(OpenError::Missing(MissingList(vec![Missing::CapPerfmon])));
@@ -296,5 +306,29 @@ impl Port {
             Inner::Xdp(port) => port.frames(),
             Inner::Packet(port) => port.frames(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bond_is_refused_in_native_mode() {
+        let bond = Interface {
+            bond: true,
+            ..Interface::find("lo").expect("there")
+        };
+        let config = Config::new("lo");
+        let steering = Steering {
+            frontends: Vec::new(),
+            by_address: Vec::new(),
+            addresses: Vec::new(),
+            ports: 20_000..=20_001,
+            backends: None,
+        };
+        let refused = Port::open_in(Mode::Native, &config, &steering, &bond);
+        let error = refused.err().expect("refused").to_string();
+        assert!(error.contains("it is a bond"), "{error}");
     }
 }

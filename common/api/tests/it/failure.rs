@@ -202,7 +202,7 @@ fn each_refusal_names_its_path_the_value_and_what_was_expected() {
         (
             "/health/active/timeout",
             json!("0s"),
-            "0us is out of range: expected 1ms to 1h",
+            "0us is out of range: expected 1ms to 10s",
         ),
         (
             "/health/active/timeout",

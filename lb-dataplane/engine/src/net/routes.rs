@@ -22,6 +22,10 @@ pub(crate) const LIMIT_HOPS: usize = CLIENT_HOPS_MAX + 4096;
 /// there are no more (`limits.backends`), and routers.
 pub(crate) const CLIENT_HOPS_MAX: usize = 4096;
 
+/// Confirmed hops are given out again in so many calls of [`Hops::ask_again`], a part in each, so
+/// that whoever asks the kernel knows what is still used.
+const CONFIRMED_TURNS: usize = 10;
+
 /// The routing table, made beside the packet thread and put in force by `Engine::put_routes`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Routes {
@@ -79,7 +83,7 @@ pub(crate) fn host(v6: bool) -> IpAddr {
     }
 }
 
-/// A next-hop address in [`Hops`], valid until [`Hops::evict`] finds that nobody holds it.
+/// A next-hop address in [`Hops`], valid until nobody has held it between two [`Hops::evict`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct HopId(pub(crate) u16);
 
@@ -103,8 +107,10 @@ struct Hop {
     /// `None` if this id is free.
     address: Option<IpAddr>,
     known: Knowledge,
-    /// Given out by [`Hops::next_unresolved`] and not to be given out again for now.
+    /// Given out by [`Hops::next_unresolved`], or confirmed, and not to be given out for now.
     asked: bool,
+    /// Nobody held it at the last [`Hops::evict`], nor since.
+    spare: bool,
     /// Taken for a client alone.
     client: bool,
 }
@@ -113,6 +119,7 @@ const FREE: Hop = Hop {
     address: None,
     known: Knowledge::Unresolved,
     asked: false,
+    spare: false,
     client: false,
 };
 
@@ -131,6 +138,8 @@ pub(crate) struct Hops {
     to_ask: usize,
     /// Where the search for those goes on.
     cursor: usize,
+    /// Which part of the confirmed ones [`Hops::ask_again`] was last about.
+    turn: usize,
     of_clients: usize,
 }
 
@@ -144,6 +153,7 @@ impl Hops {
             by_address: Vec::with_capacity(LIMIT_HOPS),
             to_ask: 0,
             cursor: 0,
+            turn: 0,
             of_clients: 0,
         }
     }
@@ -201,7 +211,10 @@ impl Hops {
     pub(crate) fn set(&mut self, address: IpAddr, mac: Option<Mac>) {
         let Ok(at) = self.find(address) else { return };
         self.update(self.by_address[at].1, |hop| match mac {
-            Some(mac) => hop.known = Knowledge::Confirmed(mac),
+            Some(mac) => {
+                hop.known = Knowledge::Confirmed(mac);
+                hop.asked = true;
+            }
             None => {
                 // A neighbour that was lost is asked for at once; one that was never found waits
                 // for `ask_again`, or a failed resolution would be asked for in a tight circle.
@@ -223,8 +236,8 @@ impl Hops {
         });
     }
 
-    /// An address that the kernel should be asked for: each unresolved or provisional one once,
-    /// until [`Hops::ask_again`].
+    /// An address that the kernel should be asked for: each that is not confirmed once, until
+    /// [`Hops::ask_again`].
     pub(crate) fn next_unresolved(&mut self) -> Option<IpAddr> {
         if self.to_ask == 0 {
             return None;
@@ -238,10 +251,16 @@ impl Hops {
         self.hops[at].address
     }
 
-    /// Lets [`Hops::next_unresolved`] give out all addresses again that are not confirmed.
+    /// Lets [`Hops::next_unresolved`] give out again all addresses that are not confirmed, and some
+    /// of the others; none for the host, which nobody resolves.
     pub(crate) fn ask_again(&mut self) {
-        for hop in &mut self.hops {
-            hop.asked = false;
+        self.turn = (self.turn + 1) % CONFIRMED_TURNS;
+        for (at, hop) in self.hops.iter_mut().enumerate() {
+            hop.asked &= match hop.known {
+                Knowledge::Confirmed(Mac::HOST) => true,
+                Knowledge::Confirmed(_) => at % CONFIRMED_TURNS != self.turn,
+                Knowledge::Unresolved | Knowledge::Provisional(_) => false,
+            };
         }
         self.to_ask = self.hops.iter().filter(|hop| hop.is_to_ask()).count();
     }
@@ -255,6 +274,7 @@ impl Hops {
     pub(crate) fn hold(&mut self, hop: HopId) {
         if let Some(uses) = self.uses.get_mut(usize::from(hop.0)) {
             *uses += 1;
+            self.hops[usize::from(hop.0)].spare = false;
         }
     }
 
@@ -270,27 +290,23 @@ impl Hops {
         self.uses[usize::from(hop.0)]
     }
 
-    /// Forgets the hops that nobody holds.
+    /// Forgets the hops that nobody holds and nobody has held since the last call, so that their
+    /// ids can be given to other addresses and the kernel is not asked for them any more: a node's
+    /// neighbour table has 1,024 places for all of its Pods (`gc_thresh3`).
     pub(crate) fn evict(&mut self) {
-        let uses = std::mem::take(&mut self.uses);
-        self.evict_unused(|hop| uses[usize::from(hop.0)] > 0);
-        self.uses = uses;
-    }
-
-    /// Forgets the hops that are not `used`, so that their ids can be given to other addresses.
-    fn evict_unused(&mut self, used: impl Fn(HopId) -> bool) {
         let Self {
             hops,
             free,
+            uses,
             by_address,
             to_ask,
             of_clients,
             ..
         } = self;
         by_address.retain(|&(_, id)| {
-            let keep = used(HopId(id));
+            let hop = &mut hops[usize::from(id)];
+            let keep = uses[usize::from(id)] > 0 || !std::mem::replace(&mut hop.spare, true);
             if !keep {
-                let hop = &mut hops[usize::from(id)];
                 *to_ask -= usize::from(hop.is_to_ask());
                 *of_clients -= usize::from(hop.client);
                 *hop = FREE;
@@ -316,7 +332,7 @@ impl Hops {
 
 impl Hop {
     fn is_to_ask(&self) -> bool {
-        self.address.is_some() && !self.asked && !matches!(self.known, Knowledge::Confirmed(_))
+        self.address.is_some() && !self.asked
     }
 }
 

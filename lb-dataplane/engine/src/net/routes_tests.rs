@@ -171,7 +171,10 @@ fn the_table_has_a_limit_and_does_not_grow() {
 
     let keep = hops.intern(address(9)).unwrap();
     hops.set(address(9), Some(mac(9)));
-    hops.evict_unused(|hop| hop == keep);
+    hops.hold(keep);
+    hops.evict();
+    assert_eq!(hops.len(), LIMIT_HOPS, "not at once");
+    hops.evict();
     assert_eq!((hops.len(), hops.mac(keep)), (1, Some(mac(9))));
     assert_eq!(hops.next_unresolved(), None);
     for number in LIMIT_HOPS..2 * LIMIT_HOPS - 1 {
@@ -179,12 +182,37 @@ fn the_table_has_a_limit_and_does_not_grow() {
         assert!(hop != keep && hops.mac(hop).is_none());
     }
     assert_eq!(hops.intern(address(0)), None);
-    hops.evict_unused(|_| false);
+    hops.let_go(keep);
+    hops.evict();
+    hops.evict();
     assert_eq!(hops.len(), 0);
     assert_eq!(
         (index_capacity, free_capacity),
         (hops.by_address.capacity(), hops.free.capacity())
     );
+}
+
+#[test]
+fn what_is_confirmed_is_asked_for_again_in_turn_and_the_host_never() {
+    let mut hops = Hops::new();
+    let address = |host: usize| IpAddr::from([10, 0, 0, host as u8]);
+    let count = 2 * CONFIRMED_TURNS;
+    for host in 0..count {
+        hops.intern(address(host)).unwrap();
+        hops.set(address(host), Some(mac(host as u8)));
+    }
+    hops.intern(host(false)).unwrap();
+    hops.set(host(false), Some(Mac::HOST));
+    assert_eq!(hops.next_unresolved(), None, "the kernel has just said it");
+    let mut asked = Vec::new();
+    for _ in 0..CONFIRMED_TURNS {
+        hops.ask_again();
+        let some: Vec<_> = std::iter::from_fn(|| hops.next_unresolved()).collect();
+        assert_eq!(some.len(), count / CONFIRMED_TURNS);
+        asked.extend(some);
+    }
+    asked.sort_unstable();
+    assert_eq!(asked, (0..count).map(address).collect::<Vec<_>>());
 }
 
 #[derive(Debug, Clone)]
@@ -194,7 +222,9 @@ enum Op {
     Learn(u8, u8),
     Ask,
     AskAgain,
-    Evict(u8),
+    Hold(u8),
+    LetGo(u8),
+    Evict,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -204,8 +234,32 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..12_u8, any::<u8>()).prop_map(|(host, mac)| Op::Learn(host, mac)),
         4 => Just(Op::Ask),
         1 => Just(Op::AskAgain),
-        1 => any::<u8>().prop_map(Op::Evict),
+        2 => (0..12_u8).prop_map(Op::Hold),
+        1 => (0..12_u8).prop_map(Op::LetGo),
+        2 => Just(Op::Evict),
     ]
+}
+
+struct Known {
+    id: HopId,
+    mac: Option<u8>,
+    confirmed: bool,
+    asked: bool,
+    uses: u32,
+    spare: bool,
+}
+
+impl Known {
+    fn new(id: HopId) -> Self {
+        Self {
+            id,
+            mac: None,
+            confirmed: false,
+            asked: false,
+            uses: 0,
+            spare: false,
+        }
+    }
 }
 
 proptest! {
@@ -213,56 +267,72 @@ proptest! {
     fn hops_agree_with_a_map(ops in prop::collection::vec(op(), 1..150)) {
         let address = |host: u8| IpAddr::from([10, 0, 0, host]);
         let mut hops = Hops::new();
-        // Host: id, hardware address, confirmed, asked.
-        let mut model: BTreeMap<u8, (HopId, Option<u8>, bool, bool)> = BTreeMap::new();
+        let mut model: BTreeMap<u8, Known> = BTreeMap::new();
+        let mut turn = 0;
         for op in ops {
             match op {
                 Op::Intern(host) => {
                     let id = hops.intern(address(host)).unwrap();
-                    let known = model.entry(host).or_insert((id, None, false, false));
-                    prop_assert_eq!(known.0, id);
+                    let known = model.entry(host).or_insert(Known::new(id));
+                    prop_assert_eq!(known.id, id);
                 }
                 Op::Set(host, to) => {
                     hops.set(address(host), to.map(mac));
-                    if let Some((_, known, confirmed, asked)) = model.get_mut(&host) {
-                        *asked &= to.is_some() || !*confirmed;
-                        *known = to;
-                        *confirmed = to.is_some();
+                    if let Some(known) = model.get_mut(&host) {
+                        known.asked = to.is_some() || known.asked && !known.confirmed;
+                        known.mac = to;
+                        known.confirmed = to.is_some();
                     }
                 }
                 Op::Learn(host, to) => {
-                    if let Some((id, known, confirmed, _)) = model.get_mut(&host) {
-                        hops.learn(*id, mac(to));
-                        *known = if *confirmed { *known } else { Some(to) };
+                    if let Some(known) = model.get_mut(&host) {
+                        hops.learn(known.id, mac(to));
+                        known.mac = if known.confirmed { known.mac } else { Some(to) };
                     }
                 }
                 Op::Ask => {
-                    let due = |(_, known): (&u8, &(HopId, Option<u8>, bool, bool))| !known.2 && !known.3;
                     match hops.next_unresolved() {
-                        None => prop_assert!(!model.iter().any(due), "one was not given out"),
+                        None => prop_assert!(model.values().all(|k| k.asked), "one was not given out"),
                         Some(given) => {
                             let host = (0..12).find(|host| address(*host) == given).unwrap();
-                            prop_assert!(due((&host, &model[&host])));
-                            model.get_mut(&host).unwrap().3 = true;
+                            let known = model.get_mut(&host).unwrap();
+                            prop_assert!(!std::mem::replace(&mut known.asked, true));
                         }
                     }
                 }
                 Op::AskAgain => {
                     hops.ask_again();
-                    model.values_mut().for_each(|known| known.3 = false);
+                    turn = (turn + 1) % CONFIRMED_TURNS;
+                    for known in model.values_mut() {
+                        let later = usize::from(known.id.0) % CONFIRMED_TURNS != turn;
+                        known.asked &= known.confirmed && later;
+                    }
                 }
-                Op::Evict(mask) => {
-                    model.retain(|host, _| mask >> (host % 8) & 1 == 1);
-                    hops.evict_unused(|id| model.values().any(|known| known.0 == id));
+                Op::Hold(host) => {
+                    if let Some(known) = model.get_mut(&host) {
+                        hops.hold(known.id);
+                        known.uses += 1;
+                        known.spare = false;
+                    }
+                }
+                Op::LetGo(host) => {
+                    if let Some(known) = model.get_mut(&host).filter(|known| known.uses > 0) {
+                        hops.let_go(known.id);
+                        known.uses -= 1;
+                    }
+                }
+                Op::Evict => {
+                    hops.evict();
+                    model.retain(|_, k| k.uses > 0 || !std::mem::replace(&mut k.spare, true));
                 }
             }
             prop_assert_eq!(hops.len(), model.len());
-            let to_ask = model.values().filter(|known| !known.2 && !known.3).count();
+            let to_ask = model.values().filter(|known| !known.asked).count();
             prop_assert_eq!(hops.to_ask, to_ask);
-            for (id, known, ..) in model.values() {
-                prop_assert_eq!(hops.mac(*id), known.map(mac));
+            for known in model.values() {
+                prop_assert_eq!(hops.mac(known.id), known.mac.map(mac));
             }
-            let ids: BTreeSet<u16> = model.values().map(|known| known.0.0).collect();
+            let ids: BTreeSet<u16> = model.values().map(|known| known.id.0).collect();
             prop_assert_eq!(ids.len(), model.len());
         }
     }

@@ -298,6 +298,14 @@ fn open_clients_on_the_link_leave_next_hops_for_backends() {
     let ack = w.pod_wire(&first, Flags::ACK, &[]);
     let sent = w.forwarded_to_client(&first, &ack);
     assert_eq!(ether_dst(&sent.frame), moved);
+    // One whose last connection has ended is let go, and nobody asks for it any more.
+    let before = w.table("next_hops").0;
+    w.inject(&w.client_wire(&first, Flags::RST, &[]).build());
+    w.run_ms(5_000);
+    assert_eq!(w.table("next_hops").0, before - 1);
+    w.run_ms(10_000);
+    let asked: Vec<_> = std::iter::from_fn(|| w.engine.next_unresolved()).collect();
+    assert!(!asked.contains(&first.client.ip()));
 }
 
 fn impatient(pods: usize) -> World {

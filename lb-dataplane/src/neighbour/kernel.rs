@@ -1,0 +1,185 @@
+//! Requests to the kernel over rtnetlink: what it lists, and that it resolves a neighbour.
+//!
+//! Owns how long its answers are waited for. Keeps nothing, and never listens to events.
+
+use super::{
+    NetlinkError, Place,
+    messages::{self, Link, Sources, global_address},
+    table::FlowLookup,
+};
+use baton_engine::Route;
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use rtnetlink::{
+    Handle,
+    packet_core::ErrorMessage,
+    packet_route::{
+        AddressFamily,
+        address::AddressMessage,
+        neighbour::{NeighbourFlags, NeighbourState},
+        route::RouteMessage,
+    },
+};
+use rustix::io::Errno;
+use std::{net::IpAddr, time::Duration};
+use tokio::time;
+use tracing::debug;
+
+/// The kernel answers a request within the call that sends it. After this long its answer is lost,
+/// as happens while the socket is full of events.
+const ANSWER_LIMIT: Duration = Duration::from_millis(100);
+/// One table of the kernel is read within this.
+pub const READ_LIMIT: Duration = Duration::from_secs(2);
+/// The lasting global addresses of an interface, IPv4 first.
+///
+/// # Errors
+/// Netlink cannot be used.
+pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkError> {
+    let mut found: Vec<IpAddr> = ask(|handle| async move {
+        dump_addresses(&handle)
+            .try_filter_map(async |message| Ok(global_address(&message, ifindex)))
+            .try_collect()
+            .await
+    })
+    .await?;
+    found.sort_by_key(IpAddr::is_ipv6);
+    Ok(found)
+}
+
+/// The index of the interface that the best default route leads through, IPv4's before IPv6's;
+/// `None` if there is none.
+///
+/// # Errors
+/// Netlink cannot be used.
+pub async fn default_interface() -> Result<Option<u32>, NetlinkError> {
+    let mut routes: Vec<_> = ask(|handle| async move {
+        dump_routes(&handle)
+            .try_filter_map(async |message| Ok(messages::default_route(&message)))
+            .try_collect()
+            .await
+    })
+    .await?;
+    routes.sort_unstable();
+    Ok(routes.first().map(|(.., interface)| *interface))
+}
+
+/// Reads from the kernel on a socket of its own, where no event can push out an answer and no
+/// earlier dump is still under way.
+async fn ask<T, F>(read: impl FnOnce(Handle) -> F) -> Result<T, NetlinkError>
+where
+    F: Future<Output = Result<T, NetlinkError>>,
+{
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
+    let connection = tokio::spawn(connection);
+    let found = time::timeout(READ_LIMIT, read(handle)).await;
+    connection.abort();
+    found.unwrap_or(Err(NetlinkError::Late))
+}
+
+fn dump_addresses(handle: &Handle) -> impl Stream<Item = Result<AddressMessage, NetlinkError>> {
+    let dump = handle.address().get().execute();
+    dump.map_err(|source| NetlinkError::Read {
+        table: "addresses",
+        source,
+    })
+}
+
+/// All routes of both families, one after the other: the kernel refuses a second dump on a socket
+/// while the first is under way (EBUSY, `__netlink_dump_start`).
+fn dump_routes(handle: &Handle) -> impl Stream<Item = Result<RouteMessage, NetlinkError>> {
+    stream::iter([AddressFamily::Inet, AddressFamily::Inet6])
+        .flat_map(|family| {
+            let mut request = RouteMessage::default();
+            request.header.address_family = family;
+            handle.route().get(request).execute().boxed()
+        })
+        .map_err(|source| NetlinkError::Read {
+            table: "routes",
+            source,
+        })
+}
+
+/// Our interface; `None` if it is gone.
+pub async fn link(ifindex: u32) -> Result<Option<Link>, NetlinkError> {
+    ask(|handle| async move {
+        let mut found = handle.link().get().match_index(ifindex).execute();
+        match found.try_next().await {
+            Ok(link) => Ok(link.as_ref().map(messages::link)),
+            Err(rtnetlink::Error::NetlinkError(error)) if is_gone(&error) => Ok(None),
+            Err(source) => Err(NetlinkError::Read {
+                table: "interfaces",
+                source,
+            }),
+        }
+    })
+    .await
+}
+
+fn is_gone(error: &ErrorMessage) -> bool {
+    error.raw_code() == -Errno::NODEV.raw_os_error()
+}
+
+/// The neighbours on our interface.
+pub async fn neighbours(ifindex: u32) -> Result<Vec<(IpAddr, FlowLookup)>, NetlinkError> {
+    ask(|handle| async move {
+        let dump = handle.neighbours().get().execute();
+        dump.try_filter_map(async |message| Ok(messages::neighbour(&message, ifindex)))
+            .try_collect()
+            .await
+            .map_err(|source| NetlinkError::Read {
+                table: "neighbours",
+                source,
+            })
+    })
+    .await
+}
+
+/// The routes, each with its metric.
+pub async fn routes(place: Place) -> Result<Vec<(u32, Route)>, NetlinkError> {
+    ask(|handle| async move {
+        let mut sources = Sources::new();
+        if place.host {
+            let mut addresses = dump_addresses(&handle);
+            while let Some(message) = addresses.try_next().await? {
+                messages::note_source(&mut sources, &message);
+            }
+        }
+        dump_routes(&handle)
+            .try_filter_map(async |message| Ok(messages::route(&message, place, &sources)))
+            .try_collect()
+            .await
+    })
+    .await
+}
+
+/// Makes the kernel resolve or confirm, as if it had a packet to send there.
+pub async fn resolve(handle: &Handle, ifindex: u32, address: IpAddr) {
+    let request = handle
+        .neighbours()
+        .add(ifindex, address)
+        .state(NeighbourState::None)
+        .flags(NeighbourFlags::Use)
+        .replace();
+    match time::timeout(ANSWER_LIMIT, request.execute()).await {
+        Ok(Ok(())) => {}
+        // It is asked again with the next tick; the link may be down.
+        Ok(Err(error)) => debug!(%address, %error, "the kernel does not resolve a neighbour"),
+        Err(_) => debug!(%address, "the kernel's answer about a neighbour was lost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{future, net::Ipv4Addr};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_of_the_kernel_that_was_lost_is_not_waited_for() {
+        // Nobody serves this connection.
+        let (_connection, handle, _) = rtnetlink::new_connection().expect("a socket");
+        let asked = resolve(&handle, 1, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        time::timeout(READ_LIMIT, asked).await.expect("in time");
+        let read = ask(|_| future::pending::<Result<(), _>>());
+        let read = time::timeout(READ_LIMIT * 2, read).await.expect("in time");
+        assert!(matches!(read, Err(NetlinkError::Late)));
+    }
+}
