@@ -30,10 +30,12 @@ impl Serving<'_> {
             }
             self.shut(cookie);
             self.leave_pod(cookie);
-            if let Some((id, _)) = self.pods.remove(&cookie).and_then(|pod| pod.listener) {
+            if let Some((id, socket)) = self.pods.remove(&cookie).and_then(|pod| pod.listener) {
                 self.listeners.remove(&id);
+                self.put_socket_away(cookie, socket);
             }
         }
+        self.closers.retain(|pod| cookies.contains(&pod));
         let mut all_bound = true;
         for place in places {
             let cookie = place.cookie;
@@ -94,6 +96,7 @@ impl Serving<'_> {
                 self.figures.refuse(Refused::TooMany);
                 let reason = format!("{LINKS_MAX} applications of the pod are connected");
                 let _ = packet::send(&socket, &Message::Bye { reason }, None);
+                self.put_away(cookie, socket);
                 continue;
             }
             pod.links += 1;
@@ -102,6 +105,7 @@ impl Serving<'_> {
                 if let Some(pod) = self.pods.get_mut(&cookie) {
                     pod.links -= 1;
                 }
+                self.put_away(cookie, socket);
                 continue;
             }
             self.links.insert(id, Link::new(id, cookie, socket));
@@ -124,7 +128,10 @@ impl Serving<'_> {
                     let cookie = link.pod;
                     self.listens(cookie, &ports);
                 }
-                Heard::Said(message, descriptor) => self.said(id, message, descriptor),
+                Heard::Said(message, descriptor) => {
+                    let pod = link.pod;
+                    self.said(id, pod, message, descriptor);
+                }
             }
         }
     }
@@ -147,6 +154,7 @@ impl Serving<'_> {
         let Some(link) = self.links.remove(&id) else {
             return;
         };
+        self.put_socket_away(link.pod, link.socket);
         self.figures.links.fetch_sub(1, Ordering::Relaxed);
         if let Some(why) = why {
             self.figures.refuse(why);

@@ -31,11 +31,19 @@ pub enum Refused {
     Stray,
     /// It reads nothing.
     Slow,
+    /// What its pod handed over does not close.
+    Unclosed,
 }
 
 impl Refused {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::TooMany, Self::Malformed, Self::Stray, Self::Slow];
+    pub const ALL: [Self; 5] = [
+        Self::TooMany,
+        Self::Malformed,
+        Self::Stray,
+        Self::Slow,
+        Self::Unclosed,
+    ];
 
     /// For metrics.
     pub const fn label(self) -> &'static str {
@@ -44,6 +52,7 @@ impl Refused {
             Self::Malformed => "malformed",
             Self::Stray => "stray",
             Self::Slow => "slow",
+            Self::Unclosed => "unclosed",
         }
     }
 }
@@ -68,7 +77,8 @@ pub struct Link {
     pub id: LinkId,
     /// Of which pod, by its namespace's cookie.
     pub pod: u64,
-    socket: OwnedFd,
+    /// What it sent and nobody read may be in it: see [`super::closers`].
+    pub socket: OwnedFd,
     /// Where it listens, once it has said Hello.
     pub ports: Option<Vec<u16>>,
     /// Answers that it may still give.

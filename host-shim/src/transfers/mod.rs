@@ -1,9 +1,11 @@
 //! Transfers (`docs/adoption-wire.md`): the thread that moves connections between the applications
 //! of this node's pods. Owns the thread, where it finds pods, and the figures; the order of steps
 //! is [`decide`]'s, what each step does to the kernel [`moving`]'s, who is connected `doors`', who
-//! is asked `handing`'s, how two nodes speak to each other [`between`]'s.
+//! is asked `handing`'s, how two nodes speak to each other [`between`]'s, how descriptors are closed
+//! [`closers`]'.
 
 mod between;
+mod closers;
 mod decide;
 #[cfg(test)]
 mod decide_tests;

@@ -5,6 +5,7 @@
 use super::{
     Figures, Shared, Warmth,
     between::{Settings, heir},
+    closers::Closers,
     decide::{Event, LinkId},
     links::Refused,
     serving::Serving,
@@ -25,7 +26,7 @@ use std::{
     fs::File,
     io::Read,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{PoisonError, atomic::Ordering, mpsc},
+    sync::{PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -44,11 +45,6 @@ pub fn serve(
     figures: &Figures,
 ) -> anyhow::Result<()> {
     let mut asks = transfers.asks()?;
-    let (closer, closing) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("closer".into())
-        .spawn(move || closing.into_iter().for_each(|fd: OwnedFd| drop(fd)))
-        .context("a thread that closes")?;
     let mut serving = Serving {
         transfers,
         warm,
@@ -69,7 +65,7 @@ pub fn serve(
         asked: HashSet::new(),
         next: FIRST,
         lost: Vec::new(),
-        closer,
+        closers: Closers::default(),
         home: File::open("/proc/thread-self/ns/net").context("this thread's namespace")?,
     };
     serving.watch(asks.as_fd(), ASKS)?;
@@ -129,6 +125,28 @@ pub fn serve(
 impl Serving<'_> {
     pub fn watch(&self, fd: BorrowedFd<'_>, id: u64) -> anyhow::Result<()> {
         epoll::add(&self.epoll, fd, EventData::new_u64(id), EventFlags::IN).context("epoll")
+    }
+
+    /// Closes what came from a pod, or may have something of it unread, without waiting. A pod that
+    /// keeps too much open loses its applications.
+    pub fn put_away(&mut self, pod: u64, descriptor: OwnedFd) {
+        self.closers.close(pod, descriptor);
+        if self.closers.is_full(pod) {
+            let of_it = self.links.values().filter(|link| link.pod == pod);
+            for id in of_it.map(|link| link.id) {
+                if !self.lost.contains(&id) {
+                    self.figures.refuse(Refused::Unclosed);
+                    self.lost.push(id);
+                }
+            }
+        }
+    }
+
+    /// Puts a socket away that is watched: one that is not closed yet would be told of for ever.
+    pub fn put_socket_away(&mut self, pod: u64, socket: OwnedFd) {
+        // It is watched nowhere else.
+        let _ = epoll::delete(&self.epoll, &socket);
+        self.put_away(pod, socket);
     }
 
     /// Of a channel that is watched.

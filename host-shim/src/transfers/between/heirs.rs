@@ -267,6 +267,9 @@ impl Serving<'_> {
                 let link = self.links.get_mut(&to).ok_or("its application left")?;
                 // What is not sent resets the peer when it is closed here.
                 let given = link.say(&yours, Some(socket.as_fd()));
+                // Its application may have closed its own by now.
+                let pod = heir.target.cookie;
+                self.put_away(pod, socket);
                 given.then_some(()).ok_or_else(|| "its link broke".into())
             }
         }
