@@ -302,16 +302,17 @@ impl Shared {
             if !wakes[1].revents().is_empty() {
                 return;
             }
-            let (message, descriptor) = match packet::receive(&**socket, &mut space) {
-                Ok(received) => received,
-                Err(Nothing::Yet) => continue,
-                Err(Nothing::Malformed(why)) => {
-                    let reason = reason(&why.to_string());
-                    let _ = say(socket, &Message::Bye { reason }, None);
-                    return;
-                }
-                Err(Nothing::Closed | Nothing::Kernel(_)) => return,
-            };
+            let (message, descriptor) =
+                match packet::receive(&**socket, &mut space, &mut Vec::new()) {
+                    Ok(received) => received,
+                    Err(Nothing::Yet) => continue,
+                    Err(Nothing::Malformed(why)) => {
+                        let reason = reason(&why.to_string());
+                        let _ = say(socket, &Message::Bye { reason }, None);
+                        return;
+                    }
+                    Err(Nothing::Closed | Nothing::Kernel(_)) => return,
+                };
             if let Some(answer) = self.heard(socket, message, descriptor)
                 && say(socket, &answer, None).is_err()
             {

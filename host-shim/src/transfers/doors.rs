@@ -114,24 +114,25 @@ impl Serving<'_> {
     }
 
     pub fn hear(&mut self, id: LinkId, space: &mut [u8]) {
+        let mut strays = Vec::new();
         for _ in 0..MESSAGES_IN_TURN {
             let Some(link) = self.links.get_mut(&id) else {
                 return;
             };
-            match link.hear(space) {
+            let (pod, heard) = (link.pod, link.hear(space, &mut strays));
+            for descriptor in strays.drain(..) {
+                self.put_away(pod, descriptor);
+            }
+            match heard {
                 Heard::Nothing => return,
                 Heard::Closed(why) => {
                     self.close(id, why);
                     return;
                 }
                 Heard::Hello(ports) => {
-                    let cookie = link.pod;
-                    self.listens(cookie, &ports);
+                    self.listens(pod, &ports);
                 }
-                Heard::Said(message, descriptor) => {
-                    let pod = link.pod;
-                    self.said(id, pod, message, descriptor);
-                }
+                Heard::Said(message, descriptor) => self.said(id, pod, message, descriptor),
             }
         }
     }

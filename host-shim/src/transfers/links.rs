@@ -127,22 +127,34 @@ impl Link {
         packet::send(&self.socket, message, descriptor).is_ok()
     }
 
-    /// The next message.
-    pub fn hear(&mut self, space: &mut [u8]) -> Heard {
-        let (message, descriptor) = match packet::receive(&self.socket, space) {
+    /// The next message. Descriptors that came with what is not passed on are in `strays`.
+    pub fn hear(&mut self, space: &mut [u8], strays: &mut Vec<OwnedFd>) -> Heard {
+        let (message, descriptor) = match packet::receive(&self.socket, space, strays) {
             Ok(received) => received,
             Err(Nothing::Yet) => return Heard::Nothing,
             Err(Nothing::Malformed(why)) => return self.bye(Refused::Malformed, &why.to_string()),
             Err(Nothing::Closed | Nothing::Kernel(_)) => return Heard::Closed(None),
         };
-        match (&message, &self.ports) {
+        match self.judge(&message) {
+            None => Heard::Said(message, descriptor),
+            Some(other) => {
+                strays.extend(descriptor);
+                other
+            }
+        }
+    }
+
+    /// What becomes of a message that is not passed on.
+    fn judge(&mut self, message: &Message) -> Option<Heard> {
+        Some(match (message, &self.ports) {
             (Message::Hello { version, ports }, None) if *version == VERSION => {
                 self.ports = Some(ports.clone());
                 let welcome = Message::Welcome { version: VERSION };
                 if self.say(&welcome, None) {
-                    return Heard::Hello(ports.clone());
+                    Heard::Hello(ports.clone())
+                } else {
+                    Heard::Closed(Some(Refused::Slow))
                 }
-                Heard::Closed(Some(Refused::Slow))
             }
             (Message::Hello { version, .. }, None) => {
                 let why = format!("version {version}: this host-shim speaks version {VERSION}");
@@ -159,24 +171,127 @@ impl Link {
             ) => match self.owed.checked_sub(1) {
                 Some(left) => {
                     self.owed = left;
-                    Heard::Said(message, descriptor)
+                    return None;
                 }
                 None => self.bye(Refused::Stray, "an answer that nobody asked for"),
             },
             (Message::Doubt { .. }, Some(_)) => {
                 self.doubts += 1;
-                if self.doubts > DOUBTS_MAX {
-                    return self.bye(Refused::Stray, "too many doubts");
+                if self.doubts <= DOUBTS_MAX {
+                    return None;
                 }
-                Heard::Said(message, descriptor)
+                self.bye(Refused::Stray, "too many doubts")
             }
             _ => self.bye(Refused::Malformed, "that message is host-shim's to say"),
-        }
+        })
     }
 
     fn bye(&mut self, refused: Refused, why: &str) -> Heard {
         let reason = reason(why);
         self.say(&Message::Bye { reason }, None);
         Heard::Closed(Some(refused))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_sdk::wire::PACKET_BYTES_MAX;
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+        SocketType, sendmsg, socketpair,
+    };
+    use std::{io::IoSlice, mem::MaybeUninit, net::SocketAddr};
+
+    /// As many as one packet can have.
+    const MANY: usize = 253;
+
+    fn pair() -> (OwnedFd, Link) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (application, socket) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        (application, Link::new(1, 7, socket))
+    }
+
+    fn send(application: &OwnedFd, packet: &[u8], descriptors: usize) {
+        let all = vec![application.as_fd(); descriptors];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&all)));
+        let packet = [IoSlice::new(packet)];
+        sendmsg(application, &packet, &mut control, SendFlags::empty()).expect("room");
+    }
+
+    #[test]
+    fn no_descriptor_is_closed_here() {
+        let hello = Message::Hello {
+            version: VERSION,
+            ports: vec![80],
+        };
+        let end: SocketAddr = "[fd00::1]:80".parse().expect("an address");
+        let doubt = Message::Doubt {
+            id: 1,
+            local: end,
+            remote: end,
+        };
+        let (out, yours) = (
+            Message::Out {
+                id: 1,
+                state: vec![],
+            },
+            Message::Yours { id: 1 },
+        );
+        for (what, greets, packet, descriptors) in [
+            ("an empty packet", true, vec![], 1),
+            ("no message", true, vec![0xff], MANY),
+            ("too long", true, vec![1; PACKET_BYTES_MAX + 1], 3),
+            ("too many", true, doubt.encode(), 2),
+            ("all that fit", true, doubt.encode(), MANY),
+            (
+                "none belongs there",
+                true,
+                Message::Take { id: 1 }.encode(),
+                1,
+            ),
+            ("before Hello", false, out.encode(), 1),
+            ("nobody asked", true, out.encode(), 1),
+            ("host-shim's to say", true, yours.encode(), 1),
+        ] {
+            let (application, mut link) = pair();
+            let (mut space, mut strays) = (vec![0; PACKET_BYTES_MAX], Vec::new());
+            if greets {
+                packet::send(&application, &hello, None).expect("room");
+                let heard = link.hear(&mut space, &mut strays);
+                assert!(matches!(heard, Heard::Hello(_)), "{what}: {heard:?}");
+            }
+            send(&application, &packet, descriptors);
+            let heard = link.hear(&mut space, &mut strays);
+            assert!(matches!(heard, Heard::Closed(_)), "{what}: {heard:?}");
+            assert_eq!(strays.len(), descriptors, "{what}");
+        }
+    }
+
+    #[test]
+    fn the_doubt_that_is_one_too_many_is_handed_back() {
+        let (application, mut link) = pair();
+        link.ports = Some(vec![80]);
+        link.doubts = DOUBTS_MAX - 1;
+        let end: SocketAddr = "10.0.0.1:80".parse().expect("an address");
+        let doubt = Message::Doubt {
+            id: 1,
+            local: end,
+            remote: end,
+        };
+        let (mut space, mut strays) = (vec![0; PACKET_BYTES_MAX], Vec::new());
+        for is_heard in [true, false] {
+            packet::send(&application, &doubt, Some(application.as_fd())).expect("room");
+            let heard = link.hear(&mut space, &mut strays);
+            assert_eq!(
+                matches!(heard, Heard::Said(_, Some(_))),
+                is_heard,
+                "{heard:?}"
+            );
+            assert_eq!(strays.is_empty(), is_heard);
+        }
     }
 }
