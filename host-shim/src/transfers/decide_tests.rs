@@ -228,6 +228,37 @@ fn who_still_waits_is_told_unless_it_has_answered_or_left() {
     assert_eq!(told(offering, Event::LeaseOver), [A, B]);
 }
 
+/// Applications know each other's numbers of Transfers, which count up.
+#[test]
+fn who_was_not_asked_has_no_say() {
+    const OTHER: LinkId = 4;
+    let mut phases = vec![
+        Phase::Asking {
+            waiting: vec![A, A_TOO],
+            to: B,
+        },
+        Phase::Offering { from: A, to: B },
+    ];
+    phases.extend(Step::all(B).iter().map(|step| Phase::Moving {
+        from: A,
+        to: B,
+        step: *step,
+    }));
+    for phase in phases {
+        for event in [
+            Event::NotMine(OTHER),
+            Event::Refused(OTHER),
+            Event::Out(OTHER),
+            Event::Misfit(OTHER),
+            Event::Taken(OTHER),
+            Event::Closed(OTHER),
+        ] {
+            let unchanged = (phase.clone(), vec![]);
+            assert_eq!(decide(phase.clone(), event), unchanged, "{event:?}");
+        }
+    }
+}
+
 #[test]
 fn one_that_takes_must_be_there_before_anybody_is_asked() {
     assert_eq!(begin(vec![], Some(B)), Err(Ended::NoApplication));
