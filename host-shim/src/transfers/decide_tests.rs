@@ -228,7 +228,7 @@ fn who_still_waits_is_told_unless_it_has_answered_or_left() {
     assert_eq!(told(offering, Event::LeaseOver), [A, B]);
 }
 
-/// Applications know each other's numbers of Transfers, which count up.
+/// An application can guess the numbers of others' Transfers, which count up.
 #[test]
 fn who_was_not_asked_has_no_say() {
     const OTHER: LinkId = 4;

@@ -5,15 +5,20 @@ use super::{
     Place,
     between::heir,
     decide::{Event, LinkId},
-    links::{Heard, LINKS_MAX, Link, MESSAGES_IN_TURN, Pod, Refused},
+    links::{Heard, Link, MESSAGES_IN_TURN, Pod, Refused, no_room},
+    paused::heed,
     serving::Serving,
 };
 use baton_sdk::{packet, wire::Message};
-use rustix::net::{SocketFlags, accept_with};
+use rustix::{
+    io::Errno,
+    net::{SocketFlags, accept_with},
+};
 use std::{
     collections::{BTreeMap, HashSet},
     os::fd::{AsFd, OwnedFd},
     sync::atomic::Ordering,
+    time::Instant,
 };
 use tracing::{info, warn};
 
@@ -85,16 +90,20 @@ impl Serving<'_> {
             let Some(pod) = self.pods.get_mut(&cookie) else {
                 return;
             };
-            let Some((_, listener)) = &pod.listener else {
+            let Some((id, listener)) = &pod.listener else {
                 return;
             };
+            let id = *id;
+            if self.closers.is_full(cookie) {
+                return self.pause(id, None);
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = accept_with(listener, flags) else {
-                return;
+            let socket = match accept_with(listener, flags) {
+                Ok(socket) => socket,
+                Err(problem) => return self.pause(id, Some(problem)),
             };
-            if pod.links >= LINKS_MAX {
+            if let Some(reason) = no_room(pod.links, self.links.len()) {
                 self.figures.refuse(Refused::TooMany);
-                let reason = format!("{LINKS_MAX} applications of the pod are connected");
                 let _ = packet::send(&socket, &Message::Bye { reason }, None);
                 self.put_away(cookie, socket);
                 continue;
@@ -108,8 +117,57 @@ impl Serving<'_> {
                 self.put_away(cookie, socket);
                 continue;
             }
-            self.links.insert(id, Link::new(id, cookie, socket));
+            self.links
+                .insert(id, Link::new(Instant::now(), id, cookie, socket));
             self.figures.links.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Leaves a listener alone for a while, unless it is only that nobody waits there: its pod
+    /// keeps too much open, or this process.
+    pub fn pause(&mut self, id: u64, problem: Option<Errno>) {
+        use Errno as E;
+        if problem.is_some_and(|p| !matches!(p, E::MFILE | E::NFILE | E::NOBUFS | E::NOMEM)) {
+            return;
+        }
+        let Some(listener) = self.listening(id) else {
+            return;
+        };
+        heed(self.epoll.as_fd(), listener.as_fd(), id, false);
+        let is_first = self.paused.add(Instant::now(), id);
+        if let Some(problem) = problem.filter(|_| is_first) {
+            warn!(%problem, "no connection is accepted for a while");
+        }
+    }
+
+    /// Listeners that were left alone long enough.
+    pub fn resume(&mut self, now: Instant) {
+        for id in self.paused.due(now) {
+            if let Some(listener) = self.listening(id) {
+                heed(self.epoll.as_fd(), listener.as_fd(), id, true);
+            }
+        }
+    }
+
+    fn listening(&self, id: u64) -> Option<&OwnedFd> {
+        let (pod, of_door) = match self.listeners.get(&id) {
+            Some(pod) => (pod, false),
+            None => (self.doors.get(&id)?, true),
+        };
+        let pod = self.pods.get(pod)?;
+        let listener = if of_door { &pod.door } else { &pod.listener };
+        listener.as_ref().map(|(_, socket)| socket)
+    }
+
+    /// Applications that are connected and say nothing.
+    pub fn end_silent(&mut self, now: Instant) {
+        let late = |link: &&mut Link| link.greets_by().is_some_and(|by| by <= now);
+        let silent = self.links.values_mut().filter(late).map(|link| {
+            link.refuse_silent();
+            link.id
+        });
+        for id in silent.collect::<Vec<_>>() {
+            self.close(id, Some(Refused::Silent));
         }
     }
 

@@ -10,10 +10,15 @@ use baton_sdk::{
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
 };
 
 /// Applications of one pod: a process each, and servers have one for each CPU at most.
 pub const LINKS_MAX: usize = 64;
+/// Applications of all pods, each with a descriptor: 64 pods that have as many as they may.
+const LINKS_OF_NODE_MAX: usize = 64 * LINKS_MAX;
+/// An application says Hello as soon as it is connected.
+const HELLO_FOR: Duration = Duration::from_secs(2);
 /// What is read of one application before the others have their turn.
 pub const MESSAGES_IN_TURN: usize = 16;
 /// Connections whose owner is in doubt: an application asks once for each that it was handing out
@@ -23,7 +28,7 @@ const DOUBTS_MAX: u32 = 128;
 /// Why an application's connection was refused or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The pod has too many.
+    /// The pod, or the node, has too many.
     TooMany,
     /// It sent what is no message, or another version.
     Malformed,
@@ -33,16 +38,19 @@ pub enum Refused {
     Slow,
     /// What its pod handed over does not close.
     Unclosed,
+    /// It said no Hello.
+    Silent,
 }
 
 impl Refused {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::TooMany,
         Self::Malformed,
         Self::Stray,
         Self::Slow,
         Self::Unclosed,
+        Self::Silent,
     ];
 
     /// For metrics.
@@ -53,6 +61,7 @@ impl Refused {
             Self::Stray => "stray",
             Self::Slow => "slow",
             Self::Unclosed => "unclosed",
+            Self::Silent => "silent",
         }
     }
 }
@@ -84,6 +93,7 @@ pub struct Link {
     /// Answers that it may still give.
     owed: u32,
     doubts: u32,
+    since: Instant,
 }
 
 /// What an application said, or how it ended.
@@ -97,6 +107,15 @@ pub enum Heard {
     Closed(Option<Refused>),
 }
 
+/// Why a pod gets no more applications, if so many are connected of it and of all pods.
+pub fn no_room(of_pod: usize, of_node: usize) -> Option<String> {
+    if of_pod >= LINKS_MAX {
+        return Some(format!("{LINKS_MAX} applications of the pod are connected"));
+    }
+    let full = of_node >= LINKS_OF_NODE_MAX;
+    full.then(|| format!("{LINKS_OF_NODE_MAX} applications of the node are connected"))
+}
+
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -104,7 +123,7 @@ impl AsFd for Link {
 }
 
 impl Link {
-    pub fn new(id: LinkId, pod: u64, socket: OwnedFd) -> Self {
+    pub fn new(now: Instant, id: LinkId, pod: u64, socket: OwnedFd) -> Self {
         Self {
             id,
             pod,
@@ -112,7 +131,18 @@ impl Link {
             ports: None,
             owed: 0,
             doubts: 0,
+            since: now,
         }
+    }
+
+    /// Until when it has to say Hello, if it has not yet.
+    pub fn greets_by(&self) -> Option<Instant> {
+        self.ports.is_none().then(|| self.since + HELLO_FOR)
+    }
+
+    /// It has said no Hello in time.
+    pub fn refuse_silent(&mut self) {
+        self.bye(Refused::Silent, "Hello comes at once");
     }
 
     pub fn listens_on(&self, port: u16) -> bool {
@@ -210,7 +240,7 @@ mod tests {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (application, socket) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
-        (application, Link::new(1, 7, socket))
+        (application, Link::new(Instant::now(), 1, 7, socket))
     }
 
     fn send(application: &OwnedFd, packet: &[u8], descriptors: usize) {
@@ -220,6 +250,15 @@ mod tests {
         assert!(control.push(SendAncillaryMessage::ScmRights(&all)));
         let packet = [IoSlice::new(packet)];
         sendmsg(application, &packet, &mut control, SendFlags::empty()).expect("room");
+    }
+
+    #[test]
+    fn neither_a_pod_nor_a_node_has_too_many() {
+        assert_eq!(no_room(LINKS_MAX - 1, LINKS_OF_NODE_MAX - 1), None);
+        let of_pod = no_room(LINKS_MAX, LINKS_MAX).expect("too many");
+        assert!(of_pod.contains("of the pod"), "{of_pod}");
+        let of_node = no_room(0, LINKS_OF_NODE_MAX).expect("too many");
+        assert!(of_node.contains("of the node"), "{of_node}");
     }
 
     #[test]
@@ -259,10 +298,12 @@ mod tests {
         ] {
             let (application, mut link) = pair();
             let (mut space, mut strays) = (vec![0; PACKET_BYTES_MAX], Vec::new());
+            assert_eq!(link.greets_by(), Some(link.since + HELLO_FOR), "{what}");
             if greets {
                 packet::send(&application, &hello, None).expect("room");
                 let heard = link.hear(&mut space, &mut strays);
                 assert!(matches!(heard, Heard::Hello(_)), "{what}: {heard:?}");
+                assert_eq!(link.greets_by(), None, "{what}");
             }
             send(&application, &packet, descriptors);
             let heard = link.hear(&mut space, &mut strays);

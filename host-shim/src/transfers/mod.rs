@@ -14,6 +14,7 @@ mod handing;
 mod links;
 mod moving;
 mod open;
+mod paused;
 mod serve;
 mod serving;
 

@@ -7,7 +7,8 @@ use super::{
     between::{Settings, heir},
     closers::Closers,
     decide::{Event, LinkId},
-    links::Refused,
+    links::{Link, Refused},
+    paused::Paused,
     serving::Serving,
 };
 use anyhow::Context;
@@ -66,6 +67,7 @@ pub fn serve(
         next: FIRST,
         lost: Vec::new(),
         closers: Closers::default(),
+        paused: Paused::default(),
         home: File::open("/proc/thread-self/ns/net").context("this thread's namespace")?,
     };
     serving.watch(asks.as_fd(), ASKS)?;
@@ -160,11 +162,14 @@ impl Serving<'_> {
         self.next
     }
 
-    /// Until the first lease ends.
+    /// Until the first of what has its time.
     fn patience(&self) -> Option<Timespec> {
         let open = self.open.values();
         let first = open.map(|open| open.again.map_or(open.deadline, |at| at.min(open.deadline)));
+        let greetings = self.links.values().filter_map(Link::greets_by);
         let left = first
+            .chain(greetings)
+            .chain(self.paused.until())
             .min()
             .map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.into_iter().chain(self.heirs_patience()).min()?;
@@ -205,6 +210,8 @@ impl Serving<'_> {
         for id in again.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.say_go(id);
         }
+        self.end_silent(now);
+        self.resume(now);
         self.end_heirs(now);
         self.end_channels(now);
     }

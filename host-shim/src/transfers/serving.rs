@@ -10,6 +10,7 @@ use super::{
     decide::LinkId,
     links::{Link, Pod},
     open::Open,
+    paused::Paused,
 };
 use baton_adopter::{Transfer, Transfers};
 use std::{
@@ -48,6 +49,7 @@ pub struct Serving<'a> {
     /// Applications that could not be told something.
     pub lost: Vec<LinkId>,
     pub closers: Closers,
+    pub paused: Paused,
     /// This thread's namespace.
     pub home: File,
 }

@@ -128,12 +128,13 @@ impl Serving<'_> {
             let Some(pod) = self.pods.get(&cookie) else {
                 return;
             };
-            let Some((_, listener)) = &pod.door else {
+            let Some((id, listener)) = &pod.door else {
                 return;
             };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = accept_with(listener, flags) else {
-                return;
+            let socket = match accept_with(listener, flags) {
+                Ok(socket) => socket,
+                Err(problem) => return self.pause(*id, Some(problem)),
             };
             let tenant = pod.place.tenant.clone().unwrap_or_default();
             self.make_room(cookie);

@@ -367,6 +367,8 @@ fn applications_that_misbehave_are_cut_off_and_others_go_on() {
     wait_for("places are free again", || {
         scene.metric("baton_shim_application_links") == 2
     });
+    assert!(App::silent(&scene, 0).bye().contains("Hello"));
+    assert_eq!(refused("silent"), 1);
     goes_on(&client, &server);
 }
 
