@@ -8,6 +8,10 @@ use baton_adopter::{Netns, OpenNetns};
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 use std::net::IpAddr;
 
+/// Addresses that are listed where the Pod's is not among them: a Pod may give itself as many as it
+/// likes, and the list goes to the log, the operator and the policy's status.
+const LISTED_MAX: usize = 8;
+
 /// A namespace and an interface in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -144,46 +148,54 @@ fn syncookies_off(open: &OpenNetns) -> bool {
 /// The interface that has one of the Pod's addresses; before these are known, the only one that has
 /// any.
 fn interface(open: &OpenNetns, addresses: &[IpAddr]) -> Result<String, Unfit> {
-    let there = match open.within(addresses_in_this_netns) {
-        Ok(Ok(there)) => there,
-        Ok(Err(error)) => return Err(Unfit::new(format!("its addresses cannot be read: {error}"))),
-        Err(error) => return Err(Unfit::new(error.to_string())),
-    };
-    choose(&there, addresses)
+    let there = || addresses_in_this_netns().map(|there| choose(there, addresses));
+    match open.within(there) {
+        Ok(Ok(chosen)) => chosen,
+        Ok(Err(error)) => Err(Unfit::new(format!("its addresses cannot be read: {error}"))),
+        Err(error) => Err(Unfit::new(error.to_string())),
+    }
 }
 
-fn choose(there: &[(String, IpAddr)], addresses: &[IpAddr]) -> Result<String, Unfit> {
+fn choose(
+    mut there: impl Iterator<Item = (String, IpAddr)>,
+    addresses: &[IpAddr],
+) -> Result<String, Unfit> {
     if addresses.is_empty() {
-        let first = there.first().map(|(name, _)| name);
-        return match first {
-            Some(first) if there.iter().all(|(name, _)| name == first) => Ok(first.clone()),
+        return match there.next() {
+            Some((first, _)) if there.all(|(name, _)| name == first) => Ok(first),
             _ => Err(Unfit::because(Cause::Absent, "it has no address yet")),
         };
     }
-    let found = there.iter().find(|(_, ip)| addresses.contains(ip));
-    found.map(|(name, _)| name.clone()).ok_or_else(|| {
-        let all: Vec<String> = there
-            .iter()
-            .map(|(name, ip)| format!("{name} {ip}"))
-            .collect();
-        let all = if all.is_empty() {
-            "none".to_owned()
+    let (mut listed, mut more) = (Vec::new(), 0);
+    for (name, ip) in there {
+        if addresses.contains(&ip) {
+            return Ok(name);
+        }
+        if listed.len() < LISTED_MAX {
+            listed.push(format!("{name} {ip}"));
         } else {
-            all.join(", ")
-        };
-        let wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        Unfit::new(format!(
-            "no interface in it has the Pod's address {}; there are: {all}",
-            wanted.join(" or ")
-        ))
-    })
+            more += 1;
+        }
+    }
+    if listed.is_empty() {
+        listed.push("none".to_owned());
+    }
+    if more > 0 {
+        listed.push(format!("and {more} more"));
+    }
+    let wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    Err(Unfit::new(format!(
+        "no interface in it has the Pod's address {}; there are: {}",
+        wanted.join(" or "),
+        listed.join(", ")
+    )))
 }
 
 /// Interfaces and their addresses that others can reach.
-fn addresses_in_this_netns() -> nix::Result<Vec<(String, IpAddr)>> {
+fn addresses_in_this_netns() -> nix::Result<impl Iterator<Item = (String, IpAddr)>> {
     let all = getifaddrs()?;
     let usable = all.filter(|i| !i.flags.contains(InterfaceFlags::IFF_LOOPBACK));
-    let with_address = usable.filter_map(|i| {
+    Ok(usable.filter_map(|i| {
         let address = i.address?;
         let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
             (Some(v4), _) => IpAddr::V4(v4.ip()),
@@ -191,8 +203,7 @@ fn addresses_in_this_netns() -> nix::Result<Vec<(String, IpAddr)>> {
             _ => return None,
         };
         Some((i.interface_name, ip))
-    });
-    Ok(with_address.collect())
+    }))
 }
 
 #[cfg(test)]
@@ -216,7 +227,7 @@ mod tests {
         ]);
         let choose = |addresses: &[&str]| {
             let parsed: Vec<IpAddr> = addresses.iter().map(|a| a.parse().expect("one")).collect();
-            super::choose(&two, &parsed)
+            super::choose(two.clone().into_iter(), &parsed)
         };
         assert_eq!(choose(&["192.168.0.5"]).as_deref(), Ok("net1"));
         assert_eq!(choose(&["10.0.0.5", "fd00::9"]).as_deref(), Ok("eth0"));
@@ -227,11 +238,28 @@ mod tests {
             "{none:?}"
         );
         assert_eq!(none.cause, Cause::Trouble);
+        assert!(!none.reason.contains("more"), "{none:?}");
         assert_eq!(
             choose(&[]).expect_err("two").cause,
             Cause::Absent,
             "which of the two is not known yet"
         );
+    }
+
+    #[test]
+    fn the_addresses_of_a_pod_that_has_many_are_not_all_listed() {
+        let many = (0..=u16::MAX).map(|n| {
+            let [high, low] = n.to_be_bytes();
+            ("net1".to_owned(), IpAddr::from([10, 1, high, low]))
+        });
+        let wanted = [IpAddr::from([10, 0, 0, 6])];
+        let none = choose(many.clone(), &wanted).expect_err("none");
+        assert!(
+            none.reason.ends_with("net1 10.1.0.7, and 65528 more"),
+            "{none:?}"
+        );
+        let last = [IpAddr::from([10, 1, 255, 255])];
+        assert_eq!(choose(many, &last).as_deref(), Ok("net1"));
     }
 
     #[test]
@@ -268,7 +296,8 @@ mod tests {
     #[test]
     fn before_the_address_is_known_the_only_interface_is_taken() {
         let one = there(&[("eth0", "10.0.0.5"), ("eth0", "fd00::5")]);
-        assert_eq!(choose(&one, &[]).as_deref(), Ok("eth0"));
-        assert_eq!(choose(&[], &[]).expect_err("none").cause, Cause::Absent);
+        assert_eq!(choose(one.into_iter(), &[]).as_deref(), Ok("eth0"));
+        let none = choose(std::iter::empty(), &[]).expect_err("none");
+        assert_eq!(none.cause, Cause::Absent);
     }
 }
