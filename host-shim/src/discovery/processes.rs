@@ -8,7 +8,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
+        unix::fs::{DirEntryExt, MetadataExt},
     },
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -44,6 +44,8 @@ pub struct Processes {
 /// What is known of a process.
 #[derive(Debug)]
 struct Known {
+    /// Of its directory: another process with its number has another one.
+    inode: u64,
     first_seen: Instant,
     uid: Option<String>,
     /// The runtime of a process that is in no Pod's control group: Kata Containers keep only their
@@ -104,16 +106,17 @@ impl Processes {
     pub fn look(&mut self, now: Instant) -> io::Result<()> {
         let mut gone: HashMap<u32, Known> = std::mem::take(&mut self.known);
         for entry in fs::read_dir(&self.proc)? {
-            let Some(pid) = entry
+            let process = entry
                 .ok()
-                .and_then(|e| e.file_name().to_str()?.parse().ok())
-            else {
+                .and_then(|e| Some((e.file_name().to_str()?.parse().ok()?, e.ino())));
+            let Some((pid, inode)) = process else {
                 continue;
             };
-            let known = match gone.remove(&pid) {
+            let same = gone.remove(&pid).filter(|known| known.inode == inode);
+            let known = match same {
                 Some(known) if known.uid.is_some() => known,
                 Some(known) if now.duration_since(known.first_seen) > MOVES_WITHIN => known,
-                before => self.read(pid, before.map_or(now, |k| k.first_seen)),
+                before => self.read(pid, inode, before.map_or(now, |k| k.first_seen)),
             };
             self.known.insert(pid, known);
         }
@@ -178,13 +181,14 @@ impl Processes {
     }
 
     /// What a process is. It may end meanwhile.
-    fn read(&self, pid: u32, first_seen: Instant) -> Known {
+    fn read(&self, pid: u32, inode: u64, first_seen: Instant) -> Known {
         let dir = self.open(pid).ok();
         let uid = dir.as_ref().and_then(uid_in);
         // Machines have names of their own, which is all that is read of so many processes.
         let alone = dir.as_ref().filter(|_| uid.is_none());
         let apart = alone.and_then(|dir| by_name(&read(dir, "comm")?));
         Known {
+            inode,
             first_seen,
             uid,
             apart,
@@ -261,7 +265,10 @@ fn by_name(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::{
+        os::unix::fs::symlink,
+        sync::atomic::{AtomicU32, Ordering},
+    };
 
     const UID: &str = "1f0c2d3e-4a5b-6c7d-8e9f-a0b1c2d3e4f5";
 
@@ -283,7 +290,7 @@ mod tests {
 
         fn process(&self, pid: u32, cgroup: &str, netns: &str, command: &str) {
             let dir = self.0.join(pid.to_string());
-            let _ = fs::remove_dir_all(&dir);
+            let _ = fs::remove_dir_all(dir.join("ns"));
             fs::create_dir_all(dir.join("ns")).expect("a directory");
             fs::write(dir.join("cgroup"), cgroup).expect("a file");
             fs::write(dir.join("comm"), format!("{command}\n")).expect("a file");
@@ -302,7 +309,10 @@ mod tests {
         }
 
         fn ends(&self, pid: u32) {
-            fs::remove_dir_all(self.0.join(pid.to_string())).expect("a process");
+            // It keeps its inode, so that the next process with its number has another one.
+            static ENDED: AtomicU32 = AtomicU32::new(0);
+            let ended = format!("ended-{}", ENDED.fetch_add(1, Ordering::Relaxed));
+            fs::rename(self.0.join(pid.to_string()), self.0.join(ended)).expect("a process");
         }
     }
 
@@ -348,6 +358,30 @@ mod tests {
         assert_eq!(processes.member(&uids()), None, "not read again yet");
         processes.look(now).expect("a look");
         assert_eq!(processes.member(&uids()).map(|m| m.pid), Some(20));
+    }
+
+    #[test]
+    fn another_process_with_the_number_of_an_ended_one_is_read() {
+        let (proc, now) = (Proc::new("number"), Instant::now());
+        let other = format!("0::/kubepods/pod{}/x\n", UID.replace('1', "2"));
+        let mut processes = Processes::new(&proc.0).expect("a proc");
+        let mut at = now;
+        for cgroup in [other.as_str(), "0::/system.slice/sshd.service\n"] {
+            proc.process(20, cgroup, "b", "x");
+            processes.look(at).expect("a look");
+            at += MOVES_WITHIN + Duration::from_secs(1);
+            processes.look(at).expect("a look");
+            proc.ends(20);
+            // No look in between.
+            proc.in_pod(20, "a", "pause");
+            processes.look(at).expect("a look");
+            assert_eq!(
+                processes.member(&uids()).map(|m| m.pid),
+                Some(20),
+                "{cgroup}"
+            );
+            proc.ends(20);
+        }
     }
 
     #[test]
