@@ -3,7 +3,7 @@
 //!
 //! Owns what makes a place unfit and how that reads. Attaches nothing.
 
-use super::{Processes, WantedPod};
+use super::{Processes, WantedPod, processes::Member};
 use baton_adopter::{Netns, OpenNetns};
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 use std::net::IpAddr;
@@ -11,6 +11,9 @@ use std::net::IpAddr;
 /// Addresses that are listed where the Pod's is not among them: a Pod may give itself as many as it
 /// likes, and the list goes to the log, the operator and the policy's status.
 const LISTED_MAX: usize = 8;
+
+/// Namespaces of one Pod that are looked at for its address, which takes 0.1 ms each.
+const NAMESPACES_MAX: usize = 64;
 
 /// A namespace and an interface in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,18 @@ pub enum Cause {
     Trouble,
 }
 
+impl Place {
+    /// Leads to the same namespace by another process of the Pod, as the one that led there has
+    /// ended. Whether there is one; without any process of the Pod the place stays as it is.
+    pub fn follow(&mut self, members: &[Member]) -> bool {
+        let other = members.iter().find(|other| other.netns == self.identity);
+        if let Some(other) = other {
+            self.netns = Netns::Pid(other.pid);
+        }
+        other.is_some() || members.is_empty()
+    }
+}
+
 impl Unfit {
     fn new(reason: impl Into<String>) -> Self {
         Self::because(Cause::Trouble, reason)
@@ -71,13 +86,14 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         };
         return Err(Unfit::because(cause, obstacle));
     }
-    let Some(member) = processes.member(&wanted.pod.uids) else {
-        let is_there = |pid| {
-            let there = Netns::Pid(pid)
-                .open()
-                .map(|open| interface(&open, &wanted.pod.addresses));
-            !wanted.pod.addresses.is_empty() && matches!(there, Ok(Ok(_)))
-        };
+    let is_there = |pid| {
+        let there = Netns::Pid(pid)
+            .open()
+            .map(|open| interface(&open, &wanted.pod.addresses));
+        !wanted.pod.addresses.is_empty() && matches!(there, Ok(Ok(_)))
+    };
+    let members = processes.members(&wanted.pod.uids);
+    let Some(member) = in_its_own(&members, is_there) else {
         if wanted.pod.running
             && !wanted.pod.deleting
             && let Some(runtime) = processes.runtime_apart(&wanted.pod.uids, is_there)
@@ -127,6 +143,15 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         netns,
         identity: member.netns,
     })
+}
+
+/// One in the Pod's namespace, which has the Pod's address: containers within a container may have
+/// namespaces of their own. Without the address it is the first.
+fn in_its_own(members: &[Member], is_there: impl Fn(u32) -> bool) -> Option<&Member> {
+    let first = members.first()?;
+    let mut looked_at = members.iter().take(NAMESPACES_MAX);
+    let found = looked_at.find(|member| members.len() == 1 || is_there(member.pid));
+    Some(found.unwrap_or(first))
 }
 
 /// A runtime that keeps TCP to itself.
@@ -260,6 +285,45 @@ mod tests {
         );
         let last = [IpAddr::from([10, 1, 255, 255])];
         assert_eq!(choose(many, &last).as_deref(), Ok("net1"));
+    }
+
+    fn members(all: &[(u32, u64)]) -> Vec<Member> {
+        let member = |(pid, inode): &(u32, u64)| Member {
+            pid: *pid,
+            netns: (4, *inode),
+            sandbox: None,
+        };
+        all.iter().map(member).collect()
+    }
+
+    #[test]
+    fn a_namespace_within_the_pods_own_is_not_taken_for_it() {
+        let two = members(&[(10, 1), (20, 2)]);
+        let found = |address_is_at: u32| {
+            let member = in_its_own(&two, |pid| pid == address_is_at);
+            member.expect("one").pid
+        };
+        assert_eq!((found(10), found(20)), (10, 20));
+        assert_eq!(found(30), 10, "as before its address is known");
+        let alone = in_its_own(&two[1..], |_| panic!("there is no choice"));
+        assert_eq!(alone.map(|member| member.pid), Some(20));
+        assert_eq!(in_its_own(&[], |_| true), None);
+    }
+
+    #[test]
+    fn a_place_goes_on_by_whichever_process_is_in_it() {
+        let of_10 = Place {
+            netns: Netns::Pid(10),
+            identity: (4, 2),
+            interface: "eth0".into(),
+        };
+        let follow = |all: &[(u32, u64)]| {
+            let mut place = of_10.clone();
+            (place.follow(&members(all)), place.netns)
+        };
+        assert_eq!(follow(&[(20, 1), (30, 2)]), (true, Netns::Pid(30)));
+        assert_eq!(follow(&[(20, 1)]), (false, Netns::Pid(10)));
+        assert_eq!(follow(&[]), (true, Netns::Pid(10)));
     }
 
     #[test]

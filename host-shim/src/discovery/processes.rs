@@ -123,12 +123,13 @@ impl Processes {
         Ok(())
     }
 
-    /// A process of a Pod that is in a network namespace other than the node's; the one with the
-    /// lowest number, which is the sandbox's as a rule and lives as long as the Pod. Which runtime
-    /// it is may be told by another one there: helpers of a sandbox have other names or none, and
-    /// lower numbers if they are older or numbers have begun anew.
+    /// A process of a Pod in each network namespace other than the node's: the one with the lowest
+    /// number, by which they are sorted. The first of all is the sandbox's as a rule and lives as
+    /// long as the Pod, unless numbers have begun anew and the Pod has namespaces within its own.
+    /// Which runtime it is may be told by another one there: helpers of a sandbox have other names
+    /// or none, and lower numbers if they are older or numbers have begun anew.
     #[must_use]
-    pub fn member(&mut self, uids: &[String]) -> Option<Member> {
+    pub fn members(&mut self, uids: &[String]) -> Vec<Member> {
         let of_pod = |known: &Known| known.uid.as_ref().is_some_and(|uid| uids.contains(uid));
         let mut pids: Vec<u32> = self
             .known
@@ -137,16 +138,15 @@ impl Processes {
             .map(|(pid, _)| *pid)
             .collect();
         pids.sort_unstable();
-        let mut found: Option<Member> = None;
+        let mut found: Vec<Member> = Vec::new();
         for pid in pids {
             match self.check(pid, uids) {
-                Checked::Member(member) => match &mut found {
-                    None => found = Some(member),
-                    Some(first) if first.netns == member.netns => {
-                        first.sandbox = first.sandbox.or(member.sandbox);
+                Checked::Member(member) => {
+                    match found.iter_mut().find(|first| first.netns == member.netns) {
+                        Some(first) => first.sandbox = first.sandbox.or(member.sandbox),
+                        None => found.push(member),
                     }
-                    Some(_) => {}
-                },
+                }
                 Checked::OfNode(_) => {}
                 // Another process by now, or none: it is read again at the next look.
                 Checked::Other => {
@@ -322,6 +322,12 @@ mod tests {
         }
     }
 
+    impl Processes {
+        fn member(&mut self, uids: &[String]) -> Option<Member> {
+            self.members(uids).into_iter().next()
+        }
+    }
+
     fn uids() -> Vec<String> {
         vec!["another".into(), UID.into()]
     }
@@ -436,8 +442,11 @@ mod tests {
         assert_eq!((member.pid, member.sandbox), (10, Some("gVisor")));
         // What runs in a namespace of its own within the Pod says nothing about the Pod's.
         proc.in_pod(20, "b", "firecracker");
-        let member = processes.member(&uids()).expect("a member");
-        assert_eq!((member.pid, member.sandbox), (10, None));
+        let members = processes.members(&uids());
+        let told: Vec<_> = members.iter().map(|m| (m.pid, m.sandbox)).collect();
+        let nested = Some("Kata Containers (Firecracker)");
+        assert_eq!(told, [(10, None), (20, nested)]);
+        assert_ne!(members[0].netns, members[1].netns);
     }
 
     #[test]
