@@ -105,7 +105,7 @@ impl Serving<'_> {
             if let Some(reason) = no_room(pod.links, self.links.len()) {
                 self.figures.refuse(Refused::TooMany);
                 let _ = packet::send(&socket, &Message::Bye { reason }, None);
-                self.put_away(cookie, socket);
+                self.put_socket_away(cookie, socket);
                 continue;
             }
             pod.links += 1;
@@ -114,7 +114,7 @@ impl Serving<'_> {
                 if let Some(pod) = self.pods.get_mut(&cookie) {
                     pod.links -= 1;
                 }
-                self.put_away(cookie, socket);
+                self.put_socket_away(cookie, socket);
                 continue;
             }
             self.links

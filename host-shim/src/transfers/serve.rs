@@ -21,6 +21,7 @@ use rustix::{
         epoll::{self, EventData, EventFlags},
     },
     io::{Errno, read},
+    net::{Shutdown, shutdown},
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -156,6 +157,7 @@ impl Serving<'_> {
         let channel = self.channels.get(&id).context("no such channel")?;
         epoll::modify(&self.epoll, channel, EventData::new_u64(id), flags).context("epoll")
     }
+        let _ = shutdown(&socket, Shutdown::Both);
 
     pub fn number(&mut self) -> u64 {
         self.next += 1;
