@@ -36,6 +36,11 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// It is nowhere here any more, and may not talk on the other node yet.
+    pub const fn has_parted(&self) -> bool {
+        matches!(self, Self::Moving { step: Step::Go, .. })
+    }
+
     /// Who is slow if its time is over now.
     pub const fn waits_for(&self) -> &'static str {
         match self {

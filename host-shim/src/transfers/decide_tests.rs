@@ -265,6 +265,32 @@ fn one_that_takes_must_be_there_before_anybody_is_asked() {
     assert_eq!(begin(vec![A], None), Err(Ended::NoTaker));
 }
 
+/// What a host-shim does that is told to end.
+#[test]
+fn what_is_cut_short_is_kept_unless_it_has_parted() {
+    let mut phases = vec![
+        Phase::Asking {
+            waiting: vec![A],
+            to: FAR,
+        },
+        Phase::Offering { from: A, to: FAR },
+    ];
+    phases.extend([Step::Send, Step::Go].map(|step| Phase::Moving {
+        from: A,
+        to: FAR,
+        step,
+    }));
+    let parted: Vec<_> = phases.iter().map(Phase::has_parted).collect();
+    assert_eq!(parted, [false, false, false, true]);
+    for phase in phases {
+        let is_lost = phase.has_parted();
+        let (after, effects) = decide(phase, Event::LeaseOver);
+        assert_eq!(after, Phase::Over);
+        assert_eq!(effects.contains(&Effect::Reset), is_lost, "{effects:?}");
+        assert_eq!(effects.contains(&Effect::Keep), !is_lost, "{effects:?}");
+    }
+}
+
 #[test]
 fn steps_are_in_their_order() {
     for to in [B, FAR] {

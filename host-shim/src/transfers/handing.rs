@@ -109,7 +109,7 @@ impl Serving<'_> {
 
     pub fn ask(&mut self, ask: Transfer) {
         // Told again: it is in progress, or was decided meanwhile.
-        if self.asked.contains(&ask) {
+        if self.leaving || self.asked.contains(&ask) {
             return;
         }
         let lease = match self.transfers.lease(&ask) {

@@ -247,7 +247,8 @@ impl Drop for Mover {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // It waits for nobody. A panic there is a bug, and has been printed.
+            // It waits for what has parted with one side, 2 s at most (`between::READY_FOR`). A panic
+            // there is a bug, and has been printed.
             let _ = thread.join();
         }
     }

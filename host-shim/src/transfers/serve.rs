@@ -4,11 +4,11 @@
 
 use super::{
     Figures, Shared, Warmth,
-    between::{Settings, heir},
+    between::Settings,
     closers::Closers,
     decide::{Event, LinkId},
     links::{Link, Refused},
-    paused::Paused,
+    paused::{Paused, heed},
     serving::Serving,
 };
 use anyhow::Context;
@@ -31,6 +31,7 @@ use std::{
     sync::{PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
+use tracing::warn;
 
 /// What epoll tells of at a time.
 const EVENTS: usize = 64;
@@ -69,6 +70,7 @@ pub fn serve(
         lost: Vec::new(),
         closers: Closers::default(),
         paused: Paused::default(),
+        leaving: false,
         home: File::open("/proc/thread-self/ns/net").context("this thread's namespace")?,
     };
     serving.watch(asks.as_fd(), ASKS)?;
@@ -96,7 +98,7 @@ pub fn serve(
                     let _ = read(&shared.changed, &mut [0; 8]);
                     if shared.stop.load(Ordering::Relaxed) {
                         serving.leave();
-                        return Ok(());
+                        continue;
                     }
                     let settings = shared.settings.lock();
                     let settings = settings.unwrap_or_else(PoisonError::into_inner).clone();
@@ -122,6 +124,12 @@ pub fn serve(
         }
         serving.end_leases();
         serving.part_with_lost();
+        if serving.leaving && serving.open.is_empty() && serving.heirs.is_empty() {
+            for id in serving.links.keys().copied().collect::<Vec<_>>() {
+                serving.close(id, None);
+            }
+            return Ok(());
+        }
     }
 }
 
@@ -145,10 +153,11 @@ impl Serving<'_> {
         }
     }
 
-    /// Puts a socket away that is watched: one that is not closed yet would be told of for ever.
+    /// The same for a socket of an application, which hears of it at once.
     pub fn put_socket_away(&mut self, pod: u64, socket: OwnedFd) {
-        // It is watched nowhere else.
+        // Epoll would tell for ever of one that is not closed yet. It need not have it.
         let _ = epoll::delete(&self.epoll, &socket);
+        let _ = shutdown(&socket, Shutdown::Both);
         self.put_away(pod, socket);
     }
 
@@ -157,7 +166,6 @@ impl Serving<'_> {
         let channel = self.channels.get(&id).context("no such channel")?;
         epoll::modify(&self.epoll, channel, EventData::new_u64(id), flags).context("epoll")
     }
-        let _ = shutdown(&socket, Shutdown::Both);
 
     pub fn number(&mut self) -> u64 {
         self.next += 1;
@@ -218,17 +226,24 @@ impl Serving<'_> {
         self.end_channels(now);
     }
 
-    /// What is in progress stays where it is.
+    /// Nothing new begins, and what is in progress stays where it is, but for what one side or the
+    /// other may have parted with: that ends within [`READY_FOR`](super::between::READY_FOR).
     fn leave(&mut self) {
-        for id in self.open.keys().copied().collect::<Vec<_>>() {
+        self.leaving = true;
+        if let Err(problem) = self.transfers.enable(false) {
+            warn!(%problem, "Transfers are asked although nobody decides them");
+        }
+        for (id, pod) in &self.listeners {
+            let listener = self.pods.get(pod).and_then(|pod| pod.listener.as_ref());
+            if let Some((_, listener)) = listener {
+                heed(self.epoll.as_fd(), listener.as_fd(), *id, false);
+            }
+        }
+        let undoable = self.open.iter().filter(|(_, o)| !o.phase.has_parted());
+        for id in undoable.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.feed(id, Event::LeaseOver);
         }
-        for id in self.heirs.keys().copied().collect::<Vec<_>>() {
-            self.feed_heir(id, heir::Event::LeaseOver);
-        }
-        for id in self.links.keys().copied().collect::<Vec<_>>() {
-            self.close(id, None);
-        }
+        self.end_heirs_unless_ready();
     }
 }
 

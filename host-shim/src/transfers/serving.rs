@@ -50,6 +50,8 @@ pub struct Serving<'a> {
     pub lost: Vec<LinkId>,
     pub closers: Closers,
     pub paused: Paused,
+    /// This process ends once nothing is in progress.
+    pub leaving: bool,
     /// This thread's namespace.
     pub home: File,
 }

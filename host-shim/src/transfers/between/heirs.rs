@@ -114,7 +114,10 @@ impl Serving<'_> {
             .heirs
             .values()
             .filter(|heir| heir.target.cookie == cookie);
-        if self.heirs.len() >= TRANSFERS_MAX || of_pod.count() >= TRANSFERS_OF_POD_MAX {
+        if self.leaving
+            || self.heirs.len() >= TRANSFERS_MAX
+            || of_pod.count() >= TRANSFERS_OF_POD_MAX
+        {
             return Err(Ended::FarBusy);
         }
         let place = self.pods.get(&cookie).ok_or(Ended::NoPod)?.place.clone();
@@ -281,6 +284,15 @@ impl Serving<'_> {
         let channels = self.channels.values().map(|channel| channel.ends().0);
         let first = heirs.chain(channels).min()?;
         Some(first.saturating_duration_since(Instant::now()))
+    }
+
+    /// Those that their former pods have for sure.
+    pub fn end_heirs_unless_ready(&mut self) {
+        let all = self.heirs.iter();
+        let held = all.filter(|(_, heir)| !matches!(heir.phase, Phase::Ready { .. }));
+        for number in held.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.feed_heir(number, heir::Event::LeaseOver);
+        }
     }
 
     pub fn end_heirs(&mut self, now: Instant) {
