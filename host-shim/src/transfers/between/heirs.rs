@@ -45,6 +45,7 @@ impl Serving<'_> {
             Message::Record { id, bytes } => {
                 if let Some(heir) = self.heir_of(id, channel)
                     && let Some(heir) = self.heirs.get_mut(&heir)
+                    && heir.phase.awaits_record()
                 {
                     heir.record = bytes;
                 }
