@@ -91,9 +91,9 @@ pub enum Nothing {
 }
 
 /// Receives one message, with a descriptor if one belongs to it. `space` is at least
-/// [`PACKET_BYTES_MAX`] long. Whatever descriptors came with what is no message are in `strays`:
-/// closing them may take as long as the other side likes (SO_LINGER), so that is the caller's. It is
-/// empty before.
+/// [`PACKET_BYTES_MAX`] long. Whatever descriptors came with what is no message are in `strays`,
+/// which is empty before: closing them may take as long as the other side likes (SO_LINGER), so
+/// that is the caller's.
 ///
 /// # Errors
 /// Why there is none; after all but [`Nothing::Yet`] the connection is of no use.

@@ -1,7 +1,7 @@
 //! Transfers (`docs/adoption-wire.md`): the thread that moves connections between the applications
 //! of this node's pods. Owns the thread, where it finds pods, and the figures; the order of steps
 //! is [`decide`]'s, what each step does to the kernel [`moving`]'s, who is connected `doors`', who
-//! is asked `handing`'s, how two nodes speak to each other [`between`]'s, how descriptors are closed
+//! is asked `handing`'s, how two nodes speak to each other [`between`]'s, who closes descriptors
 //! [`closers`]'.
 
 mod between;
@@ -247,8 +247,8 @@ impl Drop for Mover {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // It waits for what has parted with one side, 2 s at most (`between::READY_FOR`). A panic
-            // there is a bug, and has been printed.
+            // It waits for what one side has parted with, 2 s at most (`between::READY_FOR`). A
+            // panic there is a bug, and has been printed.
             let _ = thread.join();
         }
     }
