@@ -162,7 +162,7 @@ pub fn text(
             ),
             (
                 "baton_shim_application_links_refused_total",
-                "Connections of applications to host-shim that were refused or closed: too many of one pod, no message of this version, answers that nobody asked for, or an application that reads nothing.",
+                "Connections of applications to host-shim that were refused or closed: too many of one pod or of the node, no Hello in time, no message of this version, answers that nobody asked for, an application that reads nothing, or a pod whose descriptors do not close.",
                 "reason",
                 figures.refused(),
             ),

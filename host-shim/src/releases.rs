@@ -1,10 +1,14 @@
-//! The thread that decides Releases: waits for what the adopter was asked, and has each namespace's
-//! sockets looked at once for all that was asked of it meanwhile. Owns when a pass is made and the
-//! figures of it; never what may be ended (`baton_adopter::Releases`).
+//! The threads that decide Releases: one waits for what the adopter was asked, and has each
+//! namespace's sockets looked at on another one ([`rounds`]), once for all that was asked of it
+//! meanwhile. Owns when a pass is made and the figures of it; never what may be ended
+//! (`baton_adopter::Releases`).
+
+mod rounds;
 
 use anyhow::Context;
 use baton_adopter::{Adopter, Ask, Netns, Releases};
 use prometheus::{Histogram, HistogramOpts};
+use rounds::Rounds;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
     io::{Errno, write},
@@ -36,7 +40,7 @@ pub enum Decision {
     Kept,
     /// The pod's namespace is not known (any more); the next copy asks again.
     NoNamespace,
-    /// The kernel refused; the next copy asks again.
+    /// The kernel refused, or too much waits for a pass; the next copy asks again.
     Failed,
 }
 
@@ -95,7 +99,16 @@ impl Figures {
 /// the namespace of a pod that has ended.
 type Places = Arc<Mutex<BTreeMap<u64, Netns>>>;
 
-/// The running thread. Ends when this is dropped.
+/// What the threads share.
+struct Decides {
+    releases: Releases,
+    places: Places,
+    figures: Arc<Figures>,
+    /// Dropped with the last thread.
+    _ends: mpsc::Sender<Infallible>,
+}
+
+/// The running threads. They end when this is dropped.
 #[derive(Debug)]
 pub struct Decider {
     stop: OwnedFd,
@@ -115,8 +128,13 @@ impl Decider {
         std::thread::Builder::new()
             .name("releases".into())
             .spawn(move || {
-                let _ends: mpsc::Sender<Infallible> = ends;
-                if let Err(problem) = decide_all(&releases, &stopped, &known, &counted) {
+                let decides = Arc::new(Decides {
+                    releases,
+                    places: known,
+                    figures: counted,
+                    _ends: ends,
+                });
+                if let Err(problem) = decide_all(&decides, &stopped) {
                     error!(
                         problem = format!("{problem:#}"),
                         "no Release is answered any more: restart host-shim, and report this"
@@ -143,7 +161,7 @@ impl Drop for Decider {
     fn drop(&mut self) {
         // Fails only if the counter is full, and then it is readable as well.
         let _ = write(&self.stop, &1_u64.to_ne_bytes());
-        // An answer is an error: the thread's end of the channel is gone.
+        // An answer is an error: the threads' end of the channel is gone.
         if self
             .ended
             .get_mut()
@@ -172,14 +190,10 @@ pub fn start(adopter: &Adopter) -> anyhow::Result<Result<Decider, String>> {
 
 /// One round: what was asked since the last one, at most what the ring holds (`ASKS_BYTES` of
 /// `bpf/release.h`), and one pass for each namespace in it. Asks that come meanwhile are the next
-/// round's, so that more of them make no more passes.
-fn decide_all(
-    releases: &Releases,
-    stop: &OwnedFd,
-    places: &Places,
-    figures: &Figures,
-) -> anyhow::Result<()> {
-    let mut asks = releases.asks()?;
+/// pass's, so that more of them make no more passes.
+fn decide_all(decides: &Arc<Decides>, stop: &OwnedFd) -> anyhow::Result<()> {
+    let rounds = Arc::new(Rounds::default());
+    let mut asks = decides.releases.asks()?;
     loop {
         let mut wakes = [
             PollFd::new(&asks, PollFlags::IN),
@@ -193,18 +207,24 @@ fn decide_all(
             return Ok(());
         }
         for (cookie, asked) in asks.gather()? {
-            decide(releases, cookie, &asked, places, figures);
+            let (count, passing) = (asked.len(), Arc::clone(decides));
+            let added = rounds.add(cookie, asked, move |asked| decide(&passing, cookie, asked));
+            let left_out = added.unwrap_or_else(|problem| {
+                warn!(%problem, "Releases are not decided");
+                count
+            });
+            decides.figures.add(Decision::Failed, left_out);
         }
     }
 }
 
-fn decide(
-    releases: &Releases,
-    cookie: u64,
-    asked: &BTreeSet<Ask>,
-    places: &Places,
-    figures: &Figures,
-) {
+fn decide(decides: &Decides, cookie: u64, asked: &BTreeSet<Ask>) {
+    let Decides {
+        releases,
+        places,
+        figures,
+        ..
+    } = decides;
     let known = places.lock().unwrap_or_else(PoisonError::into_inner);
     let place = known.get(&cookie).cloned();
     drop(known);

@@ -10,6 +10,7 @@ use crate::{
 use anyhow::Context;
 use baton_tls::{Name, Server};
 use notify::{RecursiveMode, Watcher};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -37,11 +38,22 @@ const SETTLE: Duration = Duration::from_millis(100);
 pub fn run(file: &Path, keep_on_exit: bool) -> anyhow::Result<()> {
     let config = Config::read(file)?;
     logging::start(&config.log);
+    if let Err(problem) = raise_descriptors() {
+        warn!(%problem, "the limit of open files stays as it is");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?;
     runtime.block_on(serve(file, config, keep_on_exit))
+}
+
+/// Each application of a pod and each pod of another node that is connected has a descriptor here:
+/// more than the 1,024 that a process begins with as a rule.
+fn raise_descriptors() -> rustix::io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, ..limit })
 }
 
 async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::Result<()> {
@@ -295,5 +307,20 @@ impl Watch {
         }
         self.followed = wanted;
         more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_descriptors_as_there_may_be() {
+        let limit = getrlimit(Resource::Nofile);
+        let current = limit.maximum.map_or(Some(1_024), |most| Some(most - 1));
+        setrlimit(Resource::Nofile, Rlimit { current, ..limit }).expect("less is allowed");
+        raise_descriptors().expect("so is the maximum");
+        let raised = getrlimit(Resource::Nofile);
+        assert_eq!(raised.current, limit.maximum);
     }
 }

@@ -631,14 +631,7 @@ fn is_lost(state: &mut PodState, discovery: Option<&mut Discovery>) -> bool {
         // That process ended. The namespace is another one's as well, or the pod is going: the link
         // says so.
         (Origin::Discovered { wanted, .. }, Some(discovery)) if moved => {
-            return match discovery.processes.member(&wanted.pod.uids) {
-                Some(other) if other.netns == place.identity => {
-                    place.netns = baton_adopter::Netns::Pid(other.pid);
-                    false
-                }
-                Some(_) => true,
-                None => false,
-            };
+            return !place.follow(&discovery.processes.members(&wanted.pod.uids));
         }
         _ if moved => return true,
         _ => {}

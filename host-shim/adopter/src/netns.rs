@@ -193,15 +193,27 @@ impl OpenNetns {
             Err(present) => Err(Error::InterfaceMissing {
                 netns: self.name.clone(),
                 interface: interface.to_owned(),
-                present: if present.is_empty() {
-                    "none".into()
-                } else {
-                    present.join(", ")
-                },
+                present: listed(present),
             }),
         }
     }
 }
+
+/// A pod may make as many interfaces as it likes.
+fn listed(mut names: Vec<String>) -> String {
+    let more = names.len().saturating_sub(LISTED_MAX);
+    names.truncate(LISTED_MAX);
+    if names.is_empty() {
+        names.push("none".to_owned());
+    }
+    if more > 0 {
+        names.push(format!("and {more} more"));
+    }
+    names.join(", ")
+}
+
+/// Interfaces that are named where the wanted one is missing.
+const LISTED_MAX: usize = 8;
 
 /// `ARPHRD_ETHER` of linux/if_arp.h.
 const ETHERNET: u32 = 1;
@@ -257,5 +269,19 @@ impl OpenNetns {
             .chain(processes)
             .filter_map(|netns| netns.open().ok())
             .find(|open| open.cookie == cookie)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn not_all_of_many_interfaces_are_named() {
+        let names = |count: usize| listed((0..count).map(|n| format!("eth{n}")).collect());
+        assert_eq!(names(0), "none");
+        assert_eq!(names(2), "eth0, eth1");
+        assert!(names(LISTED_MAX).ends_with(", eth7"), "{}", names(8));
+        assert!(names(LISTED_MAX + 3).ends_with("eth7, and 3 more"));
     }
 }

@@ -52,7 +52,7 @@ pub struct Pass {
     pub took: Duration,
 }
 
-/// Decides Releases. One at a time, as there is one loader of a pin directory at a time.
+/// Decides Releases: passes over several namespaces at a time, but one over each.
 #[derive(Debug)]
 pub struct Releases {
     link: OwnedFd,
@@ -119,7 +119,8 @@ impl Releases {
         })
     }
 
-    /// Goes through the TCP sockets of a namespace once and decides what was asked of it. The
+    /// Goes through the TCP sockets of a namespace once and decides what was asked of it, where no
+    /// other pass does so. Waits for a process that holds a socket's lock. The
     /// namespace must still be the one that was asked: `None` if the name leads to another one, and
     /// nothing is decided.
     ///

@@ -308,8 +308,7 @@ fn doubt(
     let Some(next) = shared.wait_connected(connection, DOUBT_PATIENCE) else {
         return Outcome::Lost;
     };
-    // Far from the numbers of Transfers, which count from 1.
-    let id = u64::MAX - u64::from(local.port()) - (u64::from(remote.port()) << 16);
+    let id = shared.number_of_doubt();
     let doubt = Message::Doubt { id, local, remote };
     shared.ask(Some(next), id, &doubt, Some(stream)).1.wait()
 }

@@ -18,6 +18,8 @@ use std::{
 
 /// Applications that host-shim has not greeted yet.
 const BACKLOG: i32 = 64;
+/// Descriptors that one packet can have (`SCM_MAX_FD` of the kernel's `include/net/scm.h`).
+const DESCRIPTORS_MAX: usize = 253;
 
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -89,13 +91,20 @@ pub enum Nothing {
 }
 
 /// Receives one message, with a descriptor if one belongs to it. `space` is at least
-/// [`PACKET_BYTES_MAX`] long.
+/// [`PACKET_BYTES_MAX`] long. Whatever descriptors came with what is no message are in `strays`,
+/// which is empty before: closing them may take as long as the other side likes (SO_LINGER), so
+/// that is the caller's.
 ///
 /// # Errors
 /// Why there is none; after all but [`Nothing::Yet`] the connection is of no use.
-pub fn receive(socket: impl AsFd, space: &mut [u8]) -> Result<(Message, Option<OwnedFd>), Nothing> {
-    debug_assert!(space.len() >= PACKET_BYTES_MAX);
-    let mut control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+pub fn receive(
+    socket: impl AsFd,
+    space: &mut [u8],
+    strays: &mut Vec<OwnedFd>,
+) -> Result<(Message, Option<OwnedFd>), Nothing> {
+    debug_assert!(space.len() >= PACKET_BYTES_MAX && strays.is_empty());
+    // The kernel closes those that do not fit, on this thread.
+    let mut control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut control);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = loop {
@@ -108,12 +117,9 @@ pub fn receive(socket: impl AsFd, space: &mut [u8]) -> Result<(Message, Option<O
             Ok(got) => break got,
         }
     };
-    let mut descriptor = None;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(all) = message {
-            for one in all {
-                descriptor = Some(one);
-            }
+            strays.extend(all);
         }
     }
     if got.bytes == 0 {
@@ -123,9 +129,10 @@ pub fn receive(socket: impl AsFd, space: &mut [u8]) -> Result<(Message, Option<O
         return Err(Malformed::Long.into());
     }
     let message = Message::decode(&space[..got.bytes])?;
-    // More than one do not fit, and are closed by the kernel.
-    if got.flags.contains(ReturnFlags::CTRUNC) || message.has_descriptor() != descriptor.is_some() {
+    // Without room for more descriptors in this process the kernel leaves some out.
+    let expected = usize::from(message.has_descriptor());
+    if got.flags.contains(ReturnFlags::CTRUNC) || strays.len() != expected {
         return Err(Malformed::Descriptors.into());
     }
-    Ok((message, descriptor))
+    Ok((message, strays.pop()))
 }

@@ -145,6 +145,7 @@ pub(crate) struct Shared {
     ports: Vec<u16>,
     stop: OwnedFd,
     connected: std::sync::Condvar,
+    doubts: AtomicU64,
 }
 
 impl Shared {
@@ -154,7 +155,13 @@ impl Shared {
             ports: ports.to_vec(),
             stop,
             connected: std::sync::Condvar::new(),
+            doubts: AtomicU64::new(0),
         }
+    }
+
+    /// Far from the numbers of Transfers, which count from 1.
+    pub(crate) fn number_of_doubt(&self) -> u64 {
+        u64::MAX - self.doubts.fetch_add(1, Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -302,16 +309,17 @@ impl Shared {
             if !wakes[1].revents().is_empty() {
                 return;
             }
-            let (message, descriptor) = match packet::receive(&**socket, &mut space) {
-                Ok(received) => received,
-                Err(Nothing::Yet) => continue,
-                Err(Nothing::Malformed(why)) => {
-                    let reason = reason(&why.to_string());
-                    let _ = say(socket, &Message::Bye { reason }, None);
-                    return;
-                }
-                Err(Nothing::Closed | Nothing::Kernel(_)) => return,
-            };
+            let (message, descriptor) =
+                match packet::receive(&**socket, &mut space, &mut Vec::new()) {
+                    Ok(received) => received,
+                    Err(Nothing::Yet) => continue,
+                    Err(Nothing::Malformed(why)) => {
+                        let reason = reason(&why.to_string());
+                        let _ = say(socket, &Message::Bye { reason }, None);
+                        return;
+                    }
+                    Err(Nothing::Closed | Nothing::Kernel(_)) => return,
+                };
             if let Some(answer) = self.heard(socket, message, descriptor)
                 && say(socket, &answer, None).is_err()
             {

@@ -3,10 +3,17 @@
 //!
 //! Owns what makes a place unfit and how that reads. Attaches nothing.
 
-use super::{Processes, WantedPod};
+use super::{Processes, WantedPod, processes::Member};
 use baton_adopter::{Netns, OpenNetns};
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 use std::net::IpAddr;
+
+/// Addresses that are listed where the Pod's is not among them: a Pod may give itself as many as it
+/// likes, and the list goes to the log, the operator and the policy's status.
+const LISTED_MAX: usize = 8;
+
+/// Namespaces of one Pod that are looked at for its address, which takes 0.1 ms each.
+const NAMESPACES_MAX: usize = 64;
 
 /// A namespace and an interface in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +50,18 @@ pub enum Cause {
     Trouble,
 }
 
+impl Place {
+    /// Leads to the same namespace by another process of the Pod, as the one that led there has
+    /// ended. Whether there is one; without any process of the Pod the place stays as it is.
+    pub fn follow(&mut self, members: &[Member]) -> bool {
+        let other = members.iter().find(|other| other.netns == self.identity);
+        if let Some(other) = other {
+            self.netns = Netns::Pid(other.pid);
+        }
+        other.is_some() || members.is_empty()
+    }
+}
+
 impl Unfit {
     fn new(reason: impl Into<String>) -> Self {
         Self::because(Cause::Trouble, reason)
@@ -67,13 +86,14 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         };
         return Err(Unfit::because(cause, obstacle));
     }
-    let Some(member) = processes.member(&wanted.pod.uids) else {
-        let is_there = |pid| {
-            let there = Netns::Pid(pid)
-                .open()
-                .map(|open| interface(&open, &wanted.pod.addresses));
-            !wanted.pod.addresses.is_empty() && matches!(there, Ok(Ok(_)))
-        };
+    let is_there = |pid| {
+        let there = Netns::Pid(pid)
+            .open()
+            .map(|open| interface(&open, &wanted.pod.addresses));
+        !wanted.pod.addresses.is_empty() && matches!(there, Ok(Ok(_)))
+    };
+    let members = processes.members(&wanted.pod.uids);
+    let Some(member) = in_its_own(&members, is_there) else {
         if wanted.pod.running
             && !wanted.pod.deleting
             && let Some(runtime) = processes.runtime_apart(&wanted.pod.uids, is_there)
@@ -125,6 +145,15 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
     })
 }
 
+/// One in the Pod's namespace, which has the Pod's address: containers within a container may have
+/// namespaces of their own. Without the address it is the first.
+fn in_its_own(members: &[Member], is_there: impl Fn(u32) -> bool) -> Option<&Member> {
+    let first = members.first()?;
+    let mut looked_at = members.iter().take(NAMESPACES_MAX);
+    let found = looked_at.find(|member| members.len() == 1 || is_there(member.pid));
+    Some(found.unwrap_or(first))
+}
+
 /// A runtime that keeps TCP to itself.
 fn under(runtime: &str) -> Unfit {
     Unfit::because(
@@ -144,46 +173,54 @@ fn syncookies_off(open: &OpenNetns) -> bool {
 /// The interface that has one of the Pod's addresses; before these are known, the only one that has
 /// any.
 fn interface(open: &OpenNetns, addresses: &[IpAddr]) -> Result<String, Unfit> {
-    let there = match open.within(addresses_in_this_netns) {
-        Ok(Ok(there)) => there,
-        Ok(Err(error)) => return Err(Unfit::new(format!("its addresses cannot be read: {error}"))),
-        Err(error) => return Err(Unfit::new(error.to_string())),
-    };
-    choose(&there, addresses)
+    let there = || addresses_in_this_netns().map(|there| choose(there, addresses));
+    match open.within(there) {
+        Ok(Ok(chosen)) => chosen,
+        Ok(Err(error)) => Err(Unfit::new(format!("its addresses cannot be read: {error}"))),
+        Err(error) => Err(Unfit::new(error.to_string())),
+    }
 }
 
-fn choose(there: &[(String, IpAddr)], addresses: &[IpAddr]) -> Result<String, Unfit> {
+fn choose(
+    mut there: impl Iterator<Item = (String, IpAddr)>,
+    addresses: &[IpAddr],
+) -> Result<String, Unfit> {
     if addresses.is_empty() {
-        let first = there.first().map(|(name, _)| name);
-        return match first {
-            Some(first) if there.iter().all(|(name, _)| name == first) => Ok(first.clone()),
+        return match there.next() {
+            Some((first, _)) if there.all(|(name, _)| name == first) => Ok(first),
             _ => Err(Unfit::because(Cause::Absent, "it has no address yet")),
         };
     }
-    let found = there.iter().find(|(_, ip)| addresses.contains(ip));
-    found.map(|(name, _)| name.clone()).ok_or_else(|| {
-        let all: Vec<String> = there
-            .iter()
-            .map(|(name, ip)| format!("{name} {ip}"))
-            .collect();
-        let all = if all.is_empty() {
-            "none".to_owned()
+    let (mut listed, mut more) = (Vec::new(), 0);
+    for (name, ip) in there {
+        if addresses.contains(&ip) {
+            return Ok(name);
+        }
+        if listed.len() < LISTED_MAX {
+            listed.push(format!("{name} {ip}"));
         } else {
-            all.join(", ")
-        };
-        let wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        Unfit::new(format!(
-            "no interface in it has the Pod's address {}; there are: {all}",
-            wanted.join(" or ")
-        ))
-    })
+            more += 1;
+        }
+    }
+    if listed.is_empty() {
+        listed.push("none".to_owned());
+    }
+    if more > 0 {
+        listed.push(format!("and {more} more"));
+    }
+    let wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    Err(Unfit::new(format!(
+        "no interface in it has the Pod's address {}; there are: {}",
+        wanted.join(" or "),
+        listed.join(", ")
+    )))
 }
 
 /// Interfaces and their addresses that others can reach.
-fn addresses_in_this_netns() -> nix::Result<Vec<(String, IpAddr)>> {
+fn addresses_in_this_netns() -> nix::Result<impl Iterator<Item = (String, IpAddr)>> {
     let all = getifaddrs()?;
     let usable = all.filter(|i| !i.flags.contains(InterfaceFlags::IFF_LOOPBACK));
-    let with_address = usable.filter_map(|i| {
+    Ok(usable.filter_map(|i| {
         let address = i.address?;
         let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
             (Some(v4), _) => IpAddr::V4(v4.ip()),
@@ -191,8 +228,7 @@ fn addresses_in_this_netns() -> nix::Result<Vec<(String, IpAddr)>> {
             _ => return None,
         };
         Some((i.interface_name, ip))
-    });
-    Ok(with_address.collect())
+    }))
 }
 
 #[cfg(test)]
@@ -216,7 +252,7 @@ mod tests {
         ]);
         let choose = |addresses: &[&str]| {
             let parsed: Vec<IpAddr> = addresses.iter().map(|a| a.parse().expect("one")).collect();
-            super::choose(&two, &parsed)
+            super::choose(two.clone().into_iter(), &parsed)
         };
         assert_eq!(choose(&["192.168.0.5"]).as_deref(), Ok("net1"));
         assert_eq!(choose(&["10.0.0.5", "fd00::9"]).as_deref(), Ok("eth0"));
@@ -227,11 +263,67 @@ mod tests {
             "{none:?}"
         );
         assert_eq!(none.cause, Cause::Trouble);
+        assert!(!none.reason.contains("more"), "{none:?}");
         assert_eq!(
             choose(&[]).expect_err("two").cause,
             Cause::Absent,
             "which of the two is not known yet"
         );
+    }
+
+    #[test]
+    fn the_addresses_of_a_pod_that_has_many_are_not_all_listed() {
+        let many = (0..=u16::MAX).map(|n| {
+            let [high, low] = n.to_be_bytes();
+            ("net1".to_owned(), IpAddr::from([10, 1, high, low]))
+        });
+        let wanted = [IpAddr::from([10, 0, 0, 6])];
+        let none = choose(many.clone(), &wanted).expect_err("none");
+        assert!(
+            none.reason.ends_with("net1 10.1.0.7, and 65528 more"),
+            "{none:?}"
+        );
+        let last = [IpAddr::from([10, 1, 255, 255])];
+        assert_eq!(choose(many, &last).as_deref(), Ok("net1"));
+    }
+
+    fn members(all: &[(u32, u64)]) -> Vec<Member> {
+        let member = |(pid, inode): &(u32, u64)| Member {
+            pid: *pid,
+            netns: (4, *inode),
+            sandbox: None,
+        };
+        all.iter().map(member).collect()
+    }
+
+    #[test]
+    fn a_namespace_within_the_pods_own_is_not_taken_for_it() {
+        let two = members(&[(10, 1), (20, 2)]);
+        let found = |address_is_at: u32| {
+            let member = in_its_own(&two, |pid| pid == address_is_at);
+            member.expect("one").pid
+        };
+        assert_eq!((found(10), found(20)), (10, 20));
+        assert_eq!(found(30), 10, "as before its address is known");
+        let alone = in_its_own(&two[1..], |_| panic!("there is no choice"));
+        assert_eq!(alone.map(|member| member.pid), Some(20));
+        assert_eq!(in_its_own(&[], |_| true), None);
+    }
+
+    #[test]
+    fn a_place_goes_on_by_whichever_process_is_in_it() {
+        let of_10 = Place {
+            netns: Netns::Pid(10),
+            identity: (4, 2),
+            interface: "eth0".into(),
+        };
+        let follow = |all: &[(u32, u64)]| {
+            let mut place = of_10.clone();
+            (place.follow(&members(all)), place.netns)
+        };
+        assert_eq!(follow(&[(20, 1), (30, 2)]), (true, Netns::Pid(30)));
+        assert_eq!(follow(&[(20, 1)]), (false, Netns::Pid(10)));
+        assert_eq!(follow(&[]), (true, Netns::Pid(10)));
     }
 
     #[test]
@@ -268,7 +360,8 @@ mod tests {
     #[test]
     fn before_the_address_is_known_the_only_interface_is_taken() {
         let one = there(&[("eth0", "10.0.0.5"), ("eth0", "fd00::5")]);
-        assert_eq!(choose(&one, &[]).as_deref(), Ok("eth0"));
-        assert_eq!(choose(&[], &[]).expect_err("none").cause, Cause::Absent);
+        assert_eq!(choose(one.into_iter(), &[]).as_deref(), Ok("eth0"));
+        let none = choose(std::iter::empty(), &[]).expect_err("none");
+        assert_eq!(none.cause, Cause::Absent);
     }
 }

@@ -8,7 +8,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
+        unix::fs::{DirEntryExt, MetadataExt},
     },
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -44,6 +44,8 @@ pub struct Processes {
 /// What is known of a process.
 #[derive(Debug)]
 struct Known {
+    /// Of its directory: another process with its number has another one.
+    inode: u64,
     first_seen: Instant,
     uid: Option<String>,
     /// The runtime of a process that is in no Pod's control group: Kata Containers keep only their
@@ -104,28 +106,30 @@ impl Processes {
     pub fn look(&mut self, now: Instant) -> io::Result<()> {
         let mut gone: HashMap<u32, Known> = std::mem::take(&mut self.known);
         for entry in fs::read_dir(&self.proc)? {
-            let Some(pid) = entry
+            let process = entry
                 .ok()
-                .and_then(|e| e.file_name().to_str()?.parse().ok())
-            else {
+                .and_then(|e| Some((e.file_name().to_str()?.parse().ok()?, e.ino())));
+            let Some((pid, inode)) = process else {
                 continue;
             };
-            let known = match gone.remove(&pid) {
+            let same = gone.remove(&pid).filter(|known| known.inode == inode);
+            let known = match same {
                 Some(known) if known.uid.is_some() => known,
                 Some(known) if now.duration_since(known.first_seen) > MOVES_WITHIN => known,
-                before => self.read(pid, before.map_or(now, |k| k.first_seen)),
+                before => self.read(pid, inode, before.map_or(now, |k| k.first_seen)),
             };
             self.known.insert(pid, known);
         }
         Ok(())
     }
 
-    /// A process of a Pod that is in a network namespace other than the node's; the one with the
-    /// lowest number, which is the sandbox's as a rule and lives as long as the Pod. Which runtime
-    /// it is may be told by another one there: helpers of a sandbox have other names or none, and
-    /// lower numbers if they are older or numbers have begun anew.
+    /// A process of a Pod in each network namespace other than the node's: the one with the lowest
+    /// number, by which they are sorted. The first of all is the sandbox's as a rule and lives as
+    /// long as the Pod, unless numbers have begun anew and the Pod has namespaces within its own.
+    /// Which runtime it is may be told by another one there: helpers of a sandbox have other names
+    /// or none, and lower numbers if they are older or numbers have begun anew.
     #[must_use]
-    pub fn member(&mut self, uids: &[String]) -> Option<Member> {
+    pub fn members(&mut self, uids: &[String]) -> Vec<Member> {
         let of_pod = |known: &Known| known.uid.as_ref().is_some_and(|uid| uids.contains(uid));
         let mut pids: Vec<u32> = self
             .known
@@ -134,16 +138,15 @@ impl Processes {
             .map(|(pid, _)| *pid)
             .collect();
         pids.sort_unstable();
-        let mut found: Option<Member> = None;
+        let mut found: Vec<Member> = Vec::new();
         for pid in pids {
             match self.check(pid, uids) {
-                Checked::Member(member) => match &mut found {
-                    None => found = Some(member),
-                    Some(first) if first.netns == member.netns => {
-                        first.sandbox = first.sandbox.or(member.sandbox);
+                Checked::Member(member) => {
+                    match found.iter_mut().find(|first| first.netns == member.netns) {
+                        Some(first) => first.sandbox = first.sandbox.or(member.sandbox),
+                        None => found.push(member),
                     }
-                    Some(_) => {}
-                },
+                }
                 Checked::OfNode(_) => {}
                 // Another process by now, or none: it is read again at the next look.
                 Checked::Other => {
@@ -178,13 +181,14 @@ impl Processes {
     }
 
     /// What a process is. It may end meanwhile.
-    fn read(&self, pid: u32, first_seen: Instant) -> Known {
+    fn read(&self, pid: u32, inode: u64, first_seen: Instant) -> Known {
         let dir = self.open(pid).ok();
         let uid = dir.as_ref().and_then(uid_in);
         // Machines have names of their own, which is all that is read of so many processes.
         let alone = dir.as_ref().filter(|_| uid.is_none());
         let apart = alone.and_then(|dir| by_name(&read(dir, "comm")?));
         Known {
+            inode,
             first_seen,
             uid,
             apart,
@@ -261,7 +265,10 @@ fn by_name(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::{
+        os::unix::fs::symlink,
+        sync::atomic::{AtomicU32, Ordering},
+    };
 
     const UID: &str = "1f0c2d3e-4a5b-6c7d-8e9f-a0b1c2d3e4f5";
 
@@ -283,7 +290,7 @@ mod tests {
 
         fn process(&self, pid: u32, cgroup: &str, netns: &str, command: &str) {
             let dir = self.0.join(pid.to_string());
-            let _ = fs::remove_dir_all(&dir);
+            let _ = fs::remove_dir_all(dir.join("ns"));
             fs::create_dir_all(dir.join("ns")).expect("a directory");
             fs::write(dir.join("cgroup"), cgroup).expect("a file");
             fs::write(dir.join("comm"), format!("{command}\n")).expect("a file");
@@ -302,13 +309,22 @@ mod tests {
         }
 
         fn ends(&self, pid: u32) {
-            fs::remove_dir_all(self.0.join(pid.to_string())).expect("a process");
+            // It keeps its inode, so that the next process with its number has another one.
+            static ENDED: AtomicU32 = AtomicU32::new(0);
+            let ended = format!("ended-{}", ENDED.fetch_add(1, Ordering::Relaxed));
+            fs::rename(self.0.join(pid.to_string()), self.0.join(ended)).expect("a process");
         }
     }
 
     impl Drop for Proc {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    impl Processes {
+        fn member(&mut self, uids: &[String]) -> Option<Member> {
+            self.members(uids).into_iter().next()
         }
     }
 
@@ -348,6 +364,30 @@ mod tests {
         assert_eq!(processes.member(&uids()), None, "not read again yet");
         processes.look(now).expect("a look");
         assert_eq!(processes.member(&uids()).map(|m| m.pid), Some(20));
+    }
+
+    #[test]
+    fn another_process_with_the_number_of_an_ended_one_is_read() {
+        let (proc, now) = (Proc::new("number"), Instant::now());
+        let other = format!("0::/kubepods/pod{}/x\n", UID.replace('1', "2"));
+        let mut processes = Processes::new(&proc.0).expect("a proc");
+        let mut at = now;
+        for cgroup in [other.as_str(), "0::/system.slice/sshd.service\n"] {
+            proc.process(20, cgroup, "b", "x");
+            processes.look(at).expect("a look");
+            at += MOVES_WITHIN + Duration::from_secs(1);
+            processes.look(at).expect("a look");
+            proc.ends(20);
+            // No look in between.
+            proc.in_pod(20, "a", "pause");
+            processes.look(at).expect("a look");
+            assert_eq!(
+                processes.member(&uids()).map(|m| m.pid),
+                Some(20),
+                "{cgroup}"
+            );
+            proc.ends(20);
+        }
     }
 
     #[test]
@@ -402,8 +442,11 @@ mod tests {
         assert_eq!((member.pid, member.sandbox), (10, Some("gVisor")));
         // What runs in a namespace of its own within the Pod says nothing about the Pod's.
         proc.in_pod(20, "b", "firecracker");
-        let member = processes.member(&uids()).expect("a member");
-        assert_eq!((member.pid, member.sandbox), (10, None));
+        let members = processes.members(&uids());
+        let told: Vec<_> = members.iter().map(|m| (m.pid, m.sandbox)).collect();
+        let nested = Some("Kata Containers (Firecracker)");
+        assert_eq!(told, [(10, None), (20, nested)]);
+        assert_ne!(members[0].netns, members[1].netns);
     }
 
     #[test]

@@ -36,6 +36,11 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// It is nowhere here any more, and may not talk on the other node yet.
+    pub const fn has_parted(&self) -> bool {
+        matches!(self, Self::Moving { step: Step::Go, .. })
+    }
+
     /// Who is slow if its time is over now.
     pub const fn waits_for(&self) -> &'static str {
         match self {
@@ -259,9 +264,10 @@ fn asking(mut waiting: Vec<LinkId>, to: LinkId, event: Event) -> (Phase, Vec<Eff
             return kept(taker_left(to), &waiting);
         }
         Event::Declined(why) if to == FAR => return kept(why, &waiting),
-        Event::NotMine(_) => Ended::NotMine,
-        Event::Refused(_) => Ended::Refused,
-        Event::Closed(_) => Ended::OwnerLeft,
+        Event::NotMine(link) if waiting.contains(&link) => Ended::NotMine,
+        // Who was not asked may have guessed the number.
+        Event::Refused(link) if waiting.contains(&link) => Ended::Refused,
+        Event::Closed(link) if waiting.contains(&link) => Ended::OwnerLeft,
         _ => return (Phase::Asking { waiting, to }, Vec::new()),
     };
     if let Event::NotMine(link) | Event::Refused(link) | Event::Closed(link) = event {

@@ -228,10 +228,67 @@ fn who_still_waits_is_told_unless_it_has_answered_or_left() {
     assert_eq!(told(offering, Event::LeaseOver), [A, B]);
 }
 
+/// An application can guess the numbers of others' Transfers, which count up.
+#[test]
+fn who_was_not_asked_has_no_say() {
+    const OTHER: LinkId = 4;
+    let mut phases = vec![
+        Phase::Asking {
+            waiting: vec![A, A_TOO],
+            to: B,
+        },
+        Phase::Offering { from: A, to: B },
+    ];
+    phases.extend(Step::all(B).iter().map(|step| Phase::Moving {
+        from: A,
+        to: B,
+        step: *step,
+    }));
+    for phase in phases {
+        for event in [
+            Event::NotMine(OTHER),
+            Event::Refused(OTHER),
+            Event::Out(OTHER),
+            Event::Misfit(OTHER),
+            Event::Taken(OTHER),
+            Event::Closed(OTHER),
+        ] {
+            let unchanged = (phase.clone(), vec![]);
+            assert_eq!(decide(phase.clone(), event), unchanged, "{event:?}");
+        }
+    }
+}
+
 #[test]
 fn one_that_takes_must_be_there_before_anybody_is_asked() {
     assert_eq!(begin(vec![], Some(B)), Err(Ended::NoApplication));
     assert_eq!(begin(vec![A], None), Err(Ended::NoTaker));
+}
+
+/// What a host-shim does that is told to end.
+#[test]
+fn what_is_cut_short_is_kept_unless_it_has_parted() {
+    let mut phases = vec![
+        Phase::Asking {
+            waiting: vec![A],
+            to: FAR,
+        },
+        Phase::Offering { from: A, to: FAR },
+    ];
+    phases.extend([Step::Send, Step::Go].map(|step| Phase::Moving {
+        from: A,
+        to: FAR,
+        step,
+    }));
+    let parted: Vec<_> = phases.iter().map(Phase::has_parted).collect();
+    assert_eq!(parted, [false, false, false, true]);
+    for phase in phases {
+        let is_lost = phase.has_parted();
+        let (after, effects) = decide(phase, Event::LeaseOver);
+        assert_eq!(after, Phase::Over);
+        assert_eq!(effects.contains(&Effect::Reset), is_lost, "{effects:?}");
+        assert_eq!(effects.contains(&Effect::Keep), !is_lost, "{effects:?}");
+    }
 }
 
 #[test]

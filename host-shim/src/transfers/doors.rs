@@ -5,15 +5,20 @@ use super::{
     Place,
     between::heir,
     decide::{Event, LinkId},
-    links::{Heard, LINKS_MAX, Link, MESSAGES_IN_TURN, Pod, Refused},
+    links::{Heard, Link, MESSAGES_IN_TURN, Pod, Refused, no_room},
+    paused::heed,
     serving::Serving,
 };
 use baton_sdk::{packet, wire::Message};
-use rustix::net::{SocketFlags, accept_with};
+use rustix::{
+    io::Errno,
+    net::{SocketFlags, accept_with},
+};
 use std::{
     collections::{BTreeMap, HashSet},
     os::fd::{AsFd, OwnedFd},
     sync::atomic::Ordering,
+    time::Instant,
 };
 use tracing::{info, warn};
 
@@ -30,10 +35,12 @@ impl Serving<'_> {
             }
             self.shut(cookie);
             self.leave_pod(cookie);
-            if let Some((id, _)) = self.pods.remove(&cookie).and_then(|pod| pod.listener) {
+            if let Some((id, socket)) = self.pods.remove(&cookie).and_then(|pod| pod.listener) {
                 self.listeners.remove(&id);
+                self.put_socket_away(cookie, socket);
             }
         }
+        self.closers.retain(|pod| cookies.contains(&pod));
         let mut all_bound = true;
         for place in places {
             let cookie = place.cookie;
@@ -83,17 +90,22 @@ impl Serving<'_> {
             let Some(pod) = self.pods.get_mut(&cookie) else {
                 return;
             };
-            let Some((_, listener)) = &pod.listener else {
+            let Some((id, listener)) = &pod.listener else {
                 return;
             };
+            let id = *id;
+            if self.closers.is_full(cookie) {
+                return self.pause(id, None);
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = accept_with(listener, flags) else {
-                return;
+            let socket = match accept_with(listener, flags) {
+                Ok(socket) => socket,
+                Err(problem) => return self.pause(id, Some(problem)),
             };
-            if pod.links >= LINKS_MAX {
+            if let Some(reason) = no_room(pod.links, self.links.len()) {
                 self.figures.refuse(Refused::TooMany);
-                let reason = format!("{LINKS_MAX} applications of the pod are connected");
                 let _ = packet::send(&socket, &Message::Bye { reason }, None);
+                self.put_socket_away(cookie, socket);
                 continue;
             }
             pod.links += 1;
@@ -102,29 +114,83 @@ impl Serving<'_> {
                 if let Some(pod) = self.pods.get_mut(&cookie) {
                     pod.links -= 1;
                 }
+                self.put_socket_away(cookie, socket);
                 continue;
             }
-            self.links.insert(id, Link::new(id, cookie, socket));
+            self.links
+                .insert(id, Link::new(Instant::now(), id, cookie, socket));
             self.figures.links.fetch_add(1, Ordering::Relaxed);
         }
     }
 
+    /// Leaves a listener alone for a while, unless it is only that nobody waits there: its pod
+    /// keeps too much open, or this process.
+    pub fn pause(&mut self, id: u64, problem: Option<Errno>) {
+        use Errno as E;
+        if problem.is_some_and(|p| !matches!(p, E::MFILE | E::NFILE | E::NOBUFS | E::NOMEM)) {
+            return;
+        }
+        let Some(listener) = self.listening(id) else {
+            return;
+        };
+        heed(self.epoll.as_fd(), listener.as_fd(), id, false);
+        let is_first = self.paused.add(Instant::now(), id);
+        if let Some(problem) = problem.filter(|_| is_first) {
+            warn!(%problem, "no connection is accepted for a while");
+        }
+    }
+
+    /// Listeners that were left alone long enough.
+    pub fn resume(&mut self, now: Instant) {
+        for id in self.paused.due(now) {
+            if let Some(listener) = self.listening(id) {
+                heed(self.epoll.as_fd(), listener.as_fd(), id, true);
+            }
+        }
+    }
+
+    fn listening(&self, id: u64) -> Option<&OwnedFd> {
+        let (pod, of_door) = match self.listeners.get(&id) {
+            Some(pod) => (pod, false),
+            None => (self.doors.get(&id)?, true),
+        };
+        let pod = self.pods.get(pod)?;
+        let listener = if of_door { &pod.door } else { &pod.listener };
+        listener.as_ref().map(|(_, socket)| socket)
+    }
+
+    /// Applications that are connected and say nothing.
+    pub fn end_silent(&mut self, now: Instant) {
+        let late = |link: &&mut Link| link.greets_by().is_some_and(|by| by <= now);
+        let silent = self.links.values_mut().filter(late).map(|link| {
+            link.refuse_silent();
+            link.id
+        });
+        for id in silent.collect::<Vec<_>>() {
+            self.close(id, Some(Refused::Silent));
+        }
+    }
+
     pub fn hear(&mut self, id: LinkId, space: &mut [u8]) {
+        let mut strays = Vec::new();
         for _ in 0..MESSAGES_IN_TURN {
             let Some(link) = self.links.get_mut(&id) else {
                 return;
             };
-            match link.hear(space) {
+            let (pod, heard) = (link.pod, link.hear(space, &mut strays));
+            for descriptor in strays.drain(..) {
+                self.put_away(pod, descriptor);
+            }
+            match heard {
                 Heard::Nothing => return,
                 Heard::Closed(why) => {
                     self.close(id, why);
                     return;
                 }
                 Heard::Hello(ports) => {
-                    let cookie = link.pod;
-                    self.listens(cookie, &ports);
+                    self.listens(pod, &ports);
                 }
-                Heard::Said(message, descriptor) => self.said(id, message, descriptor),
+                Heard::Said(message, descriptor) => self.said(id, pod, message, descriptor),
             }
         }
     }
@@ -147,6 +213,7 @@ impl Serving<'_> {
         let Some(link) = self.links.remove(&id) else {
             return;
         };
+        self.put_socket_away(link.pod, link.socket);
         self.figures.links.fetch_sub(1, Ordering::Relaxed);
         if let Some(why) = why {
             self.figures.refuse(why);

@@ -27,7 +27,7 @@ use std::{
 use tracing::{debug, warn};
 
 impl Serving<'_> {
-    pub fn said(&mut self, from: LinkId, message: Message, descriptor: Option<OwnedFd>) {
+    pub fn said(&mut self, from: LinkId, pod: u64, message: Message, descriptor: Option<OwnedFd>) {
         let (id, event) = match message {
             Message::NotMine { id } => (id, Event::NotMine(from)),
             Message::Refuse { id, .. } => (id, Event::Refused(from)),
@@ -44,11 +44,11 @@ impl Serving<'_> {
                         (id, Event::Out(from))
                     }
                     Some(_) => {
-                        let _ = self.closer.send(descriptor);
+                        self.put_away(pod, descriptor);
                         (id, Event::Misfit(from))
                     }
                     None => {
-                        let _ = self.closer.send(descriptor);
+                        self.put_away(pod, descriptor);
                         let reason = Ended::LeaseOver.words().to_owned();
                         self.say(from, &Message::Back { id, reason }, None);
                         return;
@@ -57,7 +57,7 @@ impl Serving<'_> {
             }
             Message::Doubt { id, local, remote } => {
                 let Some(descriptor) = descriptor else { return };
-                self.settle(from, id, (local, remote), descriptor);
+                self.settle((from, pod), id, (local, remote), descriptor);
                 return;
             }
             // `Link` lets nothing else through.
@@ -78,14 +78,11 @@ impl Serving<'_> {
     /// link broke.
     fn settle(
         &mut self,
-        from: LinkId,
+        (from, pod): (LinkId, u64),
         id: u64,
         (local, remote): (std::net::SocketAddr, std::net::SocketAddr),
         descriptor: OwnedFd,
     ) {
-        let Some(pod) = self.links.get(&from).map(|link| link.pod) else {
-            return;
-        };
         // One that is connected is of these ends, and none of another Transfer's.
         let ends = moving::ends_of(descriptor.as_fd());
         let honest = moving::is_tcp_of(descriptor.as_fd(), pod)
@@ -100,7 +97,7 @@ impl Serving<'_> {
         } else {
             true
         };
-        let _ = self.closer.send(descriptor);
+        self.put_away(pod, descriptor);
         let message = if stays {
             let reason = Ended::OwnerLeft.words().to_owned();
             Message::Back { id, reason }
@@ -112,7 +109,7 @@ impl Serving<'_> {
 
     pub fn ask(&mut self, ask: Transfer) {
         // Told again: it is in progress, or was decided meanwhile.
-        if self.asked.contains(&ask) {
+        if self.leaving || self.asked.contains(&ask) {
             return;
         }
         let lease = match self.transfers.lease(&ask) {
@@ -240,7 +237,7 @@ impl Serving<'_> {
         {
             self.asked.remove(&open.ask);
             if let Some(moving) = open.moving {
-                let _ = self.closer.send(moving.out);
+                self.put_away(open.ask.netns(), moving.out);
             }
         }
     }
@@ -371,16 +368,7 @@ impl Serving<'_> {
                 moved.map_err(|e| e.to_string())
             }
             Step::Go => return self.say_go(id),
-            Step::Give => {
-                let yours = Message::Yours { id };
-                let socket = moving.arriving.socket.take();
-                let link = self.links.get_mut(&to);
-                let given = socket.zip(link).is_some_and(|(socket, link)| {
-                    // What is not sent resets the peer when it is closed here.
-                    link.say(&yours, Some(socket.as_fd()))
-                });
-                given.then_some(()).ok_or_else(|| "its link broke".into())
-            }
+            Step::Give => return self.give(id, to),
             step => moving.take(step, &open.to, self.home.as_fd(), self.warm),
         };
         if step == Step::Speak && result.is_ok() {
@@ -403,6 +391,30 @@ impl Serving<'_> {
                 Some(Event::Failed(step))
             }
         }
+    }
+
+    fn give(&mut self, id: u64, to: LinkId) -> Option<Event> {
+        let open = self.open.get_mut(&id)?;
+        let socket = open.moving.as_mut()?.arriving.socket.take();
+        let given = match (&socket, self.links.get_mut(&to)) {
+            // What is not sent resets the peer when it is closed here.
+            (Some(socket), Some(link)) => link.say(&Message::Yours { id }, Some(socket.as_fd())),
+            _ => false,
+        };
+        if !given {
+            open.why = "its link broke".into();
+        }
+        let pod = open.to.here().map(|target| target.cookie);
+        if let Some((socket, pod)) = socket.zip(pod) {
+            // Its application may have closed its own by now.
+            self.put_away(pod, socket);
+        }
+        let step = Step::Give;
+        Some(if given {
+            Event::Done(step)
+        } else {
+            Event::Failed(step)
+        })
     }
 
     /// Says Go, over another channel if the last one has ended, but not too often.

@@ -10,10 +10,15 @@ use baton_sdk::{
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
 };
 
 /// Applications of one pod: a process each, and servers have one for each CPU at most.
 pub const LINKS_MAX: usize = 64;
+/// Applications of all pods, each with a descriptor: 64 pods that have as many as they may.
+const LINKS_OF_NODE_MAX: usize = 64 * LINKS_MAX;
+/// An application says Hello as soon as it is connected.
+const HELLO_FOR: Duration = Duration::from_secs(2);
 /// What is read of one application before the others have their turn.
 pub const MESSAGES_IN_TURN: usize = 16;
 /// Connections whose owner is in doubt: an application asks once for each that it was handing out
@@ -23,7 +28,7 @@ const DOUBTS_MAX: u32 = 128;
 /// Why an application's connection was refused or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The pod has too many.
+    /// The pod, or the node, has too many.
     TooMany,
     /// It sent what is no message, or another version.
     Malformed,
@@ -31,11 +36,22 @@ pub enum Refused {
     Stray,
     /// It reads nothing.
     Slow,
+    /// What its pod handed over does not close.
+    Unclosed,
+    /// It said no Hello.
+    Silent,
 }
 
 impl Refused {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::TooMany, Self::Malformed, Self::Stray, Self::Slow];
+    pub const ALL: [Self; 6] = [
+        Self::TooMany,
+        Self::Malformed,
+        Self::Stray,
+        Self::Slow,
+        Self::Unclosed,
+        Self::Silent,
+    ];
 
     /// For metrics.
     pub const fn label(self) -> &'static str {
@@ -44,6 +60,8 @@ impl Refused {
             Self::Malformed => "malformed",
             Self::Stray => "stray",
             Self::Slow => "slow",
+            Self::Unclosed => "unclosed",
+            Self::Silent => "silent",
         }
     }
 }
@@ -68,12 +86,14 @@ pub struct Link {
     pub id: LinkId,
     /// Of which pod, by its namespace's cookie.
     pub pod: u64,
-    socket: OwnedFd,
+    /// What it sent and nobody read may be in it: see [`super::closers`].
+    pub socket: OwnedFd,
     /// Where it listens, once it has said Hello.
     pub ports: Option<Vec<u16>>,
     /// Answers that it may still give.
     owed: u32,
     doubts: u32,
+    since: Instant,
 }
 
 /// What an application said, or how it ended.
@@ -87,6 +107,15 @@ pub enum Heard {
     Closed(Option<Refused>),
 }
 
+/// Why a pod gets no more applications, if so many are connected of it and of all pods.
+pub fn no_room(of_pod: usize, of_node: usize) -> Option<String> {
+    if of_pod >= LINKS_MAX {
+        return Some(format!("{LINKS_MAX} applications of the pod are connected"));
+    }
+    let full = of_node >= LINKS_OF_NODE_MAX;
+    full.then(|| format!("{LINKS_OF_NODE_MAX} applications of the node are connected"))
+}
+
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -94,7 +123,7 @@ impl AsFd for Link {
 }
 
 impl Link {
-    pub fn new(id: LinkId, pod: u64, socket: OwnedFd) -> Self {
+    pub fn new(now: Instant, id: LinkId, pod: u64, socket: OwnedFd) -> Self {
         Self {
             id,
             pod,
@@ -102,7 +131,18 @@ impl Link {
             ports: None,
             owed: 0,
             doubts: 0,
+            since: now,
         }
+    }
+
+    /// Until when it has to say Hello, if it has not yet.
+    pub fn greets_by(&self) -> Option<Instant> {
+        self.ports.is_none().then(|| self.since + HELLO_FOR)
+    }
+
+    /// It has said no Hello in time.
+    pub fn refuse_silent(&mut self) {
+        self.bye(Refused::Silent, "Hello comes at once");
     }
 
     pub fn listens_on(&self, port: u16) -> bool {
@@ -117,22 +157,34 @@ impl Link {
         packet::send(&self.socket, message, descriptor).is_ok()
     }
 
-    /// The next message.
-    pub fn hear(&mut self, space: &mut [u8]) -> Heard {
-        let (message, descriptor) = match packet::receive(&self.socket, space) {
+    /// The next message. Descriptors that came with what is not passed on are in `strays`.
+    pub fn hear(&mut self, space: &mut [u8], strays: &mut Vec<OwnedFd>) -> Heard {
+        let (message, descriptor) = match packet::receive(&self.socket, space, strays) {
             Ok(received) => received,
             Err(Nothing::Yet) => return Heard::Nothing,
             Err(Nothing::Malformed(why)) => return self.bye(Refused::Malformed, &why.to_string()),
             Err(Nothing::Closed | Nothing::Kernel(_)) => return Heard::Closed(None),
         };
-        match (&message, &self.ports) {
+        match self.judge(&message) {
+            None => Heard::Said(message, descriptor),
+            Some(other) => {
+                strays.extend(descriptor);
+                other
+            }
+        }
+    }
+
+    /// What becomes of a message that is not passed on.
+    fn judge(&mut self, message: &Message) -> Option<Heard> {
+        Some(match (message, &self.ports) {
             (Message::Hello { version, ports }, None) if *version == VERSION => {
                 self.ports = Some(ports.clone());
                 let welcome = Message::Welcome { version: VERSION };
                 if self.say(&welcome, None) {
-                    return Heard::Hello(ports.clone());
+                    Heard::Hello(ports.clone())
+                } else {
+                    Heard::Closed(Some(Refused::Slow))
                 }
-                Heard::Closed(Some(Refused::Slow))
             }
             (Message::Hello { version, .. }, None) => {
                 let why = format!("version {version}: this host-shim speaks version {VERSION}");
@@ -149,24 +201,138 @@ impl Link {
             ) => match self.owed.checked_sub(1) {
                 Some(left) => {
                     self.owed = left;
-                    Heard::Said(message, descriptor)
+                    return None;
                 }
                 None => self.bye(Refused::Stray, "an answer that nobody asked for"),
             },
             (Message::Doubt { .. }, Some(_)) => {
                 self.doubts += 1;
-                if self.doubts > DOUBTS_MAX {
-                    return self.bye(Refused::Stray, "too many doubts");
+                if self.doubts <= DOUBTS_MAX {
+                    return None;
                 }
-                Heard::Said(message, descriptor)
+                self.bye(Refused::Stray, "too many doubts")
             }
             _ => self.bye(Refused::Malformed, "that message is host-shim's to say"),
-        }
+        })
     }
 
     fn bye(&mut self, refused: Refused, why: &str) -> Heard {
         let reason = reason(why);
         self.say(&Message::Bye { reason }, None);
         Heard::Closed(Some(refused))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_sdk::wire::PACKET_BYTES_MAX;
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+        SocketType, sendmsg, socketpair,
+    };
+    use std::{io::IoSlice, mem::MaybeUninit, net::SocketAddr};
+
+    /// As many as one packet can have.
+    const MANY: usize = 253;
+
+    fn pair() -> (OwnedFd, Link) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (application, socket) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        (application, Link::new(Instant::now(), 1, 7, socket))
+    }
+
+    fn send(application: &OwnedFd, packet: &[u8], descriptors: usize) {
+        let all = vec![application.as_fd(); descriptors];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&all)));
+        let packet = [IoSlice::new(packet)];
+        sendmsg(application, &packet, &mut control, SendFlags::empty()).expect("room");
+    }
+
+    #[test]
+    fn neither_a_pod_nor_a_node_has_too_many() {
+        assert_eq!(no_room(LINKS_MAX - 1, LINKS_OF_NODE_MAX - 1), None);
+        let of_pod = no_room(LINKS_MAX, LINKS_MAX).expect("too many");
+        assert!(of_pod.contains("of the pod"), "{of_pod}");
+        let of_node = no_room(0, LINKS_OF_NODE_MAX).expect("too many");
+        assert!(of_node.contains("of the node"), "{of_node}");
+    }
+
+    #[test]
+    fn no_descriptor_is_closed_here() {
+        let hello = Message::Hello {
+            version: VERSION,
+            ports: vec![80],
+        };
+        let end: SocketAddr = "[fd00::1]:80".parse().expect("an address");
+        let doubt = Message::Doubt {
+            id: 1,
+            local: end,
+            remote: end,
+        };
+        let (out, yours) = (
+            Message::Out {
+                id: 1,
+                state: vec![],
+            },
+            Message::Yours { id: 1 },
+        );
+        for (what, greets, packet, descriptors) in [
+            ("an empty packet", true, vec![], 1),
+            ("no message", true, vec![0xff], MANY),
+            ("too long", true, vec![1; PACKET_BYTES_MAX + 1], 3),
+            ("too many", true, doubt.encode(), 2),
+            ("all that fit", true, doubt.encode(), MANY),
+            (
+                "none belongs there",
+                true,
+                Message::Take { id: 1 }.encode(),
+                1,
+            ),
+            ("before Hello", false, out.encode(), 1),
+            ("nobody asked", true, out.encode(), 1),
+            ("host-shim's to say", true, yours.encode(), 1),
+        ] {
+            let (application, mut link) = pair();
+            let (mut space, mut strays) = (vec![0; PACKET_BYTES_MAX], Vec::new());
+            assert_eq!(link.greets_by(), Some(link.since + HELLO_FOR), "{what}");
+            if greets {
+                packet::send(&application, &hello, None).expect("room");
+                let heard = link.hear(&mut space, &mut strays);
+                assert!(matches!(heard, Heard::Hello(_)), "{what}: {heard:?}");
+                assert_eq!(link.greets_by(), None, "{what}");
+            }
+            send(&application, &packet, descriptors);
+            let heard = link.hear(&mut space, &mut strays);
+            assert!(matches!(heard, Heard::Closed(_)), "{what}: {heard:?}");
+            assert_eq!(strays.len(), descriptors, "{what}");
+        }
+    }
+
+    #[test]
+    fn the_doubt_that_is_one_too_many_is_handed_back() {
+        let (application, mut link) = pair();
+        link.ports = Some(vec![80]);
+        link.doubts = DOUBTS_MAX - 1;
+        let end: SocketAddr = "10.0.0.1:80".parse().expect("an address");
+        let doubt = Message::Doubt {
+            id: 1,
+            local: end,
+            remote: end,
+        };
+        let (mut space, mut strays) = (vec![0; PACKET_BYTES_MAX], Vec::new());
+        for is_heard in [true, false] {
+            packet::send(&application, &doubt, Some(application.as_fd())).expect("room");
+            let heard = link.hear(&mut space, &mut strays);
+            assert_eq!(
+                matches!(heard, Heard::Said(_, Some(_))),
+                is_heard,
+                "{heard:?}"
+            );
+            assert_eq!(strays.is_empty(), is_heard);
+        }
     }
 }

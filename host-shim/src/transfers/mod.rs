@@ -1,9 +1,11 @@
 //! Transfers (`docs/adoption-wire.md`): the thread that moves connections between the applications
 //! of this node's pods. Owns the thread, where it finds pods, and the figures; the order of steps
 //! is [`decide`]'s, what each step does to the kernel [`moving`]'s, who is connected `doors`', who
-//! is asked `handing`'s, how two nodes speak to each other [`between`]'s.
+//! is asked `handing`'s, how two nodes speak to each other [`between`]'s, who closes descriptors
+//! [`closers`]'.
 
 mod between;
+mod closers;
 mod decide;
 #[cfg(test)]
 mod decide_tests;
@@ -12,6 +14,7 @@ mod handing;
 mod links;
 mod moving;
 mod open;
+mod paused;
 mod serve;
 mod serving;
 
@@ -244,7 +247,8 @@ impl Drop for Mover {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // It waits for nobody. A panic there is a bug, and has been printed.
+            // It waits for what one side has parted with, 2 s at most (`between::READY_FOR`). A
+            // panic there is a bug, and has been printed.
             let _ = thread.join();
         }
     }

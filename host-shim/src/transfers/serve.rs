@@ -4,9 +4,11 @@
 
 use super::{
     Figures, Shared, Warmth,
-    between::{Settings, heir},
+    between::Settings,
+    closers::Closers,
     decide::{Event, LinkId},
-    links::Refused,
+    links::{Link, Refused},
+    paused::{Paused, heed},
     serving::Serving,
 };
 use anyhow::Context;
@@ -19,15 +21,17 @@ use rustix::{
         epoll::{self, EventData, EventFlags},
     },
     io::{Errno, read},
+    net::{Shutdown, shutdown},
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fs::File,
     io::Read,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{PoisonError, atomic::Ordering, mpsc},
+    sync::{PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
+use tracing::warn;
 
 /// What epoll tells of at a time.
 const EVENTS: usize = 64;
@@ -44,11 +48,6 @@ pub fn serve(
     figures: &Figures,
 ) -> anyhow::Result<()> {
     let mut asks = transfers.asks()?;
-    let (closer, closing) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("closer".into())
-        .spawn(move || closing.into_iter().for_each(|fd: OwnedFd| drop(fd)))
-        .context("a thread that closes")?;
     let mut serving = Serving {
         transfers,
         warm,
@@ -69,7 +68,9 @@ pub fn serve(
         asked: HashSet::new(),
         next: FIRST,
         lost: Vec::new(),
-        closer,
+        closers: Closers::default(),
+        paused: Paused::default(),
+        leaving: false,
         home: File::open("/proc/thread-self/ns/net").context("this thread's namespace")?,
     };
     serving.watch(asks.as_fd(), ASKS)?;
@@ -97,7 +98,7 @@ pub fn serve(
                     let _ = read(&shared.changed, &mut [0; 8]);
                     if shared.stop.load(Ordering::Relaxed) {
                         serving.leave();
-                        return Ok(());
+                        continue;
                     }
                     let settings = shared.settings.lock();
                     let settings = settings.unwrap_or_else(PoisonError::into_inner).clone();
@@ -123,12 +124,41 @@ pub fn serve(
         }
         serving.end_leases();
         serving.part_with_lost();
+        if serving.leaving && serving.open.is_empty() && serving.heirs.is_empty() {
+            for id in serving.links.keys().copied().collect::<Vec<_>>() {
+                serving.close(id, None);
+            }
+            return Ok(());
+        }
     }
 }
 
 impl Serving<'_> {
     pub fn watch(&self, fd: BorrowedFd<'_>, id: u64) -> anyhow::Result<()> {
         epoll::add(&self.epoll, fd, EventData::new_u64(id), EventFlags::IN).context("epoll")
+    }
+
+    /// Closes what came from a pod, or may have something of it unread, without waiting. A pod that
+    /// keeps too much open loses its applications.
+    pub fn put_away(&mut self, pod: u64, descriptor: OwnedFd) {
+        self.closers.close(pod, descriptor);
+        if self.closers.is_full(pod) {
+            let of_it = self.links.values().filter(|link| link.pod == pod);
+            for id in of_it.map(|link| link.id) {
+                if !self.lost.contains(&id) {
+                    self.figures.refuse(Refused::Unclosed);
+                    self.lost.push(id);
+                }
+            }
+        }
+    }
+
+    /// The same for a socket of an application, which hears of it at once.
+    pub fn put_socket_away(&mut self, pod: u64, socket: OwnedFd) {
+        // Epoll would tell for ever of one that is not closed yet. It need not have it.
+        let _ = epoll::delete(&self.epoll, &socket);
+        let _ = shutdown(&socket, Shutdown::Both);
+        self.put_away(pod, socket);
     }
 
     /// Of a channel that is watched.
@@ -142,11 +172,14 @@ impl Serving<'_> {
         self.next
     }
 
-    /// Until the first lease ends.
+    /// Until the first of what has its time.
     fn patience(&self) -> Option<Timespec> {
         let open = self.open.values();
         let first = open.map(|open| open.again.map_or(open.deadline, |at| at.min(open.deadline)));
+        let greetings = self.links.values().filter_map(Link::greets_by);
         let left = first
+            .chain(greetings)
+            .chain(self.paused.until())
             .min()
             .map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.into_iter().chain(self.heirs_patience()).min()?;
@@ -187,21 +220,30 @@ impl Serving<'_> {
         for id in again.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.say_go(id);
         }
+        self.end_silent(now);
+        self.resume(now);
         self.end_heirs(now);
         self.end_channels(now);
     }
 
-    /// What is in progress stays where it is.
+    /// Nothing new begins, and what is in progress stays where it is, but for what one side or the
+    /// other may have parted with: that ends within [`READY_FOR`](super::between::READY_FOR).
     fn leave(&mut self) {
-        for id in self.open.keys().copied().collect::<Vec<_>>() {
+        self.leaving = true;
+        if let Err(problem) = self.transfers.enable(false) {
+            warn!(%problem, "Transfers are asked although nobody decides them");
+        }
+        for (id, pod) in &self.listeners {
+            let listener = self.pods.get(pod).and_then(|pod| pod.listener.as_ref());
+            if let Some((_, listener)) = listener {
+                heed(self.epoll.as_fd(), listener.as_fd(), *id, false);
+            }
+        }
+        let undoable = self.open.iter().filter(|(_, o)| !o.phase.has_parted());
+        for id in undoable.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.feed(id, Event::LeaseOver);
         }
-        for id in self.heirs.keys().copied().collect::<Vec<_>>() {
-            self.feed_heir(id, heir::Event::LeaseOver);
-        }
-        for id in self.links.keys().copied().collect::<Vec<_>>() {
-            self.close(id, None);
-        }
+        self.end_heirs_unless_ready();
     }
 }
 

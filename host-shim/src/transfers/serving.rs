@@ -6,16 +6,18 @@
 use super::{
     Figures, Warmth,
     between::{Cut, Settings, channel::Channel, offered::Heir, wire::Id},
+    closers::Closers,
     decide::LinkId,
     links::{Link, Pod},
     open::Open,
+    paused::Paused,
 };
 use baton_adopter::{Transfer, Transfers};
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fs::File,
     os::fd::OwnedFd,
-    sync::{atomic::AtomicBool, mpsc},
+    sync::atomic::AtomicBool,
 };
 
 pub struct Serving<'a> {
@@ -46,9 +48,10 @@ pub struct Serving<'a> {
     pub next: u64,
     /// Applications that could not be told something.
     pub lost: Vec<LinkId>,
-    /// Closes descriptors of applications, which may take as long as they like (SO_LINGER, a file
-    /// system of their own).
-    pub closer: mpsc::Sender<OwnedFd>,
+    pub closers: Closers,
+    pub paused: Paused,
+    /// This process ends once nothing is in progress.
+    pub leaving: bool,
     /// This thread's namespace.
     pub home: File,
 }

@@ -48,7 +48,7 @@
 /*
  * What became of a Release, by what it asks about. Written by the program at ingress (asked), by
  * the iterator (asked to done), and by user space after the iterator has run (asked to kept); the
- * last two never run at the same time.
+ * last two never run at the same time for one namespace.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -74,11 +74,14 @@ struct {
 	__type(value, __u64);
 } can_release SEC(".maps");
 
-/* Where a socket is while its bytes are dropped: one at a time. */
+/*
+ * Where a socket is while its bytes are dropped: one of each namespace at a time, by its cookie, as
+ * a pass goes through one namespace. There are at most as many at a time as passes run.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_SOCKMAP);
-	__uint(max_entries, 1);
-	__type(key, __u32);
+	__uint(type, BPF_MAP_TYPE_SOCKHASH);
+	__uint(max_entries, 1024);
+	__type(key, __u64);
 	__type(value, __u64);
 } draining SEC(".maps");
 
@@ -151,16 +154,15 @@ int baton_drop(struct __sk_buff *skb __attribute__((unused)))
 }
 
 /* Takes the unread bytes out of a socket. Returns whether none is left. */
-static __always_inline int drain(struct sock_common *sk, const struct tcp_sock *tcp)
+static __always_inline int drain(struct sock_common *sk, const struct tcp_sock *tcp, __u64 netns)
 {
-	__u32 zero = 0;
 	int one = 1;
 
 	if (tcp->rcv_nxt == tcp->copied_seq)
 		return 1;
 	if (!((const struct sock *)tcp)->sk_socket)
 		return 0;
-	if (bpf_map_update_elem(&draining, &zero, sk, BPF_ANY))
+	if (bpf_map_update_elem(&draining, &netns, sk, BPF_ANY))
 		return 0;
 	bpf_setsockopt(sk, LEVEL_SOCKET, OPTION_LOW_WATER, &one, sizeof(one));
 	return tcp->rcv_nxt == tcp->copied_seq;
@@ -176,7 +178,6 @@ int baton_release(struct bpf_iter__tcp *ctx)
 	const struct asked *found;
 	__u8 how = ENDED_BY_RELEASE;
 	struct tcp_sock *tcp;
-	__u32 zero = 0;
 	__u64 cookie;
 
 	if (!sk || sk->skc_state != STATE_ESTABLISHED)
@@ -191,8 +192,8 @@ int baton_release(struct bpf_iter__tcp *ctx)
 		return 0;
 	if (!is_plain(tcp))
 		return 0;
-	if (!drain(sk, tcp)) {
-		bpf_map_delete_elem(&draining, &zero);
+	if (!drain(sk, tcp, name.netns)) {
+		bpf_map_delete_elem(&draining, &name.netns);
 		/* Nothing is taken out of a stream that goes on. */
 		if (name.seq != bpf_htonl(tcp->copied_seq))
 			bpf_sock_destroy(sk);

@@ -90,12 +90,13 @@ impl Application {
 
     pub fn hear(&self) -> (Message, Option<OwnedFd>) {
         readable(&self.0);
-        packet::receive(&self.0, &mut vec![0; PACKET_BYTES_MAX]).expect("a message")
+        packet::receive(&self.0, &mut vec![0; PACKET_BYTES_MAX], &mut Vec::new())
+            .expect("a message")
     }
 
     pub fn has_closed(&self) {
         readable(&self.0);
-        let end = packet::receive(&self.0, &mut vec![0; PACKET_BYTES_MAX]);
+        let end = packet::receive(&self.0, &mut vec![0; PACKET_BYTES_MAX], &mut Vec::new());
         assert!(matches!(end, Err(Nothing::Closed)), "{end:?}");
     }
 }

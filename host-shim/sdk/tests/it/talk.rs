@@ -4,11 +4,12 @@ use crate::shim::{LONG, Shim, Space};
 use baton_sdk::{Link, Why, wire::Message};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    net::sockopt,
+    net::{self, AddressFamily, SocketType, sockopt},
 };
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::mpsc,
     thread,
     time::Duration,
 };
@@ -229,6 +230,56 @@ fn a_connection_in_doubt_is_asked_for_at_the_next_host_shim() {
             assert_eq!(handing.join().expect("it ends").is_ok(), gone);
         });
     }
+}
+
+/// Two dataplanes may have the same port of one client's address each.
+#[test]
+fn connections_in_doubt_with_the_same_ports_are_two() {
+    let _space = Space::enter();
+    let shim = Shim::new();
+    let link = Link::connect(&[80]).expect("a link");
+    let (application, _) = shim.greet();
+    assert!(link.wait_connected(LONG));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = listener.local_addr().expect("bound");
+    let from: [SocketAddr; 2] = [2, 3].map(|end| ([127, 0, 0, end], 4_321).into());
+    let clients = from.map(|from| {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None);
+        let socket = socket.expect("a socket");
+        net::bind(&socket, &from).expect("the port is free");
+        net::connect(&socket, &at).expect("it listens");
+        (socket, listener.accept().expect("a connection").0)
+    });
+    let (tells, told) = mpsc::channel();
+    for (n, (_, server)) in clients.iter().enumerate() {
+        let registered = link.register(server).expect("connected");
+        application.say(&want(n as u64 + 1, server));
+        while !registered.is_wanted() {
+            thread::yield_now();
+        }
+        let (tells, server) = (tells.clone(), server.try_clone().expect("a descriptor"));
+        thread::spawn(move || {
+            let gone = registered.hand_out(server, b"").is_ok();
+            tells.send((n, gone)).expect("the test waits");
+        });
+        application.hear();
+    }
+    drop(application);
+    let (application, _) = shim.greet();
+    let doubts = [0, 1].map(|_| match application.hear().0 {
+        Message::Doubt { id, remote, .. } => (id, remote),
+        other => panic!("{other:?}"),
+    });
+    for (id, remote) in doubts {
+        application.say(&if remote == from[0] {
+            Message::Gone { id }
+        } else {
+            back(id, "yours")
+        });
+    }
+    let mut ends = [0, 1].map(|_| told.recv_timeout(LONG).expect("it ends"));
+    ends.sort_unstable();
+    assert_eq!(ends, [(0, true), (1, false)]);
 }
 
 #[test]

@@ -128,12 +128,13 @@ impl Serving<'_> {
             let Some(pod) = self.pods.get(&cookie) else {
                 return;
             };
-            let Some((_, listener)) = &pod.door else {
+            let Some((id, listener)) = &pod.door else {
                 return;
             };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = accept_with(listener, flags) else {
-                return;
+            let socket = match accept_with(listener, flags) {
+                Ok(socket) => socket,
+                Err(problem) => return self.pause(*id, Some(problem)),
             };
             let tenant = pod.place.tenant.clone().unwrap_or_default();
             self.make_room(cookie);
@@ -242,12 +243,13 @@ impl Serving<'_> {
             return;
         }
         self.wait_for_room(id);
-        self.keep_to_the_budget(id);
+        self.keep_to_the_budget();
     }
 
-    fn keep_to_the_budget(&mut self, id: u64) {
-        let kept: usize = self.channels.values().map(Channel::keeps).sum();
-        if kept > BYTES_MAX {
+    fn keep_to_the_budget(&mut self) {
+        let is_lost = |id| self.lost_channels.iter().any(|(lost, _)| *lost == id);
+        let all = self.channels.iter().filter(|(id, _)| !is_lost(**id));
+        if let Some(id) = one_too_heavy(all.map(|(id, channel)| (*id, channel.keeps()))) {
             self.lost_channels.push((id, Cut::Memory));
         }
     }
@@ -273,7 +275,7 @@ impl Serving<'_> {
             Err(why) => self.lost_channels.push((id, why)),
             Ok(()) => {
                 self.wait_for_room(id);
-                self.keep_to_the_budget(id);
+                self.keep_to_the_budget();
             }
         }
     }
@@ -328,6 +330,13 @@ impl Serving<'_> {
     }
 }
 
+/// The channel that keeps most, if all together keep more than they may.
+fn one_too_heavy(kept: impl Iterator<Item = (u64, usize)> + Clone) -> Option<u64> {
+    let all: usize = kept.clone().map(|(_, bytes)| bytes).sum();
+    let most = kept.max_by_key(|(_, bytes)| *bytes);
+    most.filter(|_| all > BYTES_MAX).map(|(id, _)| id)
+}
+
 /// Where other host-shims reach a pod.
 fn bind(place: &Place, port: u16, home: std::os::fd::BorrowedFd<'_>) -> anyhow::Result<OwnedFd> {
     let open = place.netns.open()?;
@@ -354,4 +363,18 @@ pub fn bind_here(port: u16) -> rustix::io::Result<OwnedFd> {
         // Without IPv6.
         _ => bound((Ipv4Addr::UNSPECIFIED, port).into()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_channel_that_keeps_most_makes_room() {
+        let most = |kept: [usize; 3]| one_too_heavy([7, 8, 9].into_iter().zip(kept));
+        assert_eq!(most([1, BYTES_MAX - 2, 1]), None);
+        assert_eq!(most([1, BYTES_MAX - 1, 1]), Some(8));
+        assert_eq!(most([BYTES_MAX, 2, 1]), Some(7));
+        assert_eq!(one_too_heavy(std::iter::empty()), None);
+    }
 }

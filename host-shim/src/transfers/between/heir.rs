@@ -28,6 +28,13 @@ pub enum Phase {
     Over,
 }
 
+impl Phase {
+    /// A record that comes at another time is not kept.
+    pub const fn awaits_record(self) -> bool {
+        matches!(self, Self::Taken { .. })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Restore,

@@ -384,6 +384,21 @@ fn whoever_ends_there_is_one_owner_or_a_counted_end() {
     assert!(seen.len() > 300, "{}", seen.len());
 }
 
+#[test]
+fn a_record_is_awaited_where_it_is_acted_upon() {
+    let (to, step) = (7, heir::Step::Restore);
+    for phase in [
+        heir::Phase::Offered { to },
+        heir::Phase::Taken { to },
+        heir::Phase::Doing { to, step },
+        heir::Phase::Ready { to },
+        heir::Phase::Over,
+    ] {
+        let (after, _) = heir::decide(phase, heir::Event::Record);
+        assert_eq!(phase.awaits_record(), after != phase, "{phase:?}");
+    }
+}
+
 /// The one case in which the source counts a loss although the connection lives: the answer to Go
 /// is not heard for as long as it is waited for.
 #[test]

@@ -45,6 +45,7 @@ impl Serving<'_> {
             Message::Record { id, bytes } => {
                 if let Some(heir) = self.heir_of(id, channel)
                     && let Some(heir) = self.heirs.get_mut(&heir)
+                    && heir.phase.awaits_record()
                 {
                     heir.record = bytes;
                 }
@@ -114,7 +115,10 @@ impl Serving<'_> {
             .heirs
             .values()
             .filter(|heir| heir.target.cookie == cookie);
-        if self.heirs.len() >= TRANSFERS_MAX || of_pod.count() >= TRANSFERS_OF_POD_MAX {
+        if self.leaving
+            || self.heirs.len() >= TRANSFERS_MAX
+            || of_pod.count() >= TRANSFERS_OF_POD_MAX
+        {
             return Err(Ended::FarBusy);
         }
         let place = self.pods.get(&cookie).ok_or(Ended::NoPod)?.place.clone();
@@ -267,6 +271,9 @@ impl Serving<'_> {
                 let link = self.links.get_mut(&to).ok_or("its application left")?;
                 // What is not sent resets the peer when it is closed here.
                 let given = link.say(&yours, Some(socket.as_fd()));
+                // Its application may have closed its own by now.
+                let pod = heir.target.cookie;
+                self.put_away(pod, socket);
                 given.then_some(()).ok_or_else(|| "its link broke".into())
             }
         }
@@ -278,6 +285,15 @@ impl Serving<'_> {
         let channels = self.channels.values().map(|channel| channel.ends().0);
         let first = heirs.chain(channels).min()?;
         Some(first.saturating_duration_since(Instant::now()))
+    }
+
+    /// Those that their former pods have for sure.
+    pub fn end_heirs_unless_ready(&mut self) {
+        let all = self.heirs.iter();
+        let held = all.filter(|(_, heir)| !matches!(heir.phase, Phase::Ready { .. }));
+        for number in held.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.feed_heir(number, heir::Event::LeaseOver);
+        }
     }
 
     pub fn end_heirs(&mut self, now: Instant) {

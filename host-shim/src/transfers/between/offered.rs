@@ -15,6 +15,7 @@ pub struct Heir {
     pub(super) phase: Phase,
     pub deadline: Instant,
     pub(super) target: Target,
+    /// From its coming until it is restored, at once.
     pub(super) record: Bytes,
     pub(super) arriving: Arriving,
     /// Why a step failed.

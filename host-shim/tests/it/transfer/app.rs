@@ -45,7 +45,7 @@ impl App {
         let patience = Timespec::try_from(LONG).expect("a minute");
         let mut wakes = [PollFd::new(&self.0, PollFlags::IN)];
         assert_eq!(poll(&mut wakes, Some(&patience)), Ok(1), "nothing comes");
-        packet::receive(&self.0, &mut space)
+        packet::receive(&self.0, &mut space, &mut Vec::new())
     }
 
     pub fn hear(&self) -> Message {

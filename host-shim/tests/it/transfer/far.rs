@@ -196,6 +196,28 @@ fn go_comes_over_another_channel_and_is_answered_alike_twice() {
     goes_on(&r.client, &TcpStream::from(socket));
 }
 
+/// Its former pod may have parted with it.
+#[test]
+fn a_host_shim_that_ends_waits_for_the_go_of_what_is_ready() {
+    let mut r = ready();
+    let number = r.scene.probe(1).0;
+    let mut remote = r.client.local_addr().expect("connected");
+    let local: SocketAddr = "10.9.0.3:80".parse().expect("an address");
+    remote.set_port(remote.port() ^ 1);
+    r.far.offers(ID + 1, number, (local, remote));
+    r.app.offered();
+    r.scene.daemon_of(1).signal("TERM");
+    // What is not ready is given up.
+    r.app.back();
+    assert_eq!(r.far.answer(ID + 1), (NO, b"lease_over".to_vec()));
+    r.frozen.commit().expect("parted with");
+    r.scene.route_to(1);
+    r.far.says(GO, ID, &[]);
+    let (_, socket) = r.app.gets();
+    assert_eq!(r.far.answer(ID).0, SPOKEN);
+    goes_on(&r.client, &TcpStream::from(socket));
+}
+
 #[test]
 fn an_application_that_leaves_what_is_ready_has_it_reset() {
     let mut r = ready();

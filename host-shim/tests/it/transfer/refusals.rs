@@ -3,7 +3,7 @@
 
 use super::{
     app::{App, connection, goes_on},
-    scene::{PORT, Scene},
+    scene::{LONG, PORT, Scene},
 };
 use crate::daemon::common::wait_for;
 use baton_packet::{Destination, Reason, Which};
@@ -12,12 +12,14 @@ use baton_sdk::{
     wire::{Message, STATE_BYTES_MAX, VERSION},
 };
 use baton_tcp_repair::{Frozen, QUEUE_BYTES_MAX};
-use rustix::net::sockopt::set_socket_send_buffer_size_force;
+use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size_force};
 use std::{
     io::{ErrorKind, Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
     sync::atomic::{AtomicU32, Ordering},
     thread,
+    time::Duration,
 };
 
 /// It is asked for the client's connection, answers meanwhile, and it stays.
@@ -367,7 +369,59 @@ fn applications_that_misbehave_are_cut_off_and_others_go_on() {
     wait_for("places are free again", || {
         scene.metric("baton_shim_application_links") == 2
     });
+    assert!(App::silent(&scene, 0).bye().contains("Hello"));
+    assert_eq!(refused("silent"), 1);
     goes_on(&client, &server);
+}
+
+/// A connection of the first pod whose last descriptor takes an hour to close, and its peer, which
+/// reads nothing.
+fn lingering(scene: &Scene) -> (TcpStream, TcpStream) {
+    let pair = scene.pods[0].within(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound"));
+        (stream.expect("open"), listener.accept().expect("one").0)
+    });
+    let (mut stream, peer) = pair.expect("enter the pod");
+    stream.set_nonblocking(true).expect("an option");
+    while let Ok(written) = stream.write(&[7; 65_536]) {
+        assert_ne!(written, 0);
+    }
+    let hour = Some(Duration::from_secs(3_600));
+    set_socket_linger(&stream, hour).expect("an option");
+    (stream, peer)
+}
+
+#[test]
+fn a_pod_whose_descriptors_do_not_close_waits_alone() {
+    let scene = Scene::new();
+    let bad = [0; 3].map(|pod| App::new(&scene, pod));
+    let good = App::new(&scene, 1);
+    let end = SocketAddr::from(([10, 9, 0, 2], PORT));
+    let doubt = Message::Doubt {
+        id: 9,
+        local: end,
+        remote: end,
+    };
+    let [first, second, third, fourth] = [(); 4].map(|()| lingering(&scene));
+    // Until the last descriptors are in packets.
+    scene.daemon.signal("STOP");
+    bad[0].give(&doubt, first.0);
+    // With a message that has none, and behind it, where it is not read.
+    bad[1].give(&Message::Take { id: 1 }, second.0);
+    bad[2].give(&Message::Take { id: 1 }, third.0);
+    bad[2].give(&doubt, fourth.0);
+    scene.daemon.signal("CONT");
+    bad[0].back();
+    for app in &bad[1..] {
+        assert!(app.bye().contains("descriptors"));
+    }
+    let (mut reader, other) = UnixStream::pair().expect("a pair");
+    reader.set_read_timeout(Some(LONG)).expect("an option");
+    good.give(&doubt, other);
+    good.back();
+    assert_eq!(reader.read(&mut [0]).expect("it is closed"), 0);
+    drop((first.1, second.1, third.1, fourth.1));
 }
 
 #[test]
