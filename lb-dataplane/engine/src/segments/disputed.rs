@@ -1,10 +1,10 @@
 //! What a client sends again: the bytes that were followed, or others.
 //!
-//! A guard sees the first bytes of a number. The pod takes those that reach it in a segment that its
-//! kernel accepts, which may be others: where the first segment was lost, or its kernel dropped it
-//! (an acknowledgement of what it never sent, an old timestamp), and the client sends the same
-//! numbers again with other bytes. Then what the guard takes for a request's end is none, which harms
-//! the client alone, as long as nobody else's request follows on that leg.
+//! A guard sees the first bytes of a number. The pod takes those that reach it in a segment that
+//! its kernel accepts, which may be others: where the first segment was lost, or its kernel dropped
+//! it (an acknowledgement of what it never sent, an old timestamp), and the client sends the same
+//! numbers again with other bytes. Then what the guard takes for a request's end is none, which
+//! harms the client alone, as long as nobody else's request follows on that leg.
 //!
 //! Owns that comparison, of policies whose legs are shared: with the kept copies, and with what was
 //! set aside. A flow whose pod may have other bytes keeps its legs to itself from then on
