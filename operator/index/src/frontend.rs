@@ -11,8 +11,8 @@
 //! | the same, but its pods expect a header (`ProxyV2`) | the dataplanes that had them |
 //! | it is not the policy's, or selects pods | nothing of ours |
 //!
-//! A Service whose own policy does not name it any more, while another one does: one that Baton made
-//! becomes the other one's, one that clients had before gets its selector back.
+//! A Service whose own policy names it no more, while another one does: one that Baton made becomes
+//! the other one's, one that clients had before gets its selector back.
 //!
 //! Where the Service wants its clients to stay in their zone, each endpoint is for that of its
 //! node. kube-proxy leads elsewhere who has none in his zone, and everybody if one endpoint is for
@@ -164,8 +164,8 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
     Some(plan)
 }
 
-/// What is to be written of a Service whose own policy names it no more, or that has none and slices
-/// of ours all the same.
+/// What is to be written of a Service whose own policy names it no more, or that has none and
+/// slices of ours all the same.
 pub(crate) fn orphan(index: &Index, service: &Key) -> FrontWrites {
     let mut writes = FrontWrites::default();
     let Some(world) = index.world.services.get(service) else {

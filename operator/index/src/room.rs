@@ -1,8 +1,8 @@
 //! Who has room in a class of which the policies want more than its limits.
 //!
 //! Owns the order: what is in force has its place, by age; then what of it grew; then what comes,
-//! by age. Each that does not fit is left out by itself, so nobody who comes or grows makes somebody
-//! else leave. One that grew beyond the room has no more listeners and backends of what it wants now
+//! by age. Each that does not fit is left out by itself, so nobody who comes or grows makes another
+//! one leave. One that grew beyond the room has no more listeners and backends of what it wants
 //! than it had before; where what grew is no list that can be cut (`allowFrom`), it leaves. A class
 //! that nothing is in force of yet goes by age alone: an operator that begins does. Keeps nothing
 //! and knows no class.
