@@ -60,7 +60,8 @@ pub enum NetlinkError {
         /// Why.
         source: rtnetlink::Error,
     },
-    /// A table was not read within [`kernel::READ_LIMIT`]. Passes: it is read again with the next look.
+    /// A table was not read within [`kernel::READ_LIMIT`]. Passes: it is read again with the next
+    /// look.
     #[error("the kernel did not list its tables within 2 s")]
     Late,
     /// The kernel closed the connection. Fatal for the task.
@@ -76,7 +77,8 @@ pub enum NetlinkError {
 pub struct Health {
     /// The interface has carrier.
     pub link_up: AtomicBool,
-    /// Each family's best default route has a router whose link-layer address is known, or no router.
+    /// Each family's best default route has a router whose link-layer address is known, or no
+    /// router.
     pub gateway_resolved: AtomicBool,
     /// What is wrong with the interface's MTU, in words.
     pub mtu_problem: Mutex<Option<String>>,

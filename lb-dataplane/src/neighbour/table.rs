@@ -11,8 +11,8 @@ use std::{
 /// it has just forgotten does not push out what it uses.
 pub const LIMIT_WANTED: usize = 8_192;
 
-/// Ticks after which an address that nobody wants again is left alone. The engine asks once a second
-/// for what it has no confirmed address of, and each 10 s for the others that it uses.
+/// Ticks after which an address that nobody wants again is left alone. The engine asks once a
+/// second for what it has no confirmed address of, and each 10 s for the others that it uses.
 const UNWANTED_TICKS: u32 = 30;
 /// An address that nobody answers for is asked for with each of so many ticks, ...
 const TRIES_MAX: u32 = 30;
