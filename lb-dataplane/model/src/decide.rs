@@ -285,6 +285,7 @@ impl Run<'_> {
             rst,
             data: matches!(wire, Wire::Data { .. }),
             drops: false,
+            meant: false,
         }))
     }
 }

@@ -51,6 +51,16 @@ pub fn take_end_mark(frame: &mut [u8], seg: &Segment) -> Option<EndMark> {
         .find(|mark| set_urgent_pointer(frame, seg, mark.urgent_pointer(), 0))
 }
 
+/// The mark of a FIN or RST, which stays.
+#[must_use]
+pub fn end_mark(frame: &[u8], seg: &Segment) -> Option<EndMark> {
+    let at = usize::from(seg.l4) + URGENT_POINTER;
+    let may_have_one = seg.flags.any(Flags::FIN | Flags::RST) && !seg.flags.has(Flags::URG);
+    let pointer = frame.get(at..at + 2).filter(|_| may_have_one)?;
+    let is = |mark: &EndMark| pointer == mark.urgent_pointer().to_be_bytes();
+    EndMark::ALL.into_iter().find(is)
+}
+
 /// Marks a FIN or RST, as the adopter does; false if it is another segment or its urgent pointer is
 /// in use.
 pub fn put_end_mark(frame: &mut [u8], seg: &Segment, mark: EndMark) -> bool {

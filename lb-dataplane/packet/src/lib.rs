@@ -67,7 +67,7 @@ pub use client_block::{CLIENT_BLOCK_BYTES, ClientBlock, RawClientBlock, parse_cl
 pub use decode::{LIMIT_EXTENSION_HEADERS, decode};
 pub use destination::{Destination, Which};
 pub use ecn::clear_accurate_ecn;
-pub use end_mark::{EndMark, put_end_mark, take_end_mark};
+pub use end_mark::{EndMark, end_mark, put_end_mark, take_end_mark};
 pub use icmp::{FamilyMismatch, NewTuple, rewrite_icmp};
 pub use listener_report::{Listener, ListenerReport};
 pub use load_report::{LoadReport, Pressure, StallTotal};

@@ -68,8 +68,9 @@ impl Deciding<'_> {
             } else {
                 self.never_had_it(Event::Withdrawn);
             }
-        } else if ended && self.may_replay_again() {
-            // Whether it executed the request before it ended is unknown.
+        } else if ended && !reply.meant && self.may_replay_again() {
+            // Whether it executed the request before it ended is unknown. A process that goes on
+            // has answered, by its end.
             self.fate_unknown(Lost::FateUnknown);
         } else if self.is_unasked(ack, data) {
             // Older than the request, or said at the same moment: a time-out's message would be

@@ -25,12 +25,14 @@ pub struct Reply {
     /// It echoes a timestamp that is newer than any of the flow's: its kernel takes what it is sent
     /// for old duplicates (RFC 7323 section 5).
     pub drops: bool,
+    /// It ends, by a process that goes on.
+    pub meant: bool,
 }
 
 impl Reply {
-    /// Of a segment, with what its timestamps say.
+    /// Of a segment, with what its timestamps and its adopter's mark say.
     #[must_use]
-    pub fn of(segment: &Segment, drops: bool) -> Self {
+    pub fn of(segment: &Segment, drops: bool, mark: Option<EndMark>) -> Self {
         let has = |flag| segment.flags.has(flag);
         Self {
             seq: segment.seq,
@@ -41,6 +43,7 @@ impl Reply {
             rst: has(Flags::RST),
             data: segment.payload_len() > 0,
             drops,
+            meant: mark == Some(EndMark::Listening),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     states::State,
     timing::CLOCKS_US,
 };
-use baton_packet::{Flags, Reason, Segment, SeqNumber, timestamps};
+use baton_packet::{Flags, Reason, Segment, SeqNumber, end_mark, timestamps};
 
 /// What a segment from an unconfirmed owner comes to.
 pub(crate) enum Judged {
@@ -44,7 +44,7 @@ impl Engine {
                 let flow = &self.flows[id];
                 let newer = |echo: u32| echo.wrapping_sub(flow.client_ts).cast_signed() > 0;
                 let drops = timestamps(segment.options(frame)).is_some_and(|(_, echo)| newer(echo));
-                let input = Input::Reply(Reply::of(segment, drops));
+                let input = Input::Reply(Reply::of(segment, drops, end_mark(frame, segment)));
                 let then = self.decide(now, id, input, Some((frame, segment)), out);
                 self.heir_introduced(id, segment);
                 if then == Then::GoOn {

@@ -115,3 +115,17 @@ fn a_part_of_a_request_whose_pod_dies_is_handed_on() {
     let behind = w.adopted_from(&mut c, &sent, boundary);
     assert_eq!(one(behind).data(), b"GET / HTTP/1.1\r\nhost: a");
 }
+
+/// A request moves, and its new owner closes instead of an answer, before anything else was heard
+/// of it: it goes on, so that it has answered, and what it answered runs once.
+#[test]
+fn the_end_of_a_new_owner_that_goes_on_is_an_answer() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.moves(&mut c, GET);
+    let sent = w.ends_listening(&c, End::Fin);
+    let sent = [sent, w.run_ms(20)].concat();
+    assert!(sent.iter().all(|s| s.data() != GET), "once: {sent:?}");
+    assert_eq!(w.count(Counter::FateReplayed), 0);
+    assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
+}
