@@ -85,7 +85,9 @@ impl Closers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
+    use rustix::net::sockopt::{
+        set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size,
+    };
     use std::{
         io::{Read, Write},
         net::{TcpListener, TcpStream},
@@ -94,17 +96,15 @@ mod tests {
     };
 
     /// A connection whose last descriptor takes an hour to close, and its peer, which reads
-    /// nothing.
+    /// nothing: what was written is more than the peer has room for, however late it is sent.
     fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        // Its connections inherit that, and it does not grow: tcp(7).
+        set_socket_recv_buffer_size(&listener, 4_096).expect("an option");
         let mut stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("open");
         let (peer, _) = listener.accept().expect("a connection");
-        stream.set_nonblocking(true).expect("an option");
-        set_socket_send_buffer_size(&stream, 4096).expect("an option");
-        while let Ok(written) = stream.write(&[7; 4096]) {
-            assert_ne!(written, 0);
-        }
-        stream.set_nonblocking(false).expect("an option");
+        set_socket_send_buffer_size(&stream, 131_072).expect("an option");
+        stream.write_all(&[7; 65_536]).expect("room");
         set_socket_linger(&stream, Some(Duration::from_secs(3_600))).expect("an option");
         (stream.into(), peer)
     }
