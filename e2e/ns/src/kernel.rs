@@ -44,15 +44,17 @@ pub fn tcp_sockets(namespace: &Namespace) -> Result<usize> {
     Ok(counts.sum())
 }
 
-/// Whether something listens on a TCP port.
+/// How many sockets listen on a TCP port.
 ///
 /// # Errors
 /// If `/proc` cannot be read.
-pub fn listening(namespace: &Namespace, port: u16) -> Result<bool> {
+pub fn listeners(namespace: &Namespace, port: u16) -> Result<usize> {
     const LISTEN: u8 = 10;
     let text = read(namespace, &["tcp", "tcp6"])?;
-    let mut sockets = text.lines().filter_map(socket);
-    Ok(sockets.any(|s| s.state == LISTEN && s.local_port == port))
+    let sockets = text.lines().filter_map(socket);
+    Ok(sockets
+        .filter(|s| s.state == LISTEN && s.local_port == port)
+        .count())
 }
 
 fn socket(line: &str) -> Option<TcpSocket> {

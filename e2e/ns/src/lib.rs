@@ -10,7 +10,7 @@ mod scene;
 mod wait;
 
 pub use kernel::{
-    TcpSocket, established, kernel_counters, listening, nft, set_sysctl, tcp_sockets,
+    TcpSocket, established, kernel_counters, listeners, nft, set_sysctl, tcp_sockets,
 };
 pub use raw::{FrameSocket, Link, RawIp, segment_of, tcp_packet};
 pub use scene::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, always, never, own_v4};

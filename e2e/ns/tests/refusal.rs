@@ -5,7 +5,7 @@ use crate::{http_without_error, more, no_error};
 use anyhow::{Context, Result, ensure};
 use baton_api::{Backend, Endpoint, MoveMethod};
 use baton_lab::{HttpClient, HttpEcho, NginxOptions, echo_body};
-use baton_ns::{HTTP_PORT, Scene, always, established, listening, never, until};
+use baton_ns::{HTTP_PORT, Scene, always, established, listeners, never, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 const NO_ADOPTER: &str = "no adopter (is host-shim running there?)";
@@ -156,7 +156,7 @@ fn nothing_listens_on_the_port() -> Result<()> {
         scene.wait_reason("pod-b", "ready")?;
         nginx.process.kill()?;
         until("gone", || {
-            let listens = listening(scene.lab.pods()[1].namespace(), PORT)?;
+            let listens = listeners(scene.lab.pods()[1].namespace(), PORT)? > 0;
             ensure!(!listens, "the listener is still there");
             Ok(())
         })?;

@@ -54,6 +54,7 @@ impl Engine {
         );
         let sessions = self.guards.sessions().0;
         assert_eq!(self.guards.shared(), sessions, "sessions by network");
+        kept += waiting;
         assert_eq!(
             self.copies.requests.sum(),
             kept,
@@ -63,7 +64,6 @@ impl Engine {
             assert!(!self.request_is_complete(id), "a complete request");
             assert!(!self.flows[id].kept.is_empty(), "an incomplete request");
         }
-        kept += waiting;
         kept += early;
         assert_eq!(kept, self.copies.kept.used(), "kept segments");
         let followed = live().filter(|(_, f)| self.guards.get(f.guard).is_some());

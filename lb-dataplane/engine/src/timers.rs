@@ -188,6 +188,9 @@ impl Engine {
             }
             State::Orphan => return self.try_rescue(now, id, out),
             State::FinSentToClient => return self.parted_due(now, id, out),
+            State::Closed if !flow.owner.is_some() && flow.owes_fin() => {
+                return self.parted_due(now, id, out);
+            }
             State::Gone => return,
             State::SynSent | State::SynAcked => (0, Some(Counter::TimeoutsHandshake)),
             State::ClientFin | State::ServerFin => (

@@ -114,8 +114,10 @@ pub(crate) const SYN_PORTS_MAX: u8 = 8;
 /// A client's kernel repeats no earlier than this (Linux `TCP_RTO_MIN`); what comes again sooner,
 /// the network doubled.
 pub(crate) const REPEATED_US: u32 = 200_000;
-/// The next try to send what waits, where no frame was free.
+/// The next try to send what waits, where no frame was free, or so many segments went at once: some
+/// 50 us.
 pub(crate) const BACKLOG_AGAIN_MS: u64 = 1;
+pub(crate) const BACKLOG_BURST: u32 = 128;
 /// An overdue request that nobody can take is looked at again after this long.
 pub(crate) const OVERDUE_AGAIN_MS: u64 = 100;
 /// Addresses that the kernel has not resolved are asked for again this often.
@@ -173,6 +175,8 @@ pub(crate) const CLOSING_HELD_UP_MAX: u16 = 75;
 /// An application that has not closed its side this long after the pod acknowledged our FIN is
 /// reset: Linux `tcp_fin_timeout`.
 pub(crate) const CLOSE_WAIT_MS: u64 = 60_000;
+/// The same where its pod has more such legs than there is room for in all.
+pub(crate) const CLOSE_WAIT_CROWDED_MS: u64 = 1_000;
 /// FINs of our own to a client before it is reset instead; 200 ms between the first two (Linux
 /// `TCP_RTO_MIN`), doubling.
 pub(crate) const PARTED_FIN_TRIES_MAX: u8 = 5;

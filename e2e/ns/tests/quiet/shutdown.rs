@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use baton_lab::{IdleConnections, NginxOptions, Options};
-use baton_ns::{HTTP_PORT, Scene};
+use baton_ns::{HTTP_PORT, Scene, listeners, until};
 use std::{thread, time::Duration};
 
 /// A server that started so long ago has been told of by two probes, and who holds its listener is
@@ -31,20 +31,64 @@ fn servers_with_several_listeners_that_quit_cost_no_idle_connection() -> Result<
     quit("quitgroup", true, &[1, 64])
 }
 
-fn quit(name: &str, reuseport: bool, connections: &[usize]) -> Result<()> {
+/// So somebody listens all the while, and what the last one closes it did not mean to.
+#[test]
+fn a_server_whose_successor_listens_already_costs_no_idle_connection() -> Result<()> {
+    let web = nginx(true);
+    let mut scene = scene("succeed", &web)?;
+    let mut idle = open(&scene, 64)?;
+    for round in 0..rounds() {
+        let answers = idle.round();
+        ensure!(answers.right == 64, "round {round}: {answers:?}");
+        let last = &mut scene.nginx[round % 2];
+        let pod = last.pod().clone();
+        let before = listeners(pod.namespace(), HTTP_PORT)?;
+        let mut next = pod.nginx(&web)?;
+        until("the next one listens", || {
+            let now = listeners(pod.namespace(), HTTP_PORT)?;
+            ensure!(now == 2 * before, "{now} listeners, {before} before");
+            Ok(())
+        })?;
+        std::mem::swap(last, &mut next);
+        next.process.quit()?;
+        // Until all that ended has been judged, and a second more.
+        thread::sleep(KNOWN);
+        let ended = idle.ended();
+        let none = ended.is_empty();
+        scene.explained(none.then_some(()).with_context(|| format!("{ended:?}")))?;
+    }
+    let figures = scene.nothing_lost(0).context("figures")?;
+    ensure!(figures.rescues_total > 0, "nothing was rescued");
+    Ok(())
+}
+
+/// Several workers share the listeners with their master: whose copy is closed last is chance.
+fn nginx(reuseport: bool) -> NginxOptions {
+    NginxOptions {
+        workers: 2,
+        reuseport,
+        ..NginxOptions::default()
+    }
+}
+
+fn scene(name: &str, web: &NginxOptions) -> Result<Scene> {
     let options = Options {
         pods: 2,
         ..Options::default()
     };
-    // Several workers share the listeners with their master: whose copy is closed last is chance.
-    let web = NginxOptions {
-        workers: 2,
-        reuseport,
-        ..NginxOptions::default()
-    };
-    let mut scene = Scene::with_nginx(name, &options, &web)?;
+    let mut scene = Scene::with_nginx(name, &options, web)?;
     scene.config.policies[0].migration = baton_ns::never();
     scene.start()?;
+    Ok(scene)
+}
+
+fn open(scene: &Scene, count: usize) -> Result<IdleConnections> {
+    let namespace = scene.lab.client().namespace();
+    IdleConnections::open(namespace, scene.address(HTTP_PORT)?, count)
+}
+
+fn quit(name: &str, reuseport: bool, connections: &[usize]) -> Result<()> {
+    let mut scene = scene(name, &nginx(reuseport))?;
     let rounds = rounds();
     for (count, up) in connections
         .iter()
@@ -67,10 +111,7 @@ fn quit(name: &str, reuseport: bool, connections: &[usize]) -> Result<()> {
 
 /// Gives the connections that were closed.
 fn shut_down(scene: &mut Scene, count: usize, up: Duration, rounds: usize) -> Result<u64> {
-    let namespace = scene.lab.client().namespace().clone();
-    let address = scene.address(HTTP_PORT)?;
-    let open = || IdleConnections::open(&namespace, address, count);
-    let mut idle = open()?;
+    let mut idle = open(scene, count)?;
     let mut closed = 0;
     for round in 0..rounds {
         let answers = idle.round();
@@ -88,7 +129,7 @@ fn shut_down(scene: &mut Scene, count: usize, up: Duration, rounds: usize) -> Re
         let ended: u64 = idle.ended().values().sum();
         if ended > 0 {
             closed += ended;
-            idle = open()?;
+            idle = open(scene, count)?;
         }
     }
     Ok(closed)

@@ -17,17 +17,23 @@
 //!   descriptors refer to it. Servers let go of the listener before they close idle connections:
 //!   nginx's workers one by one, each its own copy, its master up to 10 ms later; Go, Node.js and
 //!   others close it for good. As many holders as before: the close was meant, also where all
-//!   connections time out together. Fewer, or another sum of the inode numbers where several
-//!   sockets listen (`SO_REUSEPORT`): the pod is watched for a second. None, or another one than
-//!   when the flow came to its owner: that process is gone, and the flow is rescued, even if its
-//!   FIN comes late, behind data that the client was slow to take (11 of the simulation's 10,000
-//!   worlds). With the answer to a plain SYN instead, one round trip lost 2 and 4 connections in 60
+//!   connections time out together. Fewer: the pod is watched for a second. None, or another one
+//!   than when the flow came to its owner: that process is gone, and the flow is rescued, even if
+//!   its FIN comes late, behind data that the client was slow to take (11 of the simulation's
+//!   10,000 worlds). With the answer to a plain SYN instead, one round trip lost 2 and 4 connections in 60
 //!   shutdowns (SIGQUIT, which nginx's images ask for) of an nginx with two workers and one idle
 //!   connection; with the holders none in 60, nor in 60 right after the server's start
 //!   (`BATON_SHUTDOWNS=20 make test-ns`, test `shutdown`: 20 each with 1, 2 and 64 connections; 40
 //!   and 40 with a listener for each worker). A close is then 0 to 1 ms late where it was 4
 //!   (`closes`: 1.0009 s directly, 1.0012 s through Baton). A lost probe is sent again after 20 ms,
 //!   and only the third is a SYN.
+//! - **Where several sockets listen (`SO_REUSEPORT`) and their sum is another one within a second of
+//!   an end, whoever closed without a listener let go of one of them**, and the flow is rescued: of
+//!   several it cannot be known which one a flow was accepted from, and the others answer all the
+//!   while. Watching for a second instead took the connections of a server whose next process
+//!   listened before it left, or 5 ms after it, for meant closes (64 of 64: `quiet::shutdown` in
+//!   `e2e/ns`). What it costs where it is wrong: a process that never listens, the child of one,
+//!   means to close a connection at rest in that second, and the client is not told.
 //! - **Where it was not known at an end who holds the listener** (two reports alike, a second
 //!   apart, say it: a count from between two forks would be met again when the first worker lets
 //!   go), or the adopter is mute (two probes lost; it is probed ten times a second then), **the end
@@ -174,6 +180,8 @@ pub(crate) struct Liveness {
     let_go: Option<Instant>,
     /// When it last had another listener than before.
     replaced: Option<Instant>,
+    /// When there were last others than before, where several listen.
+    regrouped: Option<Instant>,
     probe: LivenessProbe,
 }
 
@@ -354,6 +362,7 @@ impl Liveness {
             // Of several it is not known which had accepted a flow: the others may go on, and close
             // what they mean to.
             self.let_go = several.then_some(now);
+            self.regrouped = self.let_go.or(self.regrouped);
         }
         if other || new.holders != old.holders {
             (self.since, self.known) = (now, None);
@@ -403,6 +412,13 @@ impl Liveness {
     pub(crate) fn is_replaced_since(&self, now: Instant, came_ms: u32) -> bool {
         let owned_ms = u64::from(now.ms32().wrapping_sub(came_ms));
         (self.replaced).is_some_and(|at| owned_ms > now.ms().saturating_sub(at.ms()))
+    }
+
+    /// Whether who closed a flow at this time (us, wrapping) without having the listener let go of
+    /// one of several.
+    pub(crate) fn let_go_about(&self, now: Instant, ended_us: u32) -> bool {
+        let age_us = u64::from((now.0 as u32).wrapping_sub(ended_us));
+        (self.regrouped).is_some_and(|at| now.0 <= at.0 + age_us + HOLDERS_SETTLE_US)
     }
 
     /// Whether it is being probed, or will be.

@@ -253,6 +253,36 @@ fn another_listener_is_another_process_unless_there_are_several() {
     }
 }
 
+/// Old, new (as in [`SETTLES`]): of several, whoever ends without one a second before or after has
+/// let go of it.
+#[test]
+fn who_ends_when_others_listen_has_let_go() {
+    for (old, new, others) in [
+        ("7x4s", "7x4s", false),
+        ("7x4s", "7x3s", false),
+        ("7x4s", "8x4s", true),
+        ("7x4s", "3x1", true),
+        ("3x1", "7x4s", true),
+        ("3x1", "4x1", false),
+        ("0x0", "7x4s", false),
+    ] {
+        let mut pod = Liveness::default();
+        for (what, at_ms) in [(old, 1_000), (new, 5_000)] {
+            let (at, report) = report(&format!("{what}@{at_ms}")).expect("a report");
+            pod.reported(at, report);
+        }
+        for (ended_ms, now_ms, lately) in [
+            (3_000, 5_000, true),
+            (5_000, 5_001, true),
+            (6_000, 6_003, true),
+            (6_001, 6_003, false),
+        ] {
+            let let_go = pod.let_go_about(ms(now_ms), ms(ended_ms).0 as u32);
+            assert_eq!(let_go, others && lately, "{old} {new}, {ended_ms}");
+        }
+    }
+}
+
 #[test]
 fn it_is_probed_three_times_or_five_where_something_is_heard() {
     let mut probes = Vec::new();

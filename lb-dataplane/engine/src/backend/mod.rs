@@ -63,6 +63,10 @@ pub(crate) enum Sweep {
 pub(crate) struct Progress {
     pub(crate) what: Sweep,
     pub(crate) at: u32,
+    /// Where it ends.
+    pub(crate) until: u32,
+    /// Where another round ends, of those that were in front when there were news; 0 for none.
+    pub(crate) again: u32,
     /// A flow was seen whose policy drains the backend.
     pub(crate) leaving: bool,
 }

@@ -5,6 +5,7 @@ use std::{collections::HashSet, ops::RangeInclusive};
 use proptest::prelude::*;
 
 use super::*;
+use crate::tables::rests::{RESERVE, RESTING_MAX};
 
 const LATER: u64 = 200_000;
 
@@ -215,7 +216,7 @@ fn pairs_are_bounded_in_all() {
     let mut rng = fastrand::Rng::with_seed(1);
     let count = 60_000;
     let mut all: Vec<Ports> = (0..5).map(|_| Ports::new(1, count, &mut rng)).collect();
-    let left = RESTING_MAX / RESERVE_SHARE;
+    let left = RESERVE;
     let mut taken = 0;
     for ports in &mut all {
         while ports.take(&mut rests, 0, Purpose::Handshake).is_some() {
@@ -237,6 +238,40 @@ fn pairs_are_bounded_in_all() {
     }
     assert_eq!((rescued, rests.spare()), (left, 0));
     assert!(!all[4].has_ready(&mut rests, 0));
+}
+
+/// Backends of short connections leave room for one that has just started, which has no port that
+/// was used before; and they have equal parts.
+#[test]
+fn what_rests_is_shared() {
+    let mut rests = Rests::new(0, crate::tables::blocks::Blocks::new(6, 60_000, 1 << 24));
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut all: Vec<Ports> = (0..6).map(|_| Ports::new(1, 60_000, &mut rng)).collect();
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = false;
+        for ports in &mut all[..5] {
+            // Nothing has rested long enough to be used again.
+            if let Some(port) = ports.take(&mut rests, 0, Purpose::Handshake) {
+                ports.give_back(&mut rests, port, 0, Rest::Clean);
+                goes_on = true;
+            }
+        }
+    }
+    let part = (RESTING_MAX - RESERVE) / 6;
+    for ports in &all[..5] {
+        assert!(
+            ports.remembered().abs_diff(part) <= 1,
+            "{} {part}",
+            ports.remembered()
+        );
+    }
+    for _ in 0..part {
+        assert!(all[5].take(&mut rests, 0, Purpose::Handshake).is_some());
+    }
+    // The others use again what has rested.
+    assert!(all[0].take(&mut rests, 1_000, Purpose::Handshake).is_some());
+    assert_eq!(rests.spare(), RESERVE);
 }
 
 #[derive(Debug, Clone)]

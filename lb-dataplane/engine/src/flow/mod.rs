@@ -7,6 +7,7 @@ pub(crate) mod pieces;
 mod table;
 
 use crate::{
+    clock::Instant,
     flow::kept::KeptList,
     handover::{Mark, Progress},
     ids::{Addr, BacklogId, Leg, NONE},
@@ -269,6 +270,14 @@ impl Flow {
         seq.since(self.client_acked) <= 0xffff << (self.scales >> 4)
     }
 
+    /// Whether the client may acknowledge that: it was sent, and is no older than what can be under
+    /// way (RFC 5961 section 5.2).
+    #[inline]
+    pub(crate) fn client_may_ack(&self, ack: SeqNumber) -> bool {
+        ack.at_or_before(self.server_next)
+            && self.server_acked.since(ack) <= self.client_window_max() as i32
+    }
+
     /// Whether the backend may send at `seq`, likewise.
     #[inline]
     pub(crate) fn server_may_send(&self, seq: SeqNumber) -> bool {
@@ -289,6 +298,19 @@ impl Flow {
     /// The flow came to its owner without a request and has had none since.
     pub(crate) fn adopted_idle(&self) -> bool {
         self.migrations > 0 && self.boundary == self.client_next
+    }
+
+    /// Whether we ended the connection, and its client has not acknowledged that.
+    pub(crate) fn owes_fin(&self) -> bool {
+        self.bits.has(Bits::FIN_SENT) && self.server_acked != self.server_next
+    }
+
+    /// The client of a flow that we ended acknowledges something.
+    pub(crate) fn hears_fin(&mut self, now: Instant, ack: SeqNumber) {
+        if self.owes_fin() && ack == self.server_next {
+            self.server_acked = ack;
+            self.last_ms = now.ms32();
+        }
     }
 
     /// Everything that either side sent is acknowledged by the other.

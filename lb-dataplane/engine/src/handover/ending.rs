@@ -124,9 +124,10 @@ impl Deciding<'_> {
         } else {
             Some(Lost::FateUnknown)
         };
-        if !end.exited() && !end.released() {
+        if !end.exited() && !end.released() && !end.closer_listens() {
             // A process that is gone fails no more, and the next one is not to blame; a pod that
-            // stands still may have been stopped by whoever owns it.
+            // stands still may have been stopped by whoever owns it. One that goes on serving
+            // closes what it means to: which request that is, each client chooses.
             self.with(Effect::BackendFails);
         }
         if !end.released() {
@@ -155,7 +156,7 @@ impl Deciding<'_> {
     fn is_meant(&self, end: End) -> bool {
         let numbers = &self.view.numbers;
         let has_all = end.acked == Some(numbers.client_next);
-        let has_some = end.acked.is_some_and(|acked| acked.after(numbers.boundary));
+        let has_some = end.acked.is_some_and(|acked| acked != numbers.boundary);
         end.closer_listens() && ((end.fin && has_all) || (!self.view.talk.complete && has_some))
     }
 

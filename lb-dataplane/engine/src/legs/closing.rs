@@ -30,7 +30,7 @@ use crate::{
     obs::counters::Counter,
     tables::{ClosingLeg, Parking, legs::Use},
     timing::{
-        CLOSE_PACE_US, CLOSE_WAIT_MS, CLOSE_WITHIN_US, CLOSES_PER_PACE_MAX, CLOSING_FIN_TRIES_MAX,
+        CLOSE_PACE_US, CLOSE_WITHIN_US, CLOSES_PER_PACE_MAX, CLOSING_FIN_TRIES_MAX,
         CLOSING_FIN_WAIT_MS, CLOSING_HELD_UP_MAX,
     },
 };
@@ -226,9 +226,10 @@ impl Engine {
         let entry = &mut self.legs.closing.legs[id as usize];
         if entry.tries > 0 && segment.ack == entry.fin.add(1) && !entry.fin_acked {
             entry.fin_acked = true;
-            self.wheel
-                .arm(self.flows.limit() + id, now.ms() + CLOSE_WAIT_MS);
+            let due_ms = now.ms() + self.legs.closing.wait_ms(id);
+            self.wheel.arm(self.closing_timer(id), due_ms);
         }
+        let entry = &mut self.legs.closing.legs[id as usize];
         // Its kernel says which byte it wants next: the FIN was in front of that, or behind a gap.
         let elsewhere = entry.tries > 0
             && !entry.fin_acked

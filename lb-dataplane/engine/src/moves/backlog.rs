@@ -35,6 +35,7 @@ use crate::{
     Engine, Output,
     balance::policy::MoveConstraint,
     clock::Instant,
+    containers::slots::Slots,
     flow::{
         Bits, Flow,
         kept::{KEPT_PER_FLOW_MAX, KeptList},
@@ -43,8 +44,8 @@ use crate::{
     ids::{BacklogId, FlowId},
     obs::counters::Counter,
     states::{Frame, State},
-    tables::{BACKLOG_PER_FLOW_MAX, Backlog, Backlogs, FIRST_WINDOW_BYTES, From, Reach},
-    timing::BACKLOG_AGAIN_MS,
+    tables::{BACKLOG_PER_FLOW_MAX, Backlog, Backlogs, Copies, FIRST_WINDOW_BYTES, From, Reach},
+    timing::{BACKLOG_AGAIN_MS, BACKLOG_BURST},
 };
 use baton_api::MigrationMode;
 use baton_guard::{ToCome, Tracker};
@@ -176,15 +177,33 @@ impl Engine {
         if self.is_kept_next(id, segment) {
             return true;
         }
-        let copies = pieces::count(segment);
-        let refused =
-            self.copies
-                .backlogs
-                .refuses(self.flows[id].backlog, copies, &self.copies.kept);
+        !self.backlog_refuses(id, segment)
+    }
+
+    /// Whether a client segment cannot wait, which is counted.
+    fn backlog_refuses(&mut self, id: FlowId, segment: &Segment) -> bool {
+        let (flow, copies) = (&self.flows[id], pieces::count(segment));
+        let Copies {
+            backlogs,
+            kept,
+            requests,
+            ..
+        } = &self.copies;
+        let share = |takes| requests.have_room(flow.network, takes);
+        let refused = backlogs.refuses(flow.backlog, copies, kept).or_else(|| {
+            let has_share = kept.takes(copies).is_some_and(share);
+            (!has_share).then_some(Counter::BacklogNetworkFull)
+        });
         if let Some(limit) = refused {
             self.counters.add(limit);
         }
-        refused.is_none()
+        refused.is_some()
+    }
+
+    /// So many copies of the flow's wait no more.
+    fn waits_less(&mut self, id: FlowId, copies: Slots) {
+        self.copies.backlogs.segments -= copies;
+        self.copies.requests.returns(self.flows[id].network, copies);
     }
 
     /// Whether the next segment of the request goes among the kept copies: none waits in front of
@@ -203,29 +222,26 @@ impl Engine {
     /// Lets a client segment wait. False if a limit is reached, which is counted: the client sends
     /// it again.
     pub(crate) fn let_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
-        let (backlog, copies) = (self.flows[id].backlog, pieces::count(segment));
-        if let Some(limit) = self
-            .copies
-            .backlogs
-            .refuses(backlog, copies, &self.copies.kept)
-        {
-            self.counters.add(limit);
+        if self.backlog_refuses(id, segment) {
             return false;
         }
-        if !backlog.is_some() {
+        if !self.flows[id].backlog.is_some() {
             self.wait_up_to(id, Reach::Unconfirmed);
         }
-        let slot = usize::from(self.flows[id].backlog.0);
+        let flow = &self.flows[id];
         let Backlogs {
             slots, segments, ..
         } = &mut self.copies.backlogs;
-        let waiting = &mut slots[slot].waiting;
-        *segments -= self.copies.kept.slots_of(*waiting);
+        let waiting = &mut slots[usize::from(flow.backlog.0)].waiting;
+        let before = self.copies.kept.slots_of(*waiting);
         let waits = pieces::all(frame, segment, |copy| {
             self.copies.kept.push(waiting, copy, BACKLOG_PER_FLOW_MAX)
         });
-        *segments += self.copies.kept.slots_of(*waiting);
         debug_assert!(waits, "there was room");
+        let mut added = self.copies.kept.slots_of(*waiting);
+        added -= before;
+        *segments += added;
+        self.copies.requests.takes(flow.network, added);
         self.counters.add(Counter::Backlogged);
         true
     }
@@ -284,13 +300,12 @@ impl Engine {
         out: &mut impl Output,
     ) {
         let flow = &self.flows[id];
-        let (kept, network) = (flow.kept, flow.network);
+        let kept = flow.kept;
         let edge = right_edge(flow, segment);
         if kept.is_empty() || !self.wait_up_to(id, Reach::Edge(edge)) {
             return;
         }
         let copies = self.copies.kept.slots_of(kept);
-        self.copies.requests.returns(network, copies);
         let flow = &mut self.flows[id];
         (flow.kept, flow.client_acked) = (KeptList::default(), segment.ack);
         flow.bits.set(Bits::KEPT_WHOLE, false);
@@ -342,6 +357,7 @@ impl Engine {
     /// timer does.
     pub(crate) fn send_waiting(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         let slot = usize::from(self.flows[id].backlog.0);
+        let mut sent = 0;
         while let Some(Backlog { waiting, reach, .. }) = self.copies.backlogs.slots.get(slot) {
             let (mut waiting, reach) = (*waiting, *reach);
             let Some(copy) = self.copies.kept.iter(waiting).next() else {
@@ -378,6 +394,10 @@ impl Engine {
                 spec.timestamps = Self::client_stamps(flow);
                 spec.payload = segment.data(copy);
                 self.numbers_of_leg(flow.owner, &mut spec);
+                if sent == BACKLOG_BURST {
+                    self.wheel.arm(id, now.ms() + BACKLOG_AGAIN_MS);
+                    return false;
+                }
                 let built = match out.frame() {
                     Some(buffer) => build_segment(buffer, &spec),
                     None => {
@@ -388,9 +408,11 @@ impl Engine {
                 };
                 if let Some(len) = built {
                     out.send(len);
+                    sent += 1;
                 }
             }
-            self.copies.backlogs.segments -= self.copies.kept.pop(&mut waiting);
+            let popped = self.copies.kept.pop(&mut waiting);
+            self.waits_less(id, popped);
             self.copies.backlogs.slots[slot].waiting = waiting;
             if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
                 self.keep_no_more(id);
@@ -413,10 +435,11 @@ impl Engine {
     pub(crate) fn drop_backlog(&mut self, id: FlowId) {
         let slot = std::mem::replace(&mut self.flows[id].backlog, BacklogId::NONE);
         if let Some(backlog) = self.copies.backlogs.slots.get_mut(usize::from(slot.0)) {
-            self.flows[id].note_aside();
-            self.copies.backlogs.segments -= self.copies.kept.slots_of(backlog.waiting);
+            let copies = self.copies.kept.slots_of(backlog.waiting);
             self.copies.kept.clear(&mut backlog.waiting);
             self.copies.backlogs.give_back(slot);
+            self.waits_less(id, copies);
+            self.flows[id].note_aside();
         }
     }
 }

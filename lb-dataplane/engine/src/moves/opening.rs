@@ -259,8 +259,10 @@ impl Engine {
         let echoes_all = self.mutated(Mutant::EchoStrangers);
         let flow = &mut self.flows[id];
         let stamped = flow.bits.has(Bits::TIMESTAMPS);
-        if stamped && offer.timestamps.is_none() {
-            // The client has been promised them for good (RFC 7323 section 3.2).
+        let scaled = flow.bits.has(Bits::WSCALE) && flow.scales & 15 > 0;
+        if (stamped && offer.timestamps.is_none()) || (scaled && offer.window_scale.is_none()) {
+            // The client has been promised both for good (RFC 7323 sections 2.2 and 3.2): the pod
+            // would read its windows as they are, 128 times too small as a rule.
             return Opening::Unlike;
         }
         let here = flow.server_ts_at(now.ms32());

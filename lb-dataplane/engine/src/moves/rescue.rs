@@ -32,7 +32,7 @@ use crate::{
     timing::IDLE_ENDS_MAX,
 };
 use baton_api::{BackendFailure, Protocol};
-use baton_packet::{Flags, Segment, clear_fin, take_end_mark};
+use baton_packet::{Flags, Segment, clear_fin, take_end_mark, timestamps};
 
 /// How an owner ended, from the FIN or RST, which loses its mark.
 pub(crate) fn end_of(frame: &mut [u8], segment: &Segment) -> End {
@@ -149,6 +149,13 @@ impl Engine {
         owner.liveness.is_replaced_since(now, flow.moved_ms)
     }
 
+    /// Whether the process whose end is held goes, because it let go of one of several listeners.
+    pub(crate) fn closer_let_go(&self, now: Instant, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        let owner = &self.backends[usize::from(flow.owner.backend)];
+        !flow.bits.has(Bits::CLOSER_LISTENS) && owner.liveness.let_go_about(now, flow.sent_us)
+    }
+
     /// Whether nothing tells the held end of a process that exits from a close that was meant.
     /// Where only the bare rule follows responses, a close may be the end of one.
     pub(crate) fn end_is_unmarked(&self, id: FlowId) -> bool {
@@ -163,6 +170,7 @@ impl Engine {
     /// A segment from an owner whose end is held back.
     pub(crate) fn on_ended_owner(
         &mut self,
+        now: Instant,
         frame: &mut [u8],
         segment: &Segment,
         id: FlowId,
@@ -175,7 +183,15 @@ impl Engine {
             self.counters.add(Counter::Fenced);
             return Verdict::Absorbed;
         }
-        // The dead process's kernel repeats what the client has not acknowledged.
+        // The dead process's kernel repeats what the client has not acknowledged. Our FIN behind it
+        // must not be older.
+        if flow.bits.has(Bits::TIMESTAMPS)
+            && let Some((value, _)) = timestamps(segment.options(frame))
+            && value.wrapping_sub(flow.server_ts) as i32 >= 0
+        {
+            let flow = &mut self.flows[id];
+            (flow.server_ts, flow.server_ts_ms) = (value, now.ms32());
+        }
         let _ = take_end_mark(frame, segment);
         if segment.flags.has(Flags::FIN) {
             clear_fin(frame, segment);

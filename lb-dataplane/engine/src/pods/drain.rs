@@ -199,9 +199,20 @@ impl Engine {
         PARTED_FIN_WAIT_MS << self.flows[id].progress.tries.min(PARTED_FIN_TRIES_MAX)
     }
 
-    /// The client has not closed its direction yet.
+    /// The client has not acknowledged our FIN yet, or not closed its direction, for which it has
+    /// as long as behind a pod's FIN.
     pub(crate) fn parted_due(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &mut self.flows[id];
+        if !flow.owes_fin() {
+            let timeouts = &self.policies[usize::from(flow.policy)].spec.timeouts;
+            let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
+            let left_ms = (timeouts.half_closed.0 / 1_000).saturating_sub(quiet_ms);
+            if left_ms > 0 {
+                return self.wheel.arm(id, now.ms() + left_ms);
+            }
+            let _ = self.step(now, id, Event::Timeout, out);
+            return;
+        }
         flow.progress.tries += 1;
         let event = if flow.progress.tries < PARTED_FIN_TRIES_MAX {
             Event::Doubt
@@ -220,6 +231,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let flow = &mut self.flows[id];
+        flow.hears_fin(now, segment.ack);
         let end = segment.seq.add(segment.payload_len());
         if segment.payload_len() > 0 && end.after(flow.client_next) {
             // It sent a request before it knew.

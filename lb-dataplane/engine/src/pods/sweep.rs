@@ -67,12 +67,24 @@ impl Engine {
     /// again and again.
     pub(crate) fn begin_sweep(&mut self, index: u16, what: Sweep) {
         let slot = &mut self.backends[usize::from(index)].sweep;
-        if !matches!(what, Sweep::Gone | Sweep::CloseStands) && slot.is_some() {
+        let news = matches!(what, Sweep::Gone | Sweep::CloseStands);
+        if !news && slot.is_some() {
+            return;
+        }
+        if let Some(progress) = slot
+            && progress.what == what
+            && news
+        {
+            // Those behind are told, too, and then those in front once more: begun anew each time,
+            // it never came to the last ones of a pod that closes idle connections all the time.
+            (progress.again, progress.until) = (progress.at, u32::MAX);
             return;
         }
         let progress = Progress {
             what,
             at: 0,
+            until: u32::MAX,
+            again: 0,
             leaving: false,
         };
         if slot.replace(progress).is_none() {
@@ -126,7 +138,9 @@ impl Engine {
             let ports = &engine.backends[usize::from(index)].ports;
             ports.next_busy(&engine.legs.rests, from as usize)
         };
-        while let Some((port, next)) = next_busy(self, progress.at) {
+        while progress.at < progress.until
+            && let Some((port, next)) = next_busy(self, progress.at)
+        {
             if room.is_used_up() {
                 return Some((progress, 0));
             }
@@ -154,6 +168,10 @@ impl Engine {
                 }
             }
             progress.at = next as u32;
+        }
+        if progress.again > 0 {
+            (progress.at, progress.until, progress.again) = (0, progress.again, 0);
+            return Some((progress, 0));
         }
         if progress.what == Sweep::Drain {
             let drains = &mut self.backends[usize::from(index)].drains;
@@ -190,7 +208,7 @@ impl Engine {
                 return Swept::Stays;
             }
             Sweep::CloseStands => Input::PodLives {
-                replaced: self.owner_is_replaced(now, id),
+                replaced: self.owner_is_replaced(now, id) || self.closer_let_go(now, id),
                 settled: backend
                     .liveness
                     .settles(flow.sent_us, flow.bits.has(Bits::CLOSER_LISTENS)),
@@ -217,7 +235,12 @@ impl Engine {
     }
 
     /// A flow whose SYN nobody answered asks another backend: whether there is one.
-    fn syn_elsewhere(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+    pub(crate) fn syn_elsewhere(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> bool {
         let Some(leg) = self.another_for_syn(now, id) else {
             return false;
         };

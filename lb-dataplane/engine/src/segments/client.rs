@@ -2,6 +2,10 @@
 //!
 //! # Decisions
 //!
+//! - **What a segment says is learned where a kernel would take it**: its number within the window
+//!   and not in front of what was acknowledged, and what it acknowledges sent, and not longer ago
+//!   than a window (RFC 5961 section 5.2). Four made-up ones had sufficed to leave a timestamp
+//!   that the flow's next pod took for the client's: it threw away all that the client sent then.
 //! - **A client's RST ends its flow at once only with the number behind its last byte, or the one
 //!   that it was last acknowledged** (RFC 5961): these are what kernels send. One in between is the
 //!   pod's to judge: it goes there, with a probe behind it that a kernel without the socket
@@ -159,12 +163,12 @@ impl Engine {
             State::SynSent => return Verdict::Drop(DropReason::NoFlow),
             State::FinSentToClient => return self.client_of_parted(now, segment, id, out),
             State::Closed if !flow.owner.is_some() => {
-                return self.client_of_closed(frame, segment, id, out);
+                return self.client_of_closed(now, frame, segment, id, out);
             }
             _ => {}
         }
         flow.last_ms = now.ms32();
-        if !flow.client_may_send(segment.seq) {
+        if !flow.client_may_send(segment.seq) || !flow.client_may_ack(segment.ack) {
             self.counters.add(Counter::BeyondWindow);
             let (owner, policy) = (flow.owner, usize::from(flow.policy));
             if self.policies[policy].shares_legs() {
@@ -174,15 +178,19 @@ impl Engine {
             }
             return self.forward_to_leg(frame, segment, owner);
         }
-        let acks_more =
-            segment.ack.after(flow.server_acked) && segment.ack.at_or_before(flow.server_next);
+        let end = segment.seq.add(segment.seq_len());
+        // As its receiver's kernel does (Linux `tcp_sequence`): of what is older than that, in half
+        // of all numbers, nothing is learned.
+        let current = end.at_or_after(flow.client_acked);
+        let acks_more = current && segment.ack.after(flow.server_acked);
         if acks_more {
             flow.server_acked = segment.ack;
         }
         if segment.seq.at_or_after(flow.client_acked) {
             flow.client_window = segment.window;
         }
-        if flow.bits.has(Bits::TIMESTAMPS)
+        if current
+            && flow.bits.has(Bits::TIMESTAMPS)
             && segment.seq.at_or_before(flow.client_next)
             && let Some((value, _)) = timestamps(segment.options(frame))
         {
@@ -197,7 +205,6 @@ impl Engine {
             State::Response if acks_more => self.comes_to_rest(now, id, out),
             _ => {}
         }
-        let end = segment.seq.add(segment.seq_len());
         let mut treat = Frame::Forward;
         let new = segment.seq_len() > 0 && end.after(self.flows[id].client_next);
         if self.flows[id].state == State::Legless
@@ -313,20 +320,26 @@ impl Engine {
     }
 
     /// A segment from the client of a flow whose ends are both closed, and that has no leg any
-    /// more. If it repeats its FIN, the pod's last ACK was lost on the way to it.
+    /// more. If it repeats its FIN, the pod's last ACK was lost on the way to it, or our FIN.
     fn client_of_closed(
         &mut self,
+        now: Instant,
         frame: &[u8],
         segment: &Segment,
         id: FlowId,
         out: &mut impl Output,
     ) -> Verdict {
         let flow = &mut self.flows[id];
+        flow.hears_fin(now, segment.ack);
         if segment.flags.has(Flags::FIN) && segment.seq.add(segment.seq_len()) == flow.client_next {
             if let Some((value, _)) = timestamps(segment.options(frame)) {
                 flow.note_client_ts(value);
             }
-            self.ack_client(id, out);
+            if flow.owes_fin() {
+                self.send_fin_to_client(id, out);
+            } else {
+                self.ack_client(id, out);
+            }
         }
         Verdict::Absorbed
     }

@@ -39,7 +39,7 @@ use crate::{
     tables::From,
 };
 use baton_api::Protocol;
-use baton_packet::{Decoded, Segment, SeqNumber, decode};
+use baton_packet::{Decoded, Family, Segment, SeqNumber, V4, V6, decode, plain};
 
 /// Segments of one flow and direction that may be set aside: 93 KB at the usual MTU, six times a
 /// sender's first window (RFC 6928).
@@ -64,6 +64,19 @@ fn span(copy: &[u8]) -> Option<(Segment, SeqNumber)> {
         }
         _ => None,
     }
+}
+
+/// Where a copy begins and ends. There may be 64 to look at for each segment, so where it can be
+/// read off it is not decoded.
+fn ends(copy: &[u8]) -> Option<(SeqNumber, SeqNumber)> {
+    fn of<F: Family, const STAMPED: bool>(copy: &[u8]) -> Option<(SeqNumber, SeqNumber)> {
+        let plain = plain::<F, STAMPED>(copy)?;
+        let seq = plain.seq(copy);
+        Some((seq, seq.add(plain.data_len())))
+    }
+    of::<V4, true>(copy)
+        .or_else(|| of::<V6, true>(copy))
+        .or_else(|| span(copy).map(|(segment, end)| (segment.seq, end)))
 }
 
 impl Engine {
@@ -170,19 +183,24 @@ impl Engine {
     /// counted.
     fn set_aside(&mut self, id: FlowId, from: From, frame: &[u8], segment: &Segment) -> bool {
         let mut list = self.early_of(id, from);
+        let copies = pieces::count(segment);
+        let before = self.copies.kept.slots_of(list);
+        // As a rule there is one hole, and what is behind it comes in order.
+        let is_last = (self.copies.kept.last(list).and_then(ends))
+            .is_none_or(|(_, to)| to.at_or_before(segment.seq));
         let is_there = |kept: &Kept, list, part: &Segment, end: SeqNumber| {
-            kept.iter(list)
-                .filter_map(span)
-                .any(|(early, to)| early.seq.at_or_before(part.seq) && end.at_or_before(to))
+            (kept.iter(list).filter_map(ends))
+                .take_while(|(from, _)| from.at_or_before(part.seq))
+                .any(|(_, to)| end.at_or_before(to))
         };
-        if pieces::all(frame, segment, |copy| {
-            span(copy).is_some_and(|(part, end)| is_there(&self.copies.kept, list, &part, end))
-        }) {
+        if !is_last
+            && pieces::all(frame, segment, |copy| {
+                span(copy).is_some_and(|(part, end)| is_there(&self.copies.kept, list, &part, end))
+            })
+        {
             return true;
         }
         let network = self.flows[id].network;
-        let copies = pieces::count(segment);
-        let before = self.copies.kept.slots_of(list);
         let (takes, early) = (self.copies.kept.takes(copies), &self.copies.early);
         let room = |takes| early.segments.have_room(takes, early.segments_max);
         let full = if copies.all > u32::from(EARLY_PER_FLOW_MAX) - before.all {
@@ -199,13 +217,16 @@ impl Engine {
             return false;
         }
         let kept = pieces::all(frame, segment, |copy| {
+            if is_last {
+                return (self.copies.kept).push(&mut list, copy, EARLY_PER_FLOW_MAX);
+            }
             let Some((part, end)) = span(copy) else {
                 return false;
             };
             if is_there(&self.copies.kept, list, &part, end) {
                 return true;
             }
-            let later = |early: &[u8]| span(early).is_some_and(|(e, _)| e.seq.after(part.seq));
+            let later = |early: &[u8]| ends(early).is_some_and(|(from, _)| from.after(part.seq));
             self.copies
                 .kept
                 .insert(&mut list, copy, EARLY_PER_FLOW_MAX, later)

@@ -325,6 +325,7 @@ impl Engine {
         if !flow.bits.has(Bits::FIN_SENT) {
             flow.bits.set(Bits::FIN_SENT, true);
             flow.server_next = flow.server_next.add(1);
+            flow.progress.tries = 0;
         }
         if let Some(mut spec) = self.client_spec(id, Flags::FIN | Flags::ACK) {
             // Sent once more, it is the same number again.

@@ -43,7 +43,7 @@ impl Engine {
     fn general(&mut self, now: Instant, frame: &mut [u8], out: &mut impl Output) -> Verdict {
         match baton_packet::decode(frame) {
             Ok(Decoded::Tcp(segment)) => self.segment(now, frame, &segment, out),
-            Ok(Decoded::Icmp(error)) => self.icmp(frame, &error),
+            Ok(Decoded::Icmp(error)) => self.icmp(now, frame, &error, out),
             Ok(_) => Verdict::Drop(DropReason::NotOurs),
             Err(malformed) => {
                 self.counters.malformed[malformed as usize] += 1;

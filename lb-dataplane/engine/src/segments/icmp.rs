@@ -1,14 +1,18 @@
 //! ICMP errors about our segments, translated to the leg that the segment came from, so that path
-//! MTU discovery (RFC 1191, RFC 8201) works through the dataplane.
+//! MTU discovery (RFC 1191, RFC 8201) works through the dataplane. That a pod cannot be reached is
+//! no client's concern while another one can be.
 
 use crate::{
-    Engine, Verdict,
-    ids::{Leg, from_addr, to_addr},
+    Engine, Output, Verdict,
+    backend::Evidence,
+    clock::Instant,
+    ids::{FlowId, Leg, from_addr, to_addr},
     net::across::Across,
     obs::counters::{Counter, DropReason},
+    states::State,
     tables::legs::Use,
 };
-use baton_packet::{IcmpError, Mac, NewTuple, rewrite_icmp};
+use baton_packet::{IcmpError, IcmpKind, Mac, NewTuple, rewrite_icmp};
 use std::net::IpAddr;
 
 /// A quoted sequence number may be this far from the flow's: anything else is a guess by a third
@@ -16,11 +20,23 @@ use std::net::IpAddr;
 const QUOTE_WINDOW: u32 = 1 << 24;
 
 impl Engine {
-    pub(crate) fn icmp(&mut self, frame: &mut [u8], error: &IcmpError) -> Verdict {
+    pub(crate) fn icmp(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        error: &IcmpError,
+        out: &mut impl Output,
+    ) -> Verdict {
         let to_backend = self.net.is_source(error.inner_src)
             && self.settings.ports.contains(&error.inner_src_port);
         let translated = if to_backend {
-            self.icmp_to_client(frame, error)
+            let quoted = self.quoted_to_backend(error);
+            if let Some((id, _)) = quoted
+                && self.is_reached_elsewhere(now, id, error, out)
+            {
+                return Verdict::Absorbed;
+            }
+            quoted.and_then(|(id, leg)| self.icmp_to_client(frame, error, id, leg))
         } else {
             self.icmp_to_leg(frame, error)
         };
@@ -57,8 +73,8 @@ impl Engine {
         Some(usize::from(error.end))
     }
 
-    /// Our segment to a backend met the error: the client sent it.
-    fn icmp_to_client(&mut self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
+    /// The flow, and its owner leg, whose segment to a backend met the error.
+    fn quoted_to_backend(&self, error: &IcmpError) -> Option<(FlowId, Leg)> {
         let index = self
             .ids
             .backends
@@ -72,12 +88,45 @@ impl Engine {
         let Use::Owner(id) = self.legs.uses.used_by(leg)? else {
             return None;
         };
-        let flow = &self.flows[id];
         let shift = self.legs.shifts.of(leg).unwrap_or_default();
         let seq = error.inner_seq.add(shift.acked);
-        if seq.since(flow.client_next).unsigned_abs() > QUOTE_WINDOW {
-            return None;
+        let far = seq.since(self.flows[id].client_next).unsigned_abs();
+        (far <= QUOTE_WINDOW).then_some((id, leg))
+    }
+
+    /// Whether another pod is asked, or the move ends otherwise: a client's kernel gives up a
+    /// connection that opens where it hears that (Linux `tcp_v4_err`).
+    fn is_reached_elsewhere(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        error: &IcmpError,
+        out: &mut impl Output,
+    ) -> bool {
+        let flow = &self.flows[id];
+        let (state, pod) = (flow.state, flow.owner.backend);
+        match error.kind {
+            IcmpKind::FragmentationNeeded { .. } | IcmpKind::PacketTooBig { .. } => false,
+            _ if state.is_moving() => true,
+            _ if state == State::SynSent && error.inner_seq.add(1) == flow.client_next => {
+                let elsewhere = self.syn_elsewhere(now, id, out);
+                self.learn(now, pod, Evidence::Doubt, out);
+                elsewhere
+            }
+            _ => false,
         }
+    }
+
+    /// The client sent it.
+    fn icmp_to_client(
+        &mut self,
+        frame: &mut [u8],
+        error: &IcmpError,
+        id: FlowId,
+        leg: Leg,
+    ) -> Option<usize> {
+        let flow = &self.flows[id];
+        let shift = self.legs.shifts.of(leg).unwrap_or_default();
         let frontend = &self.frontends[usize::from(flow.frontend)];
         let (ours, client) = (from_addr(frontend.addr), from_addr(flow.client));
         let inner = NewTuple {

@@ -119,7 +119,7 @@ impl Engine {
                 }
             }
             State::OwnerFinPending | State::Orphan => {
-                return self.on_ended_owner(frame, segment, id);
+                return self.on_ended_owner(now, frame, segment, id);
             }
             _ => {}
         }
@@ -155,6 +155,10 @@ impl Engine {
             flow.client_acked = segment.ack;
         }
         if flow.bits.has(Bits::TIMESTAMPS)
+            && segment
+                .seq
+                .add(segment.seq_len())
+                .at_or_after(flow.server_acked)
             && let Some((value, _)) = timestamps(segment.options(frame))
             && value.wrapping_sub(flow.server_ts) as i32 >= 0
         {

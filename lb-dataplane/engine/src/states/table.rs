@@ -82,7 +82,7 @@ table! {
     Idle + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;
 
     Legless + Wanted => Orphan [ArmRescue] Absorb;
-    Legless + ClientFin => Closed [SendFin, ArmLinger] Absorb;
+    Legless + ClientFin => Closed [SendFin, ArmFinSentToClient] Absorb;
     Legless + ClientRst => Gone [Release] Absorb;
     Legless + Timeout => FinSentToClient [SendFin, ArmFinSentToClient] Absorb;
 
@@ -123,12 +123,12 @@ table! {
     Orphan + Doubt => Orphan [ArmRescue] Absorb;
     Orphan + CloseStands => FinSentToClient [DropKept, ResetOwner, DropOwner, SendFin, ArmFinSentToClient] Absorb;
     Orphan + Lost => Gone [DropKept, ResetClient, ResetOwner, Release] Absorb;
-    Orphan + ClientFin => Closed [DropKept, ResetOwner, DropOwner, SendFin, ArmLinger] Absorb;
+    Orphan + ClientFin => Closed [DropKept, ResetOwner, DropOwner, SendFin, ArmFinSentToClient] Absorb;
     Orphan + ClientRst => Gone [DropKept, ResetOwner, Release] Absorb;
 
     ClientFin + ServerData => ClientFin [RequestAnswered] Forward;
     ClientFin + ServerFin => Closed [RequestForgotten, ArmLinger] Forward;
-    ClientFin + DrainClose => Closed [RequestForgotten, ResetOwner, DropOwner, SendFin, ArmLinger] Absorb;
+    ClientFin + DrainClose => Closed [RequestForgotten, ResetOwner, DropOwner, SendFin, ArmFinSentToClient] Absorb;
     ClientFin + DrainCut => Gone [RequestForgotten, CutClient, ResetOwner, Release] Absorb;
     ClientFin + ClientRst => Gone [RequestForgotten, Release] Forward;
     ClientFin + ServerRst => Gone [RequestForgotten, Release] Forward;
@@ -141,6 +141,7 @@ table! {
     ServerFin + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;
 
     Closed + AllAcked => Closed [EndOwner] Forward;
+    Closed + Doubt => Closed [SendFin, ArmFinSentToClient] Absorb;
     Closed + ClientRst => Gone [Release] Forward;
     Closed + ServerRst => Gone [Release] Forward;
     Closed + Timeout => Gone [Release] Absorb;

@@ -140,7 +140,7 @@ impl Backlogs {
         let room = |takes| self.segments.have_room(takes, self.segments_max);
         if id == BacklogId::NONE && self.free == BacklogId::NONE {
             Some(Counter::BacklogsFull)
-        } else if copies.all > u32::from(BACKLOG_PER_FLOW_MAX) - waiting {
+        } else if waiting + copies.all > u32::from(BACKLOG_PER_FLOW_MAX) {
             Some(Counter::BacklogFlowFull)
         } else if !kept.takes(copies).is_some_and(room) {
             Some(Counter::BacklogFull)

@@ -5,7 +5,7 @@
 
 use crate::{
     ids::{Leg, NONE},
-    timing::PARKED_MAX,
+    timing::{CLOSE_WAIT_CROWDED_MS, CLOSE_WAIT_MS, PARKED_MAX},
 };
 use baton_packet::SeqNumber;
 
@@ -142,6 +142,8 @@ pub(crate) struct Closing {
     parked_free: u16,
     pub(crate) free: u32,
     pub(crate) used: u32,
+    /// How many each backend has.
+    of_backend: Box<[u32]>,
     pub(crate) first: u32,
     pub(crate) last: u32,
     pub(crate) waiting: u32,
@@ -152,7 +154,7 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    pub(crate) fn new(limit: u32) -> Self {
+    pub(crate) fn new(limit: u32, backends: usize) -> Self {
         let legs = (0..limit)
             .map(|i| ClosingLeg {
                 leg: Leg::NONE,
@@ -186,6 +188,7 @@ impl Closing {
             parked_free: if count == 0 { NOWHERE } else { 0 },
             free: 0,
             used: 0,
+            of_backend: vec![0; backends].into(),
             first: NONE,
             last: NONE,
             waiting: 0,
@@ -327,6 +330,18 @@ impl Closing {
         })
     }
 
+    /// How long the application of a leg's pod may take to close its side (ms). Where a pod has more
+    /// legs than all others have room for, less: applications that never close had kept the flows
+    /// of all policies from leaving their pods.
+    pub(crate) fn wait_ms(&self, id: u32) -> u64 {
+        let backend = usize::from(self.leg(id).backend);
+        let room = self.limit() - self.used;
+        match self.of_backend.get(backend) {
+            Some(legs) if *legs > room => CLOSE_WAIT_CROWDED_MS,
+            _ => CLOSE_WAIT_MS,
+        }
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.free == NONE
     }
@@ -349,6 +364,9 @@ impl Closing {
         let slot = self.legs.get_mut(id as usize)?;
         self.free = slot.next;
         leg.next = NONE;
+        if let Some(count) = self.of_backend.get_mut(usize::from(leg.leg.backend)) {
+            *count += 1;
+        }
         *slot = leg;
         self.used += 1;
         Some(id)
@@ -361,6 +379,42 @@ impl Closing {
         slot.next = self.free;
         self.free = id;
         self.used -= 1;
-        std::mem::replace(&mut slot.leg, Leg::NONE)
+        let leg = std::mem::replace(&mut slot.leg, Leg::NONE);
+        if let Some(count) = self.of_backend.get_mut(usize::from(leg.backend)) {
+            *count -= 1;
+        }
+        leg
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One pod's applications never close. Those of another have their time, and there is room.
+    #[test]
+    fn a_pod_with_more_than_its_part_waits_less() {
+        let mut closing = Closing::new(100, 2);
+        let insert = |closing: &mut Closing, backend| {
+            let mut leg = closing.legs[0].clone();
+            leg.leg = Leg { backend, port: 1 };
+            closing.insert(leg).expect("room")
+        };
+        let waits: Vec<_> = (0..60)
+            .map(|_| {
+                let id = insert(&mut closing, 0);
+                closing.wait_ms(id)
+            })
+            .collect();
+        assert!(waits[..50].iter().all(|ms| *ms == CLOSE_WAIT_MS));
+        assert!(waits[50..].iter().all(|ms| *ms == CLOSE_WAIT_CROWDED_MS));
+        let other = insert(&mut closing, 1);
+        assert_eq!(closing.wait_ms(other), CLOSE_WAIT_MS);
+        // What ended counts no more.
+        for id in 0..30 {
+            closing.remove(id);
+        }
+        let again = insert(&mut closing, 0);
+        assert_eq!(closing.wait_ms(again), CLOSE_WAIT_MS);
     }
 }

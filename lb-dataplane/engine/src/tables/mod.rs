@@ -63,7 +63,7 @@ impl LegTables {
         Self {
             uses: Legs::new(legs, keys),
             rests: Rests::new(legs, Blocks::new(backends, numbers, legs)),
-            closing: Closing::new(limits.closing_legs),
+            closing: Closing::new(limits.closing_legs, backends),
             shifts: Shifts::new(limits.flows + limits.closing_legs, limits.flows, keys),
             forgets: Forgets::new(),
             transfers: Transfers::new(),

@@ -11,6 +11,8 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Pairs that may rest beside those in use: as many as Linux's connection trackers remember by
 /// default on a machine of 16 GB or more (`nf_conntrack_max`). More cannot be remembered anyway.
 pub(crate) const RESTING_MAX: usize = 262_144;
+/// Of these, room for rescues and drains.
+pub(crate) const RESERVE: usize = RESTING_MAX / 8;
 
 /// 32 bits that need no alignment: with it an entry would have 12 bytes for its 10.
 #[derive(Clone, Copy)]
@@ -90,6 +92,12 @@ impl Rests {
     /// How many further ports may become busy.
     pub(crate) fn spare(&self) -> usize {
         self.spare
+    }
+
+    /// As many may rest of one backend and more become busy: what there is room for, without what
+    /// is kept for rescues and drains.
+    pub(crate) fn spare_for_each(&self) -> usize {
+        self.spare.saturating_sub(RESERVE)
     }
 
     /// How many are busy.

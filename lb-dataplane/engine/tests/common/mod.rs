@@ -22,7 +22,10 @@ use baton_packet::{
     Adoption, AdoptionKey, Decoded, Flags, ListenerReport, LoadReport, Mac, MessageKind, Reason,
     Segment, SegmentSpec, build_adoption, decode, parse_adoption,
 };
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+};
 
 pub const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 pub const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -282,6 +285,7 @@ impl Output for Out {
 
 pub struct World {
     pub engine: Engine,
+    ports: RangeInclusive<u16>,
     pub now: Instant,
     pub out: Out,
     pub snapshot: Snapshot,
@@ -341,9 +345,11 @@ impl World {
     /// A world whose first probes are not sent yet.
     pub fn unprobed(settings: Settings, policy: Policy) -> Self {
         let now = Instant(50_000_000);
+        let ports = settings.ports.clone();
         let engine = Engine::new(settings, now).expect("settings of the harness");
         let mut world = Self {
             engine,
+            ports,
             now,
             out: Out::new(),
             around: |call| call(),
@@ -571,11 +577,11 @@ impl World {
             match to {
                 Dest::Pod(_) => {
                     assert_eq!(segment.src, ours(segment.is_v6()));
-                    assert!((40_000..=40_127).contains(&segment.src_port));
+                    assert!(self.ports.contains(&segment.src_port));
                     assert_eq!(segment.dst_port, POD_PORT);
                 }
                 Dest::Client => {
-                    assert!(!(40_000..=40_127).contains(&segment.src_port));
+                    assert!(!self.ports.contains(&segment.src_port));
                 }
             }
         }

@@ -5,7 +5,7 @@ use baton_engine::{Counter, Lost};
 use baton_packet::{AdoptionKey, EndMark, Listener as Held, ListenerReport, Reason};
 use std::num::NonZeroU8;
 
-fn told(id: u16, holders: u8) -> ListenerReport {
+pub fn told(id: u16, holders: u8) -> ListenerReport {
     ListenerReport {
         marks_exits: true,
         forgets: false,
@@ -140,28 +140,48 @@ fn several_listeners_that_are_held_as_before_make_a_close_stand() {
     }
 }
 
-/// One of several processes went, with its listener or with a share in all: the others may follow,
-/// or stay.
+/// One of several processes went, with its listener or with a share in all, or another joined: who
+/// ends a flow without a listener of its own has let go of it, also where the others stay.
 #[test]
-fn where_one_of_several_listeners_changes_an_end_is_awaited() {
+fn where_the_listeners_of_a_group_change_who_ends_without_one_goes() {
     for now in [group(40, 3), group(33, 3), group(41, 4), told(7, 1)] {
-        for goes in [true, false] {
-            let mut w = telling_of(group(40, 4));
-            let mut c = w.idle(1);
-            w.told[c.pod] = now;
-            w.ends(&c, End::Fin);
-            let watched = w.run_ms(900);
-            assert!(World::to_client(&watched).is_empty(), "{now:?}");
-            if goes {
-                w.stops(c.pod);
-                let sent = w.run_ms(10);
-                w.rescued(&mut c, &sent);
-            } else {
-                // Its group is another one than a second ago, and settled by then.
-                assert_eq!(ends_of(&w.run_ms(200), End::Fin), 1);
-            }
-            assert_eq!(w.count(Counter::BackendsRestarted), 0);
+        let changes = now.listener.map(|l| l.id) != Some(40);
+        let mut w = telling_of(group(40, 4));
+        let mut c = w.idle(1);
+        let at = c.pod;
+        w.told[at] = now;
+        let mut sent = w.ends(&c, End::Fin);
+        sent.extend(w.run_ms(1));
+        if changes {
+            w.rescued(&mut c, &sent);
+        } else {
+            sent.extend(w.run_ms(899));
+            assert!(World::to_client(&sent).is_empty(), "{now:?}");
+            assert_eq!(ends_of(&w.run_ms(200), End::Fin), 1, "{now:?}");
         }
+        assert_eq!(w.count(Counter::BackendsRestarted), 0);
+    }
+}
+
+/// What that costs where a process without listener means to close, the child of one: within a
+/// second the client is not told.
+#[test]
+fn a_close_is_told_again_a_second_after_the_listeners_of_a_group_changed() {
+    for (later_ms, told) in [(990, false), (1_010, true)] {
+        let mut w = telling_of(group(40, 4));
+        let (at, flows) = at_one_pod(&mut w, 2);
+        w.told[at] = group(33, 3);
+        // An end makes the pod be asked at once.
+        w.ends_listening(&flows[0], End::Fin);
+        assert_eq!(ends_of(&w.poll(), End::Fin), 1);
+        w.run_ms(later_ms);
+        let mut sent = w.ends(&flows[1], End::Fin);
+        sent.extend(w.run_ms(1_010));
+        assert_eq!(
+            World::to_client(&sent).len(),
+            usize::from(told),
+            "{later_ms}"
+        );
     }
 }
 

@@ -19,7 +19,7 @@ fn leaves(w: &mut World, c: &Conn) {
 }
 
 /// A flow whose leg is parked.
-fn legless(pods: usize) -> (World, Conn) {
+pub fn legless(pods: usize) -> (World, Conn) {
     let mut w = world(pods);
     let c = w.idle(1);
     leaves(&mut w, &c);
@@ -249,6 +249,8 @@ fn the_client_may_close_reset_and_ask_whether_anybody_is_there() {
     assert!(fin.is(FIN_ACK) && fin.to == Dest::Client, "{fin:?}");
     assert_eq!((fin.segment.seq.0, fin.segment.ack.0), (c.server, c.seq));
     w.assert_state(&c, "Closed");
+    c.server = c.server.wrapping_add(1);
+    w.inject(&w.client_wire(&c, Flags::ACK, b"").build());
     let _ = w.run_ms(2_000);
     assert_eq!(w.state(&c), None);
 

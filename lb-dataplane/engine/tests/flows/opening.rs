@@ -78,12 +78,17 @@ fn a_repeated_answer_is_answered_again_with_the_request() {
 }
 
 #[test]
-fn a_pod_without_timestamps_is_left_alone() {
+fn a_pod_without_timestamps_or_scaled_windows_is_left_alone() {
+    left_alone(|pod| pod.timestamps = false);
+    left_alone(|pod| pod.server_wscale = None);
+}
+
+fn left_alone(lacks: fn(&mut Options)) {
     let mut w = world(2);
     let mut c = w.idle(1);
     let old = c.clone();
     let mut p = opens(&mut w, &mut c, GET);
-    p.options.timestamps = false;
+    lacks(&mut p.options);
     let sent = agrees(&mut w, &mut p);
     let of = |pod| sent.iter().filter(move |s| s.to == Dest::Pod(pod));
     assert!(

@@ -238,6 +238,8 @@ fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
     assert!(fin.is(FIN_ACK));
     assert_eq!((fin.segment.seq.0, fin.segment.ack.0), (c.server, c.seq));
     w.assert_state(&c, "Closed");
+    c.server = c.server.wrapping_add(1);
+    w.inject(&w.client_wire(&c, Flags::ACK, &[]).build());
     w.run_ms(1_100);
     assert_eq!(w.state(&c), None);
 

@@ -339,6 +339,13 @@ fn early(w: &mut World, c: &Conn, count: u32) {
 
 /// A connection that is not shown, driven by the harness.
 fn other(w: &mut World, mut c: Conn, how: &str) -> Result<(), String> {
+    let here = how.strip_suffix("-elsewhere");
+    if here.is_some() {
+        // From a network of its own.
+        let ip = Ipv4Addr::from_bits(0x0a40_0000 + u32::from(c.client.port()));
+        c.client.set_ip(ip.into());
+    }
+    let how = here.unwrap_or(how);
     match how {
         "syn" | "late-syn" => {
             if how == "late-syn" {
@@ -376,13 +383,7 @@ fn other(w: &mut World, mut c: Conn, how: &str) -> Result<(), String> {
             let confirms = w.pod_wire(&c, Flags::ACK, &[]).build();
             w.inject(&confirms);
         }
-        // Bytes behind missing ones, from a network of its own.
-        "early-elsewhere" => {
-            c.client
-                .set_ip(Ipv4Addr::from_bits(0x0a40_0000 + u32::from(c.client.port())).into());
-            let c = w.idle_as(c);
-            early(w, &c, 1);
-        }
+        // Bytes behind missing ones.
         _ if how.starts_with("early-") => {
             let count = how["early-".len()..].parse().map_err(|_| wrong(how))?;
             let c = w.idle_as(c);
