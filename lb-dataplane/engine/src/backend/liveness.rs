@@ -20,17 +20,17 @@
 //!   connections time out together. Fewer: the pod is watched for a second. None, or another one
 //!   than when the flow came to its owner: that process is gone, and the flow is rescued, even if
 //!   its FIN comes late, behind data that the client was slow to take (11 of the simulation's
-//!   10,000 worlds). With the answer to a plain SYN instead, one round trip lost 2 and 4 connections in 60
-//!   shutdowns (SIGQUIT, which nginx's images ask for) of an nginx with two workers and one idle
-//!   connection; with the holders none in 60, nor in 60 right after the server's start
-//!   (`BATON_SHUTDOWNS=20 make test-ns`, test `shutdown`: 20 each with 1, 2 and 64 connections; 40
-//!   and 40 with a listener for each worker). A close is then 0 to 1 ms late where it was 4
-//!   (`closes`: 1.0009 s directly, 1.0012 s through Baton). A lost probe is sent again after 20 ms,
-//!   and only the third is a SYN.
-//! - **Where several sockets listen (`SO_REUSEPORT`) and their sum is another one within a second of
-//!   an end, whoever closed without a listener let go of one of them**, and the flow is rescued: of
-//!   several it cannot be known which one a flow was accepted from, and the others answer all the
-//!   while. Watching for a second instead took the connections of a server whose next process
+//!   10,000 worlds). With the answer to a plain SYN instead, one round trip lost 2 and 4
+//!   connections in 60 shutdowns (SIGQUIT, which nginx's images ask for) of an nginx with two
+//!   workers and one idle connection; with the holders none in 60, nor in 60 right after the
+//!   server's start (`BATON_SHUTDOWNS=20 make test-ns`, test `shutdown`: 20 each with 1, 2 and 64
+//!   connections; 40 and 40 with a listener for each worker). A close is then 0 to 1 ms late where
+//!   it was 4 (`closes`: 1.0009 s directly, 1.0012 s through Baton). A lost probe is sent again
+//!   after 20 ms, and only the third is a SYN.
+//! - **Where several sockets listen (`SO_REUSEPORT`) and their sum is another one within a second
+//!   of an end, whoever closed without a listener let go of one of them**, and the flow is rescued:
+//!   of several it cannot be known which one a flow was accepted from, and the others answer all
+//!   the while. Watching for a second instead took the connections of a server whose next process
 //!   listened before it left, or 5 ms after it, for meant closes (64 of 64: `quiet::shutdown` in
 //!   `e2e/ns`). What it costs where it is wrong: a process that never listens, the child of one,
 //!   means to close a connection at rest in that second, and the client is not told.

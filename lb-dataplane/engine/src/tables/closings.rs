@@ -330,9 +330,9 @@ impl Closing {
         })
     }
 
-    /// How long the application of a leg's pod may take to close its side (ms). Where a pod has more
-    /// legs than all others have room for, less: applications that never close had kept the flows
-    /// of all policies from leaving their pods.
+    /// How long the application of a leg's pod may take to close its side (ms). Where a pod has
+    /// more legs than all others have room for, less: applications that never close had kept the
+    /// flows of all policies from leaving their pods.
     pub(crate) fn wait_ms(&self, id: u32) -> u64 {
         let backend = usize::from(self.leg(id).backend);
         let room = self.limit() - self.used;

@@ -1,5 +1,5 @@
-//! What is found out of a pod reaches each of its flows, however many it has and however often there
-//! are news.
+//! What is found out of a pod reaches each of its flows, however many it has and however often
+//! there are news.
 
 use crate::common::{Conn, World, pods::End, policy, settings};
 
