@@ -11,7 +11,7 @@ use crate::{
     status, sysdump, top, waits,
 };
 use anyhow::Context as _;
-use baton_cli::{Flow, PolicyName, Show, code, repeated, silent, states, told};
+use baton_cli::{Flow, PolicyName, Show, code, line, repeated, silent, states, told};
 use baton_crds::LoadBalancerPolicy;
 use serde_json::json;
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
@@ -212,15 +212,17 @@ impl<C: Cluster> Asking<'_, C> {
             .with_context(|| format!("{} cannot be written", path.display()))?;
         let said = json!({"file": path, "bytes": bytes, "files": files.len(), "missing": missing});
         self.show.print(&said, |_, _| {
-            let mut text = format!(
+            let mut text = String::new();
+            let done = format!(
                 "{}: {} files, {} KiB. It holds no Secrets, annotations or environments, but names and addresses: look at it \
-                 before you give it away.\n",
+                 before you give it away.",
                 path.display(),
                 files.len(),
                 bytes.div_ceil(1_024)
             );
-            for line in &missing {
-                text.push_str(&format!("  missing: {line}\n"));
+            line(&mut text, &done);
+            for what in &missing {
+                line(&mut text, &format!("  missing: {what}"));
             }
             text
         })?;
@@ -246,9 +248,10 @@ impl<C: Cluster> Asking<'_, C> {
             .collect();
         let said = json!({"kubectlBaton": env!("CARGO_PKG_VERSION"), "kubernetes": server, "dataplanes": dataplanes});
         self.show.print(&said, |_, _| {
-            let mut text = client_version() + &format!("Kubernetes {server}\n");
+            let mut text = client_version();
+            line(&mut text, &format!("Kubernetes {server}"));
             for (name, version) in &dataplanes {
-                text.push_str(&format!("{name} {version}\n"));
+                line(&mut text, &format!("{name} {version}"));
             }
             text
         })?;

@@ -230,6 +230,43 @@ async fn explain_says_whether_a_pinned_flow_can_be_handed_on() {
 }
 
 #[tokio::test]
+async fn explain_says_of_no_flow_without_a_protocol_that_it_moves() {
+    for (drains, transfers, mode) in [
+        (false, false, "WhenBetter"),
+        (true, false, "WhenBetter"),
+        (true, false, "DrainOnly"),
+        (true, true, "WhenBetter"),
+    ] {
+        let mut fake = Fake::changed("state", move |_, state| {
+            for policy in state["policies"].as_array_mut().expect("policies") {
+                policy["protocol"] = "None".into();
+                policy["backends"][0]["draining"] = drains.into();
+                policy["backends"][0]["transfers"] = transfers.into();
+            }
+        });
+        // The dataplane knows: of an `appProtocol` the policy says nothing.
+        let policies = fake.objects.get_mut().get_mut(&Kind::Policies);
+        let spec = &mut policies.expect("policies")[0]["spec"];
+        spec["protocol"] = Value::Null;
+        spec["migration"]["mode"] = mode.into();
+        let text = typed_in(&fake, "explain 192.0.2.7:40112").await.words();
+        let verdict = match transfers {
+            false => "It stays for now: - The policy's protocol is None",
+            true => "It can move: - The policy's protocol is None",
+        };
+        assert!(
+            text.contains(verdict),
+            "{drains} {transfers} {mode}: {text}"
+        );
+        assert_eq!(
+            text.contains("it hands the connection on"),
+            transfers,
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
     async fn with(change: impl Fn(&mut Value) + 'static) -> String {
         let fake = Fake::changed("state", move |which, state| {

@@ -354,8 +354,6 @@ async fn explain_says_why_a_flow_stays() {
         text.contains("affinity keeps all flows of this client on web-5d4f-abcde"),
         "{text}"
     );
-    let text = why(|spec| spec["protocol"] = "None".into()).await;
-    assert!(text.contains("`protocol: None`"), "{text}");
 }
 
 /// Dataplanes on which a Pod drains: how many flows are left at each look, and whether it drains at

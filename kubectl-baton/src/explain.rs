@@ -4,10 +4,13 @@
 //! one) leaves open whether another Pod is better *enough*, unless the bound that follows from its
 //! other figures is.
 
-use crate::waits::{self, Around, CAUSE_LEGLESS, OTHERS_MAX, owner};
-use baton_api::{BackendLoad, BackendState, FlowView, LastMove, MoveBy};
-use baton_cli::{Flow, PolicyName, Style, Tone, count, line, micros, wrapped};
-use baton_crds::{LoadBalancerPolicySpec, MigrationMode, MoveMethod, Protocol};
+use crate::{
+    pins,
+    waits::{self, Around, CAUSE_LEGLESS, OTHERS_MAX, owner},
+};
+use baton_api::{BackendLoad, BackendState, FlowView, LastMove, MoveBy, Protocol};
+use baton_cli::{Flow, PolicyName, Style, Tone, count, line, micros, toned, wrapped};
+use baton_crds::{LoadBalancerPolicySpec, MigrationMode, MoveMethod};
 use serde::Serialize;
 
 /// What is said of a flow.
@@ -235,12 +238,10 @@ fn state_words(state: &str, pod: &str, quiet: &str) -> String {
 fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
     let (view, pod) = (&flow.flow, &flow.flow.backend);
     if let Some(pin) = &view.pinned {
-        let pinned = format!("It is pinned: {}.", pin_words(pin));
-        return if owner(flow, around).is_some_and(|owner| owner.transfers) {
-            let why = "Its application cooperates: if its Pod drains, or somebody asks (`migrate`), it hands the connection on.";
-            (Verdict::MayMove, vec![pinned, why.to_owned()])
-        } else {
-            (Verdict::Never, vec![pinned])
+        let pinned = format!("It is pinned: {}.", pins::words(pin));
+        return match transfers(flow, around) {
+            Some(why) => (Verdict::MayMove, vec![pinned, why]),
+            None => (Verdict::Never, vec![pinned]),
         };
     }
     match view.state.as_str() {
@@ -263,6 +264,24 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
             );
         }
         _ => {}
+    }
+    // The dataplane knows it also where the Service's port says it.
+    let by_spec = || {
+        around
+            .spec?
+            .protocol
+            .map(|it| it == baton_crds::Protocol::None)
+    };
+    let by_state = around.state.map(|state| state.protocol == Protocol::None);
+    if by_state.or_else(by_spec) == Some(true) {
+        let why = format!(
+            "The policy's protocol is None, so no begin of a request is known to move at. It stays until it ends; a drain waits \
+             for that, and {pod}'s death ends it."
+        );
+        return match transfers(flow, around) {
+            Some(but) => (Verdict::MayMove, vec![why, but]),
+            None => (Verdict::Stays, vec![why]),
+        };
     }
     if let Some(to) = &view.asked_to {
         let to = if to.is_empty() {
@@ -353,16 +372,17 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
     (Verdict::MayMove, why)
 }
 
+/// How it leaves although nobody else knows where its requests begin.
+fn transfers(flow: &Flow, around: &Around<'_>) -> Option<String> {
+    let why = "Its application cooperates: if its Pod drains, or somebody asks (`migrate`), it hands the connection on.";
+    owner(flow, around)?.transfers.then(|| why.to_owned())
+}
+
 /// What the policy holds a flow with that is on a good Pod.
 fn stays(spec: &LoadBalancerPolicySpec, pod: &str) -> Option<String> {
     if spec.affinity.is_some() {
         return Some(format!(
             "The policy's affinity keeps all flows of this client on {pod}; they leave together when it drains, dies or is ejected."
-        ));
-    }
-    if spec.protocol == Some(Protocol::None) {
-        return Some(format!(
-            "The policy says `protocol: None`, so no begin of a request is known to move at; it moves when {pod} drains or dies."
         ));
     }
     (spec.migration.mode == MigrationMode::DrainOnly)
@@ -433,63 +453,6 @@ fn refusals(others: &[&BackendState]) -> String {
     words.join("; ")
 }
 
-/// What a pin means, and what can be done.
-fn pin_words(pin: &str) -> String {
-    let words = match pin {
-        "upgrade" => "it was upgraded to another protocol (HTTP 101), as a WebSocket is",
-        "connect" => "it is a tunnel (HTTP `CONNECT`)",
-        "bound_auth" => {
-            "the connection itself is authenticated (NTLM or Negotiate), and no other Pod knows that"
-        }
-        "expect" => {
-            "an answer came before a client that waits for `100 Continue` sent its body, so where the next request begins is open"
-        }
-        "tls" => {
-            "it is TLS, whose state is in the Pod's process: end TLS in front of Baton to have flows moved"
-        }
-        "http2" => "it is HTTP/2 (or gRPC), whose state is in the Pod's process",
-        "ssh" => "it is SSH, whose state is in the Pod's process",
-        "server_first" => {
-            "the server spoke first, so its protocol is not of requests and responses; `protocol: None` says so for the policy"
-        }
-        "subscribe" => "the client has subscribed (Redis), and the Pod sends without being asked",
-        "monitor" => "the client monitors or watches the server",
-        "replication" => "it is a replica's connection",
-        "client_state" => {
-            "a Redis command set state of the connection that cannot be restored elsewhere (`CLIENT`, `READONLY`, `WAIT`)"
-        }
-        "hello" => "`HELLO` changed the Redis protocol's version",
-        "session" => "`AUTH` or `SELECT` cannot be remembered exactly",
-        "session_refused" => {
-            "the Pod that it was moved to did not take its session (`AUTH`, `SELECT`): do all Pods have the same users and databases?"
-        }
-        "protocol_changed" => {
-            "the policy has had another `protocol` since it began, by which nobody followed it before"
-        }
-        "binary" => "it is the memcached binary protocol; only the text protocol is followed",
-        "unparsable" => {
-            "its bytes are not what the policy's `protocol` is, or servers read them in different ways: is `protocol` right?"
-        }
-        "gap" => "bytes of it were not seen by the dataplane",
-        "pipelined" => {
-            "requests overlapped, which the policy's `protocol` cannot follow: name the protocol that the Pods speak"
-        }
-        "pipeline_too_deep" => "more requests were outstanding at one time than are remembered",
-        "head_too_long" => "a head or line was longer than what is followed",
-        "small_mss" => {
-            "the client's MSS is smaller than what kernels adopt, and the policy says `migration.method: Adoption`"
-        }
-        "sessions_full" => {
-            "no room was left to remember its session (`AUTH`, `SELECT`) or transaction: raise `limits.respSessions` of the dataplanes"
-        }
-        "guards_full" => {
-            "no room was left to follow its conversation: raise `limits.guardedFlows` of the dataplanes; it moves again once a request and its answer were followed"
-        }
-        other => return other.replace('_', " "),
-    };
-    words.to_owned()
-}
-
 /// The sentences as text.
 pub fn render(explained: &[Explained], style: Style) -> String {
     let mut text = String::new();
@@ -518,7 +481,7 @@ pub fn render(explained: &[Explained], style: Style) -> String {
             wrapped(&mut text, "  - ", sentence);
         }
         let (words, tone) = one.verdict.words();
-        line(&mut text, &style.paint(tone, &format!("{words}:")));
+        toned(&mut text, style, tone, &format!("{words}:"));
         for sentence in &one.why {
             wrapped(&mut text, "  - ", sentence);
         }

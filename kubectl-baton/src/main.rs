@@ -18,6 +18,7 @@ mod failure;
 #[cfg(test)]
 mod fake;
 mod live;
+mod pins;
 #[cfg(test)]
 mod samples;
 mod status;
@@ -25,6 +26,7 @@ mod sysdump;
 mod top;
 mod waits;
 
+use baton_cli::printable;
 use std::{path::Path, process::ExitCode};
 
 /// Could not be asked.
@@ -53,7 +55,10 @@ fn main() -> ExitCode {
         )),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("kubectl-baton: {error:#}");
+        // A kubeconfig that cannot be read is quoted in several lines.
+        for line in format!("kubectl-baton: {error:#}").lines() {
+            eprintln!("{}", printable(line));
+        }
         ExitCode::from(NOT_ASKED)
     })
 }

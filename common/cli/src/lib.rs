@@ -31,4 +31,7 @@ pub use flows::Flow;
 pub use names::{FlowId, PolicyName, flow};
 pub use sentences::{full_tables, judged, reasons, verdict};
 pub use show::{Out, Show};
-pub use text::{Cell, Shown, Style, Table, Tone, WIDTH_MAX, count, line, micros, span, wrapped};
+pub use text::{
+    Cell, Shown, Style, Table, Tone, WIDTH_MAX, count, line, micros, printable, span, toned,
+    wrapped,
+};

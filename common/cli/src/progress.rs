@@ -3,7 +3,7 @@
 //! Owns how the figures of several backends, or of several dataplanes, make one. Which backends are
 //! meant is the tool's to say.
 
-use crate::text::{WIDTH_MAX, count, span};
+use crate::text::{WIDTH_MAX, count, printable, span};
 use baton_api::{BackendState, DrainState, PolicyState};
 use serde::Serialize;
 use std::{
@@ -142,6 +142,7 @@ impl ProgressLine {
     /// What is to be written for this line. The passing of time alone is no change.
     fn say(&mut self, line: &str) -> String {
         let timeless = |line: &str| line.split("; deadline").next().map(str::to_owned);
+        let line = &*printable(line);
         let text = if self.terminal {
             let fits: String = line.chars().take(WIDTH_MAX - 1).collect();
             format!("\r\x1b[K{fits}")

@@ -1,6 +1,6 @@
 //! What happens to flows, in the words that all tools use. Pure.
 
-use crate::text::{Style, Tone, line, wrapped};
+use crate::text::{Style, Tone, toned, wrapped};
 use baton_api::{FlowEvent, MigrateReply, State, time_of_day};
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -70,7 +70,7 @@ pub fn judged(
 ) -> String {
     let mut text = String::new();
     let mut list = |tone, heading: &str, sentences: &[String]| {
-        line(&mut text, &style.paint(tone, heading));
+        toned(&mut text, style, tone, heading);
         for sentence in sentences {
             wrapped(&mut text, "  - ", sentence);
         }

@@ -1,6 +1,9 @@
 //! Where answers go: the standard output as table, JSON or YAML, and a terminal that is drawn anew.
 
-use crate::{args::Output, text::Style};
+use crate::{
+    args::Output,
+    text::{Style, printable},
+};
 use anyhow::Context as _;
 
 use serde::Serialize;
@@ -193,6 +196,7 @@ impl Show {
     /// A sentence on the standard error stream.
     pub fn note(&self, text: &str) {
         // A stream that takes nothing is no reason to give up.
+        let text = printable(text);
         let _ = writeln!(self.err.borrow_mut(), "{}: {text}", self.program);
     }
 }
@@ -220,6 +224,25 @@ mod tests {
             value
         );
         assert_eq!(text(Output::Yaml), "flows: 7\nname: web\n");
+    }
+
+    #[test]
+    fn a_note_is_one_line_without_anything_that_a_terminal_obeys() {
+        #[derive(Clone, Default)]
+        struct Kept(std::rc::Rc<RefCell<Vec<u8>>>);
+        impl Write for Kept {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.borrow_mut().write(bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let kept = Kept::default();
+        let show = Show::into("baton", Output::Table, io::sink(), kept.clone());
+        show.note("it said \x1b[2J\nbaton: all is well");
+        let text = String::from_utf8(kept.0.borrow().clone()).expect("text");
+        assert_eq!(text, "baton: it said \\u{1b}[2J\\nbaton: all is well\n");
     }
 
     #[test]

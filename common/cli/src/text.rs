@@ -1,7 +1,9 @@
 //! Tables and paragraphs for people: aligned columns, at most 80 wide unless more is asked for,
 //! colours only where they are wanted. Pure.
+//!
+//! All text for people is made here, of words that are [`printable`].
 
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
 /// Columns of a terminal that has never been resized.
 pub const WIDTH_MAX: usize = 80;
@@ -35,8 +37,7 @@ pub enum Tone {
 
 impl Style {
     /// `text` in its colour, if there are colours.
-    #[must_use]
-    pub fn paint(self, tone: Tone, text: &str) -> String {
+    fn paint(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Good => "32",
             Tone::Warn => "33",
@@ -63,7 +64,7 @@ impl Cell {
     #[must_use]
     pub fn toned(text: impl Into<String>, tone: Tone) -> Self {
         Self {
-            text: text.into(),
+            text: printable(&text.into()).into_owned(),
             tone,
         }
     }
@@ -71,16 +72,13 @@ impl Cell {
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        Self {
-            text,
-            tone: Tone::Plain,
-        }
+        Self::toned(text, Tone::Plain)
     }
 }
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
-        text.to_owned().into()
+        Self::toned(text, Tone::Plain)
     }
 }
 
@@ -222,10 +220,35 @@ fn cut(cell: &str, width: usize) -> String {
     format!("{start}…{end}")
 }
 
-/// One line, as it is.
+/// `text` with escapes for what a terminal obeys: control characters, and those that turn the
+/// direction of writing around. Annotations, messages of Pods and what a program in one says are
+/// anybody's, and so are names in EndpointSlices.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let obeyed =
+        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if !text.contains(obeyed) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match obeyed(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown.into()
+}
+
+/// One line.
 pub fn line(text: &mut String, content: &str) {
     // Writing into a string cannot fail.
-    let _ = writeln!(text, "{content}");
+    let _ = writeln!(text, "{}", printable(content));
+}
+
+/// One line with a meaning.
+pub fn toned(text: &mut String, style: Style, tone: Tone, content: &str) {
+    let _ = writeln!(text, "{}", style.paint(tone, &printable(content)));
 }
 
 /// One paragraph of at most 80 columns, its further lines under its first word.
@@ -234,6 +257,7 @@ pub fn wrapped(text: &mut String, lead: &str, content: &str) {
     let mut current = lead.to_owned();
     let mut empty = true;
     for word in content.split_whitespace() {
+        let word = printable(word);
         let width = current.chars().count() + usize::from(!empty) + word.chars().count();
         if !empty && width > WIDTH_MAX {
             line(text, &current);
@@ -243,7 +267,7 @@ pub fn wrapped(text: &mut String, lead: &str, content: &str) {
         if !empty {
             current.push(' ');
         }
-        current.push_str(word);
+        current.push_str(&word);
         empty = false;
     }
     line(text, &current);
@@ -353,6 +377,33 @@ database  1234567  full
         });
         assert!(colour.contains("\x1b[32mup\x1b[0m     a"), "{colour:?}");
         assert_eq!(colour.replace("\x1b[32m", "").replace("\x1b[0m", ""), plain);
+    }
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_printed() {
+        let evil = "\x1b]52;c;YQ==\x07a\nb\u{9b}2J\u{202e}\u{2066}\r\x7f";
+        let shown = r"\u{1b}]52;c;YQ==\u{7}a\nb\u{9b}2J\u{202e}\u{2066}\r\u{7f}";
+        assert_eq!(printable(evil), shown);
+        assert!(matches!(printable("Zürich … 東京"), Cow::Borrowed(_)));
+        let mut table = Table::new(&["A", "B"]);
+        table.row(vec![evil.into(), Cell::toned(evil, Tone::Bad)]);
+        let mut text = table.render(Style {
+            wide: true,
+            colour: false,
+        });
+        line(&mut text, evil);
+        toned(&mut text, Style::default(), Tone::Good, evil);
+        wrapped(&mut text, "", evil);
+        assert_eq!(text.matches(r"]52;c;YQ==\u{7}a").count(), 5, "{text}");
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert_eq!(printable(&text.replace('\n', "")), text.replace('\n', ""));
+        let mut painted = String::new();
+        let colour = Style {
+            wide: false,
+            colour: true,
+        };
+        toned(&mut painted, colour, Tone::Good, "\x1b[31mx");
+        assert_eq!(painted, "\x1b[32m\\u{1b}[31mx\x1b[0m\n");
     }
 
     #[test]

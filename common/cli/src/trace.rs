@@ -5,7 +5,7 @@ use crate::{
     args::Trace,
     fleet::{Dataplane, Response},
     names::PolicyName,
-    sentences,
+    sentences, text,
 };
 use baton_api::{EventCursor, FlowEvent, FlowEvents};
 use serde::Serialize;
@@ -100,10 +100,11 @@ fn line(told: &FlowEvents, event: &FlowEvent, dataplane: &str) -> Line {
 /// `17:03:59.123 192.0.2.7:40112 moved a -> b (drain) shop/web/http`; wide ones name the dataplane
 /// too.
 pub fn render(line: &Line, wide: bool) -> String {
-    let mut text = sentences::event(line.unix_micros, &line.event);
+    let mut words = sentences::event(line.unix_micros, &line.event);
     if wide && !line.dataplane.is_empty() {
-        text.push_str(&format!("  {}", line.dataplane));
+        words.push_str(&format!("  {}", line.dataplane));
     }
-    text.push('\n');
+    let mut text = String::new();
+    text::line(&mut text, &words);
     text
 }

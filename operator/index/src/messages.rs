@@ -84,8 +84,19 @@ pub(crate) fn is_or_are(number: usize, what: &str) -> String {
     format!("{} {verb}", count(number, what))
 }
 
-/// Not more than anybody reads.
+/// Not more than anybody reads, and nothing that a terminal obeys: values and names of others are
+/// quoted in it.
 pub(crate) fn bounded(mut text: String) -> String {
+    if text.contains(char::is_control) {
+        let mut shown = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c.is_control() {
+                true => shown.extend(c.escape_default()),
+                false => shown.push(c),
+            }
+        }
+        text = shown;
+    }
     if let Some((end, _)) = text.char_indices().nth(LIMIT_MESSAGE_CHARS - 1)
         && end + 1 < text.len()
     {
@@ -127,5 +138,6 @@ mod tests {
         let long = bounded("ä".repeat(5 * LIMIT_MESSAGE_CHARS));
         assert_eq!(long.chars().count(), LIMIT_MESSAGE_CHARS);
         assert!(long.ends_with('…'));
+        assert_eq!(bounded("a\x1b[2J\nb".into()), r"a\u{1b}[2J\nb");
     }
 }

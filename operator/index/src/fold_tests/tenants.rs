@@ -383,3 +383,19 @@ fn a_backends_node_is_its_pods_and_not_what_a_slice_says() {
     let _ = index.fold(8);
     assert_eq!(nodes(&index), [None, None]);
 }
+
+#[test]
+fn what_a_pod_says_is_quoted_without_what_a_terminal_obeys() {
+    let mut index = index_of(|_| ());
+    let mut weighted = policy(1, "s", 8_080);
+    weighted.weights = Some(Weights {
+        source: WeightSource::Label("w".into()),
+        default: 1,
+    });
+    add(&mut index, "p", weighted);
+    index.apply(pod(1, Labels::from_iter([("w", "\x1b[2J")])));
+    index.apply(slice("s", &[(1, READY)]));
+    let _ = index.fold(2);
+    let (kind, reason) = (ConditionKind::Degraded, Reason::WeightUnreadable);
+    expect(&index, "p", kind, reason, r"pod-1 has `\u{1b}[2J`");
+}
