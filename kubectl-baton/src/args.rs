@@ -73,6 +73,10 @@ pub struct Options {
     /// The kubeconfig file; without it, $KUBECONFIG or ~/.kube/config
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// The namespace of Baton's own Pods, where BatonDataplanes may not be listed or there are
+    /// none; programs are run in these Pods
+    #[arg(long, global = true, value_name = "NAME")]
+    pub baton_namespace: Option<String>,
     /// The form of the answer
     #[arg(
         long,

@@ -45,6 +45,8 @@ pub struct Fleet {
     pub installed: bool,
     /// All classes.
     pub classes: Vec<BatonDataplane>,
+    /// Where the user says that Baton is.
+    pub home: Option<String>,
     /// Their dataplanes, by name.
     pub dataplanes: Vec<Dataplane>,
     /// What could not be read.
@@ -66,7 +68,8 @@ pub async fn pods(
     Ok(pods.into_iter().map(Pod::from).collect())
 }
 
-/// Objects that are of use but not needed: a missing right is noted, and so is what cannot be read.
+/// Objects that are of use but not needed: why they cannot be had is noted, and so is what cannot
+/// be read.
 ///
 /// # Errors
 /// The cluster cannot be asked.
@@ -80,7 +83,7 @@ pub async fn optional<T: DeserializeOwned>(
     Ok(seen.unwrap_or_default())
 }
 
-/// The same, with these labels; none if they may not be listed.
+/// The same, with these labels; none if they cannot be listed.
 ///
 /// # Errors
 /// The cluster cannot be asked.
@@ -101,19 +104,21 @@ pub async fn permitted<T: DeserializeOwned>(
             }
             Ok(Some(typed(&listed.items, unseen)))
         }
-        Err(failure @ Failure::Forbidden(_)) => {
+        Err(failure) if failure.is_for_all() => Err(failure),
+        Err(failure) => {
             unseen.push(failure.to_string());
             Ok(None)
         }
-        Err(failure) => Err(failure),
     }
 }
 
 /// All classes and their dataplanes. Where classes may not be read or there are none, the chart's
-/// labels are looked for.
+/// labels are looked for in the namespace that the user names: anybody may put them on Pods, and
+/// programs are run in these.
 pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
     let mut fleet = Fleet {
         installed: true,
+        home: cluster.home().map(str::to_owned),
         ..Fleet::default()
     };
     match cluster.list(Kind::Classes, None, None).await {
@@ -147,7 +152,18 @@ pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
         }
     }
     if fleet.classes.is_empty() {
-        let pods = pods(cluster, None, &part(PROGRAM), &mut fleet.unread).await?;
+        let Some(home) = &fleet.home else {
+            // Where there simply is none, that is what there is to say.
+            if !fleet.unread.is_empty() {
+                fleet.unread.push(
+                    "dataplanes: BatonDataplanes say which Pods these are: name the namespace that Baton is installed in with \
+                     `--baton-namespace`"
+                        .to_owned(),
+                );
+            }
+            return Ok(fleet);
+        };
+        let pods = pods(cluster, Some(home), &part(PROGRAM), &mut fleet.unread).await?;
         fleet
             .dataplanes
             .extend(pods.into_iter().map(|pod| Dataplane { class: None, pod }));

@@ -138,6 +138,9 @@ pub trait Cluster {
     /// The namespace of the kubeconfig's context.
     fn namespace(&self) -> &str;
 
+    /// The namespace of Baton's own Pods, if the user names it.
+    fn home(&self) -> Option<&str>;
+
     /// Where dataplanes take commands within their Pods.
     fn control(&self) -> ControlAddress;
 

@@ -6,7 +6,7 @@ use kube::{Error, config::KubeconfigError};
 /// What was about to be done, for the words and for the right that it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deed {
-    /// The verb of the right.
+    /// The verb of the right; several if it depends on the server which is asked for.
     pub verb: &'static str,
     /// The resource, as `pods/exec` or `loadbalancerpolicies.baton.dev`.
     pub resource: String,
@@ -27,7 +27,8 @@ impl Deed {
 
 impl std::fmt::Display for Deed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}` on `{}`", self.verb, self.resource)?;
+        let verbs = self.verb.replace(' ', "` and `");
+        write!(f, "`{verbs}` on `{}`", self.resource)?;
         match &self.namespace {
             Some(namespace) => write!(f, " in namespace `{namespace}`"),
             None => f.write_str(" in all namespaces"),
@@ -57,7 +58,7 @@ pub enum Failure {
     )]
     Unauthorized,
     /// A right is missing. Fatal for this deed, others may go on.
-    #[error("no permission for {0}: ask for a Role or ClusterRole with this verb on this resource")]
+    #[error("no permission for {0}: ask for a Role or ClusterRole that grants it")]
     Forbidden(Deed),
     /// The server has no such kind, or no such object. The caller knows which of the two it means.
     #[error("there is nothing at {0}")]
@@ -123,6 +124,9 @@ impl Failure {
             KubeconfigError::FindPath => {
                 "there is no kubeconfig: name one with `--kubeconfig` or $KUBECONFIG".to_owned()
             }
+            KubeconfigError::ParseNoProxy(why) => format!(
+                "$NO_PROXY cannot be read: {why}: expected hosts, addresses and networks with commas between them"
+            ),
             other => format!("the kubeconfig cannot be used: {}", innermost(other)),
         })
     }
@@ -162,12 +166,12 @@ mod tests {
 
     #[test]
     fn a_missing_right_names_the_verb_and_the_resource() {
-        let exec = Deed::new("create", "pods/exec", Some("baton-system"));
+        let exec = Deed::new("get create", "pods/exec", Some("baton-system"));
         let failure = Failure::of(&api(403, "no"), &exec, "https://c");
         assert_eq!(
             failure.to_string(),
-            "no permission for `create` on `pods/exec` in namespace `baton-system`: ask for a Role or ClusterRole with this \
-             verb on this resource"
+            "no permission for `get` and `create` on `pods/exec` in namespace `baton-system`: ask for a Role or \
+             ClusterRole that grants it"
         );
         assert!(!failure.is_for_all());
         let list = Deed::new("list", "batondataplanes.baton.dev", None);

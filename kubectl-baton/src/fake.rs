@@ -25,8 +25,12 @@ type Answers = Box<dyn Fn(&PodName, &[&str]) -> Said>;
 pub struct Fake {
     /// By kind; what is not there may not be listed.
     pub objects: RefCell<Objects>,
+    /// The namespace that the user names as Baton's.
+    pub home: Option<&'static str>,
     /// Kinds that may not be listed.
     pub forbidden: Vec<Kind>,
+    /// Kinds whose lists the server fails at.
+    pub broken: Vec<Kind>,
     /// What dataplanes say.
     pub answers: Answers,
     /// Every request, as `POD PATH` without `/v1/`, and what is posted behind it.
@@ -99,7 +103,9 @@ impl Fake {
         }
         Self {
             objects: RefCell::new(objects),
+            home: None,
             forbidden: Vec::new(),
+            broken: Vec::new(),
             answers: Box::new(|pod, words| answer(which(pod), words)),
             ran: RefCell::default(),
             written: RefCell::default(),
@@ -221,6 +227,10 @@ impl Cluster for Fake {
         "shop"
     }
 
+    fn home(&self) -> Option<&str> {
+        self.home
+    }
+
     fn control(&self) -> ControlAddress {
         "unix:/run/baton/control.sock".parse().expect("a place")
     }
@@ -234,6 +244,10 @@ impl Cluster for Fake {
         let deed = Deed::new("list", kind.resource(), namespace);
         if self.forbidden.contains(&kind) {
             return Err(Failure::Forbidden(deed));
+        }
+        if self.broken.contains(&kind) {
+            let what = deed.to_string();
+            return Err(Failure::Slow { what, seconds: 30 });
         }
         let objects = self.objects.borrow();
         let Some(items) = objects.get(&kind) else {

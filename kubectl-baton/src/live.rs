@@ -7,6 +7,7 @@ use crate::{
     args::Options,
     cluster::{Cluster, Edit, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
+    proxy,
 };
 use baton_api::ControlAddress;
 use baton_cli::{Bounded, Stop};
@@ -71,6 +72,7 @@ pub struct Live {
     client: Client,
     server: String,
     namespace: String,
+    home: Option<String>,
     control: ControlAddress,
 }
 
@@ -84,20 +86,26 @@ impl Live {
             context: options.context.clone(),
             ..KubeConfigOptions::default()
         };
-        let config = match &options.kubeconfig {
-            Some(path) => {
-                let file = Kubeconfig::read_from(path).map_err(|e| Failure::kubeconfig(&e))?;
-                Config::from_custom_kubeconfig(file, &wanted).await
-            }
-            None => Config::from_kubeconfig(&wanted).await,
+        let file = match &options.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
         };
+        let file = file.map_err(|e| Failure::kubeconfig(&e))?;
+        let of_cluster = proxy::of_cluster(&file, options.context.as_deref());
+        let config = Config::from_custom_kubeconfig(file, &wanted).await;
         let mut config = config.map_err(|e| Failure::kubeconfig(&e))?;
         config.connect_timeout = Some(CONNECT_LIMIT);
-        let server = config
-            .cluster_url
-            .to_string()
-            .trim_end_matches('/')
-            .to_owned();
+        let mut server = proxy::shown(&config.cluster_url.to_string());
+        server.truncate(server.trim_end_matches('/').len());
+        let env = |name: &str| std::env::var(name).ok();
+        config.proxy_url = match proxy::chosen(of_cluster, &server, env) {
+            Some(url) => {
+                server.push_str(&format!(" (through the proxy {})", proxy::shown(&url)));
+                let url = proxy::with_scheme(&url)?;
+                Some(url.parse().map_err(|_| proxy::unusable(&url))?)
+            }
+            None => None,
+        };
         let namespace = config.default_namespace.clone();
         let client = Client::try_from(config).map_err(|e| {
             Failure::Config(format!(
@@ -108,6 +116,7 @@ impl Live {
             client,
             server,
             namespace,
+            home: options.baton_namespace.clone(),
             control: options.control,
         })
     }
@@ -135,6 +144,10 @@ impl Live {
 impl Cluster for Live {
     fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    fn home(&self) -> Option<&str> {
+        self.home.as_deref()
     }
 
     fn control(&self) -> ControlAddress {
@@ -247,7 +260,9 @@ impl Cluster for Live {
         stop: Option<Stop>,
         out: &mut dyn Write,
     ) -> Result<ExecOutput, Failure> {
-        let deed = Deed::new("create", "pods/exec", Some(&pod.namespace));
+        // A WebSocket is opened with GET, so API servers ask for `get`; from 1.35 on for `create`
+        // too.
+        let deed = Deed::new("get create", "pods/exec", Some(&pod.namespace));
         let params = AttachParams {
             max_stdout_buf_size: Some(PIPE_BYTES),
             ..AttachParams::default()

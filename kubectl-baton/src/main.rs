@@ -19,6 +19,7 @@ mod failure;
 mod fake;
 mod live;
 mod pins;
+mod proxy;
 #[cfg(test)]
 mod samples;
 mod status;

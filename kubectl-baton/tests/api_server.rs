@@ -6,9 +6,12 @@ use baton_apiserver::{ApiServer, shared};
 use serde_json::{Value, json};
 use std::{
     env, fs,
+    io::{BufRead as _, BufReader, Write as _},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -49,9 +52,14 @@ struct Said {
 }
 
 fn run(kubeconfig: &Path, words: &[&str]) -> Said {
+    run_with(kubeconfig, words, &[])
+}
+
+fn run_with(kubeconfig: &Path, words: &[&str], env: &[(&str, &str)]) -> Said {
     let output: Output = Command::new(env!("CARGO_BIN_EXE_kubectl-baton"))
         .args(words)
         .env("KUBECONFIG", kubeconfig)
+        .envs(env.iter().copied())
         .output()
         .expect("the program runs");
     let text = |bytes: &[u8]| {
@@ -283,6 +291,69 @@ fn without_a_cluster_the_error_says_what_to_change() {
         "{}",
         said.err
     );
+}
+
+/// A proxy that refuses; what it is asked comes out of the channel.
+fn proxy() -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let place = listener.local_addr().expect("it listens").to_string();
+    let (tell, asked) = mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut head = String::new();
+            let mut lines = BufReader::new(&stream);
+            while !head.ends_with("\r\n\r\n") && lines.read_line(&mut head).expect("text") > 0 {}
+            if tell.send(head).is_err() {
+                return;
+            }
+            let answer = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).expect("answered");
+        }
+    });
+    (place, asked)
+}
+
+#[test]
+fn a_proxy_is_asked_as_kubectl_asks_it_and_nobody_sees_its_password() {
+    let (place, asked) = proxy();
+    let url = format!("http://u:secret@{place}");
+    let folder = Folder::new("proxy");
+    let config = |proxy: Value| {
+        let cluster = json!({"server": "https://baton.invalid:6443", "proxy-url": proxy});
+        folder.kubeconfig(&json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "c", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        }))
+    };
+    let through = format!("https://baton.invalid:6443 (through the proxy http://{place})");
+    // The second one's exception is of the proxy itself.
+    for (own, env) in [
+        (json!(url), vec![]),
+        (
+            Value::Null,
+            vec![("HTTPS_PROXY", &*url), ("NO_PROXY", "127.0.0.1")],
+        ),
+    ] {
+        let said = run_with(&config(own), &["status"], &env);
+        assert_eq!(said.code, Some(2), "{}", said.err);
+        assert!(said.err.contains(&through), "{}", said.err);
+        assert!(!said.err.contains("secret"), "{}", said.err);
+        let heads: String = asked.try_iter().collect();
+        let head = heads.to_ascii_lowercase();
+        assert!(head.starts_with("connect baton.invalid:6443 "), "{head}");
+        assert!(head.contains("proxy-authorization: basic "), "{head}");
+    }
+    let env = [("HTTPS_PROXY", &*url), ("NO_PROXY", ".invalid")];
+    let said = run_with(&config(Value::Null), &["status"], &env);
+    let direct = "https://baton.invalid:6443 does not answer";
+    assert!(said.err.contains(direct), "{}", said.err);
+    assert!(asked.try_recv().is_err(), "it has an exception");
+    let said = run(&config(json!("ftp://u:secret@there")), &["status"]);
+    let words = "the proxy ftp://there has the scheme `ftp`: expected http, https or socks5";
+    assert!(said.err.contains(words), "{}", said.err);
 }
 
 #[test]

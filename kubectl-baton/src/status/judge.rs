@@ -4,8 +4,8 @@
 //! look.
 
 use super::{
-    Scene,
-    report::{Dataplane, Front, OneNode, Policy, Report, SelfReport, own_ports},
+    Scene, nodes,
+    report::{Dataplane, Front, Policy, Report, SelfReport, named, own_ports},
 };
 use crate::{
     ask::{INSTALL, Response},
@@ -19,9 +19,6 @@ use baton_crds::{
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Dataplanes, Pods or nodes that one sentence names.
-const NAMED_MAX: usize = 3;
 
 /// What the scene means.
 pub fn judge(scene: &Scene) -> Report {
@@ -48,7 +45,7 @@ pub fn judge(scene: &Scene) -> Report {
         dataplanes(scene, &mut report);
     }
     policies(scene, &mut report);
-    nodes(scene, &mut report);
+    nodes::judge(scene, &mut report);
     for (part, pods) in [("operator", &scene.operators), ("host-shim", &scene.shims)] {
         report.parts.insert(part, ready(pods.iter()));
     }
@@ -61,21 +58,6 @@ pub fn judge(scene: &Scene) -> Report {
 fn ready<'a>(pods: impl Iterator<Item = &'a Pod>) -> (usize, usize) {
     let there: Vec<&Pod> = pods.filter(|pod| !pod.terminating).collect();
     (there.iter().filter(|pod| pod.ready).count(), there.len())
-}
-
-/// `a, b, c and 2 more`.
-fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.into_iter().collect();
-    let mut text = names
-        .iter()
-        .take(NAMED_MAX)
-        .copied()
-        .collect::<Vec<_>>()
-        .join(", ");
-    if names.len() > NAMED_MAX {
-        text.push_str(&format!(" and {} more", names.len() - NAMED_MAX));
-    }
-    text
 }
 
 fn not_ready(what: &str, pod: &Pod) -> String {
@@ -408,80 +390,4 @@ fn reasons<'a>(counts: impl Iterator<Item = &'a BTreeMap<String, u64>>) -> Strin
         return "the dataplanes do not say why".to_owned();
     }
     words
-}
-
-fn nodes(scene: &Scene, report: &mut Report) {
-    let mut backends: BTreeMap<&str, BTreeSet<std::net::IpAddr>> = BTreeMap::new();
-    for policy in &scene.policies {
-        let namespace = policy.metadata.namespace.clone().unwrap_or_default();
-        let key = (
-            namespace,
-            policy.spec.service().unwrap_or_default().to_owned(),
-        );
-        for (address, node) in scene.places.get(&key).into_iter().flatten() {
-            if let Some(node) = node {
-                backends.entry(node).or_default().insert(*address);
-            }
-        }
-    }
-    let on = |pod: &Pod, name: &str| pod.node.as_deref() == Some(name);
-    let mut lacking: Vec<String> = Vec::new();
-    let mut why: Option<&str> = None;
-    for node in &scene.nodes {
-        let mut shims = scene
-            .shims
-            .iter()
-            .filter(|pod| on(pod, &node.name))
-            .peekable();
-        let shim = match (shims.peek().is_some(), shims.any(|pod| pod.ready)) {
-            (_, true) => "ready",
-            (true, false) => "not ready",
-            (false, false) => "none",
-        };
-        let here = backends.get(node.name.as_str()).map_or(0, BTreeSet::len);
-        let dataplanes = scene
-            .fleet
-            .dataplanes
-            .iter()
-            .filter(|d| on(&d.pod, &node.name))
-            .count();
-        if here == 0 && dataplanes == 0 && shim == "none" {
-            continue;
-        }
-        if here > 0 && shim != "ready" && !scene.shims.is_empty() {
-            lacking.push(node.name.clone());
-            let told = scene
-                .shims
-                .iter()
-                .filter(|pod| on(pod, &node.name))
-                .find_map(|pod| pod.why.as_deref());
-            why = why.or(told);
-        }
-        if here > 0 && node.is_too_old() {
-            report.notes.push(format!(
-                "node {} has Linux {}: connections cannot move to its {} (6.9 or newer is needed)",
-                node.name,
-                node.kernel,
-                count(here as u64, "Pod")
-            ));
-        }
-        report.nodes.push(OneNode {
-            node: node.clone(),
-            shim,
-            backends: here,
-            dataplanes,
-        });
-    }
-    if !lacking.is_empty() {
-        report.problems.push(format!(
-            "no host-shim is ready on {} ({}), so connections cannot move to the Pods there: `kubectl get pods -A -l {}`",
-            named(lacking.iter().map(String::as_str)),
-            why.unwrap_or("there is no Pod of it"),
-            crate::ask::part("host-shim")
-        ));
-    }
-    let without = !backends.is_empty() && scene.shims.is_empty() && !scene.operators.is_empty();
-    if without {
-        report.notes.push("there is no host-shim at all, so connections are balanced but never move (`shim.enabled`)".to_owned());
-    }
 }

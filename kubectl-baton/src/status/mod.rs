@@ -4,6 +4,7 @@
 //! `render`'s.
 
 mod judge;
+mod nodes;
 mod render;
 mod report;
 #[cfg(test)]
@@ -70,6 +71,20 @@ pub async fn look(cluster: &impl Cluster, namespace: Option<&str>) -> Result<Sce
         Err(failure) => return Err(failure),
     }
     scene.answers = states(&Dataplanes(cluster), &scene.fleet.dataplanes).await;
+    workloads(cluster, &mut scene).await?;
+    let nodes: Vec<CoreNode> = optional(cluster, Kind::Nodes, None, &mut scene.unseen).await?;
+    scene.nodes = nodes.into_iter().map(Node::from).collect();
+    let slices: Vec<EndpointSlice> =
+        optional(cluster, Kind::EndpointSlices, namespace, &mut scene.unseen).await?;
+    scene.places = places(&slices);
+    Ok(scene)
+}
+
+/// Reads the Pods of the operator and of the shims.
+///
+/// # Errors
+/// They may not be seen.
+pub async fn workloads(cluster: &impl Cluster, scene: &mut Scene) -> Result<(), Failure> {
     for home in homes(&scene.fleet) {
         let home = home.as_deref();
         scene
@@ -79,15 +94,11 @@ pub async fn look(cluster: &impl Cluster, namespace: Option<&str>) -> Result<Sce
             .shims
             .extend(pods(cluster, home, &part("host-shim"), &mut scene.unseen).await?);
     }
-    let nodes: Vec<CoreNode> = optional(cluster, Kind::Nodes, None, &mut scene.unseen).await?;
-    scene.nodes = nodes.into_iter().map(Node::from).collect();
-    let slices: Vec<EndpointSlice> =
-        optional(cluster, Kind::EndpointSlices, namespace, &mut scene.unseen).await?;
-    scene.places = places(&slices);
-    Ok(scene)
+    Ok(())
 }
 
-/// The namespaces where Baton's own Pods may be: those of the classes, or all.
+/// The namespaces where Baton's own Pods may be: those of the classes, the one that the user names,
+/// or all.
 pub fn homes(fleet: &Fleet) -> BTreeSet<Option<String>> {
     let homes: BTreeSet<_> = fleet
         .classes
@@ -95,7 +106,7 @@ pub fn homes(fleet: &Fleet) -> BTreeSet<Option<String>> {
         .map(|class| Some(class.spec.namespace.clone()))
         .collect();
     if homes.is_empty() {
-        [None].into()
+        [fleet.home.clone()].into()
     } else {
         homes
     }

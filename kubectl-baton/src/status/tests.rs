@@ -115,28 +115,6 @@ async fn each_part_that_is_missing_is_a_problem_of_its_own() {
         ),
         "{text}"
     );
-    let report = seen(&without("host-shim"), None).await;
-    assert!(report.works, "balanced all the same");
-    assert!(
-        report
-            .notes
-            .iter()
-            .any(|note| note.contains("there is no host-shim at all")),
-        "{report:?}"
-    );
-    let mut one = Fake::new();
-    one.objects
-        .get_mut()
-        .get_mut(&Kind::Pods)
-        .expect("Pods")
-        .retain(|pod| pod["metadata"]["name"] != "baton-host-shim-v7q9d");
-    let text = problems(&one).await;
-    assert!(
-        text.starts_with(
-            "no host-shim is ready on node-3 (there is no Pod of it), so connections cannot move"
-        ),
-        "{text}"
-    );
     let mut classless = Fake::new();
     classless
         .objects
@@ -149,7 +127,103 @@ async fn each_part_that_is_missing_is_a_problem_of_its_own() {
         report.problems[0].starts_with("there is no BatonDataplane"),
         "{report:?}"
     );
-    assert_eq!(report.dataplanes.len(), 2, "found by the chart's labels");
+}
+
+#[tokio::test]
+async fn no_program_is_run_in_pods_that_nobody_of_the_cluster_named() {
+    let mut fake = Fake::new();
+    fake.forbidden = vec![Kind::Classes];
+    let report = seen(&fake, None).await;
+    assert!(fake.ran.borrow().is_empty() && report.dataplanes.is_empty());
+    let told = report
+        .unseen
+        .iter()
+        .any(|u| u.contains("`--baton-namespace`"));
+    assert!(told, "{report:?}");
+    fake.home = Some("baton-system");
+    let report = seen(&fake, None).await;
+    assert_eq!(report.dataplanes.len(), 2, "by the chart's labels");
+    let pods = fake.objects.get_mut().get_mut(&Kind::Pods).expect("Pods");
+    for pod in pods {
+        pod["metadata"]["namespace"] = "tenant".into();
+    }
+    assert_eq!(seen(&fake, None).await.dataplanes.len(), 0);
+}
+
+#[tokio::test]
+async fn where_nothing_adopts_connections_move_by_translation_unless_the_policy_forbids_it() {
+    async fn said(adoption_only: bool, change: impl FnOnce(&mut Fake)) -> (String, bool) {
+        let mut fake = Fake::new();
+        change(&mut fake);
+        let policies = fake.objects.get_mut().get_mut(&Kind::Policies);
+        if adoption_only {
+            let web = &mut policies.expect("policies")[0]["spec"];
+            web["migration"]["method"] = "Adoption".into();
+        }
+        let report = seen(&fake, None).await;
+        let all: Vec<String> = report
+            .problems
+            .iter()
+            .chain(&report.notes)
+            .cloned()
+            .collect();
+        (all.join("\n"), report.works)
+    }
+    let pods = |keep: fn(&str) -> bool| {
+        move |fake: &mut Fake| {
+            let pods = fake.objects.get_mut().get_mut(&Kind::Pods).expect("Pods");
+            pods.retain(|pod| keep(pod["metadata"]["name"].as_str().expect("a name")));
+        }
+    };
+    let old = |fake: &mut Fake| {
+        let nodes = fake.objects.get_mut().get_mut(&Kind::Nodes);
+        for node in nodes.expect("nodes") {
+            node["status"]["nodeInfo"]["kernelVersion"] = "6.1.0".into();
+        }
+    };
+    let no_shim = || pods(|name| !name.starts_with("baton-host-shim"));
+    let one_less = || pods(|name| name != "baton-host-shim-v7q9d");
+    for (only, (text, works), what, fate) in [
+        (
+            false,
+            said(false, no_shim()).await,
+            "there is no host-shim at all: ",
+            " move to Pods by translation",
+        ),
+        (
+            true,
+            said(true, no_shim()).await,
+            "there is no host-shim at all: ",
+            " do not move to Pods",
+        ),
+        (
+            false,
+            said(false, one_less()).await,
+            "on node-3 (there is no Pod of it): ",
+            " move to the Pods there by translation",
+        ),
+        (
+            true,
+            said(true, one_less()).await,
+            "on node-3 (there is no Pod of it): ",
+            " do not move to the Pods there",
+        ),
+        (
+            false,
+            said(false, old).await,
+            "node node-3 has Linux 6.1.0: ",
+            " Pods by translation (adoption needs 6.9",
+        ),
+        (
+            true,
+            said(true, old).await,
+            "node node-3 has Linux 6.1.0: ",
+            " do not move to its ",
+        ),
+    ] {
+        assert!(text.contains(what) && text.contains(fate), "{text}");
+        assert_eq!(works, !only, "{text}");
+    }
 }
 
 fn with_condition(kind: &str, status: ConditionStatus) -> Fake {
@@ -290,9 +364,6 @@ async fn missing_rights_leave_gaps_that_are_told_or_end_it() {
         report.unseen[0].contains("no permission for `list` on `nodes`"),
         "{report:?}"
     );
-    fake.forbidden = vec![Kind::Classes];
-    let report = seen(&fake, None).await;
-    assert_eq!(report.dataplanes.len(), 2, "found by the chart's labels");
     fake.forbidden = vec![Kind::Policies];
     let failure = look(&fake, Some("shop"))
         .await
