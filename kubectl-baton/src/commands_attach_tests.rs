@@ -165,6 +165,93 @@ async fn without_a_dataplane_clients_notice_nothing_and_the_same_command_goes_on
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attach_that_was_stopped_after_its_last_change_waits_on() {
+    let mut fake = with(|_| ());
+    // The operator programs, and does not lead the Service yet.
+    fake.reacts = Box::new(|objects| {
+        reacts(objects);
+        for policy in objects.get_mut(&Kind::Policies).expect("policies") {
+            if policy["metadata"]["name"] == "front" {
+                policy["status"]["frontend"]["leadsTo"] = "Nowhere".into();
+            }
+        }
+    });
+    for _ in 0..2 {
+        let seen = typed_in(&fake, "attach front --timeout 1s").await;
+        seen.refuses("does not lead to dataplanes yet");
+        assert_eq!(fake.written.borrow().len(), 3, "{:?}", fake.written);
+    }
+    let seen = typed_in(&fake, "attach front --dry-run").await;
+    assert!(seen.out.contains("is done  Service front"), "{}", seen.out);
+    reacts(fake.objects.get_mut());
+    let seen = typed_in(&fake, "attach front").await;
+    seen.refuses("leads to policy front already");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_are_too_long_for_what_is_made_are_shortened() {
+    let name = "a".repeat(57) + "-bcdef";
+    let ports = json!([
+        {"name": "http-with-a-long-name", "port": 80}, {"name": "http", "port": 81},
+    ]);
+    let fake = with(|service| {
+        service["metadata"]["name"] = name.as_str().into();
+        service["spec"]["ports"] = ports;
+    });
+    let seen = typed_in(&fake, &format!("attach {name} --dry-run -o json")).await;
+    let made: Vec<Value> = serde_json::from_str(&seen.out).expect("JSON");
+    let pods = "a".repeat(57) + "-pods";
+    assert_eq!(made[0]["metadata"]["name"], pods.as_str());
+    let listeners = &made[1]["spec"]["listeners"];
+    let names = [&listeners[0]["name"], &listeners[1]["name"]];
+    assert_eq!(names, ["port-80", "http"]);
+    let problems = baton_crds::check(&made[1].to_string(), std::path::Path::new("p.json"));
+    assert!(problems.expect("checked").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detach_deletes_the_policy_that_the_label_names_and_none_of_several_without_it() {
+    let other = |name: &str, pods: &str| {
+        json!({
+            "apiVersion": "baton.dev/v1alpha1", "kind": "LoadBalancerPolicy",
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {
+                "targetRefs": [{"name": pods}], "frontend": {"service": {"name": "front"}},
+                "listeners": [{"name": "http", "port": 80}],
+            },
+        })
+    };
+    let add = |fake: &mut Fake, policy| {
+        let policies = fake.objects.get_mut().get_mut(&Kind::Policies);
+        policies.expect("policies").insert(0, policy);
+    };
+    let mut fake = with(|_| ());
+    assert!(typed_in(&fake, "attach front").await.is(0));
+    add(&mut fake, other("another", "front-pods"));
+    fake.written.borrow_mut().clear();
+    let seen = typed_in(&fake, "detach front").await;
+    assert!(seen.is(0), "{}", seen.err);
+    let deleted = "delete loadbalancerpolicies/front".to_owned();
+    assert!(
+        fake.written.borrow().contains(&deleted),
+        "{:?}",
+        fake.written
+    );
+    // One that is for other Pods was not made by `attach`.
+    let mut fake = with(|_| ());
+    add(&mut fake, other("another", "elsewhere"));
+    refused(&fake, "detach front", "is not attached").await;
+    add(&mut fake, other("one", "front-pods"));
+    add(&mut fake, other("two", "front-pods"));
+    refused(
+        &fake,
+        "detach front",
+        "policies two, one are all for the pods",
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_detach_that_was_stopped_goes_on_where_it_was_and_deletes_nothing_too_early() {
     let mut fake = with(|_| ());
     assert!(typed_in(&fake, "attach front").await.is(0));

@@ -13,10 +13,11 @@ use crate::{
     args::{Attach, Detach},
     ask::optional,
     cluster::{Cluster, Edit, Kind},
+    facts::typed,
 };
 use anyhow::bail;
 use baton_api::MANAGER;
-use baton_cli::Show;
+use baton_cli::{Show, line};
 use baton_crds::{ConditionStatus, LeadsTo, LoadBalancerPolicy, LoadBalancerPolicyStatus};
 use plan::{Attachment, Detachment};
 use serde_json::{Value, json};
@@ -86,18 +87,20 @@ impl<C: Cluster> Attaching<'_, C> {
                 plan.service, plan.service
             )));
         }
-        let merge = Edit::Merge(plan.patch.clone());
-        self.write(Kind::Services, &plan.service, merge).await?;
-        self.show.note(&format!(
-            "Service {} has no selector any more",
-            plan.service
-        ));
+        if !plan.patch.is_null() {
+            let merge = Edit::Merge(plan.patch.clone());
+            self.write(Kind::Services, &plan.service, merge).await?;
+            self.show.note(&format!(
+                "Service {} has no selector any more",
+                plan.service
+            ));
+        }
         let stopped = self
             .until(until, || self.leads(policy, &plan.service))
             .await?;
         if let Some(why) = stopped {
             return Ok(self.refuse(&format!(
-                "Service {} is policy {policy}'s, but does not lead to dataplanes yet: {why}",
+                "Service {} is policy {policy}'s, but does not lead to dataplanes yet: {why}; the same command goes on",
                 plan.service
             )));
         }
@@ -107,11 +110,11 @@ impl<C: Cluster> Attaching<'_, C> {
             "service": plan.service, "policy": policy, "addresses": status.addresses, "seconds": seconds,
         });
         self.show.print(&done, |_, _| {
-            format!(
-                "Service {} leads through Baton after {seconds:.1} s: {}\n",
+            said_line(&format!(
+                "Service {} leads through Baton after {seconds:.1} s: {}",
                 plan.service,
                 status.addresses.join(", ")
-            )
+            ))
         })?;
         Ok(ExitCode::SUCCESS)
     }
@@ -154,11 +157,11 @@ impl<C: Cluster> Attaching<'_, C> {
         let seconds = began.elapsed().as_secs_f64();
         let done = json!({"service": plan.service, "policy": plan.policy, "seconds": seconds});
         self.show.print(&done, |_, _| {
-            format!(
+            said_line(&format!(
                 "Service {} leads to its pods after {seconds:.1} s; connections that Baton has go on through it until they \
-                 end\n",
+                 end",
                 plan.service
-            )
+            ))
         })?;
         Ok(ExitCode::SUCCESS)
     }
@@ -199,9 +202,16 @@ impl<C: Cluster> Attaching<'_, C> {
     }
 
     async fn status(&self, policy: &str) -> anyhow::Result<Option<LoadBalancerPolicyStatus>> {
-        let scene = self.scene().await?;
-        let is = |p: &LoadBalancerPolicy| p.metadata.name.as_deref() == Some(policy);
-        Ok(scene.policies.into_iter().find(is).and_then(|p| p.status))
+        let found = self
+            .cluster
+            .get(Kind::Policies, self.namespace, policy)
+            .await?;
+        let mut unread = Vec::new();
+        let found: Vec<LoadBalancerPolicy> = typed(found.as_slice(), &mut unread);
+        if !unread.is_empty() {
+            bail!("{}", unread.join("; "));
+        }
+        Ok(found.into_iter().next().and_then(|p| p.status))
     }
 
     /// What keeps dataplanes from serving a policy.
@@ -264,36 +274,42 @@ fn said(kind: Kind, name: &str) -> String {
     format!("{} {name}", kind.names().2)
 }
 
+fn said_line(content: &str) -> String {
+    let mut text = String::new();
+    line(&mut text, content);
+    text
+}
+
 /// Each change in words, for a dry run.
 fn changes(plan: &Attachment) -> String {
     let mut text = String::new();
+    let mut say = |content: String| line(&mut text, &content);
     for (kind, (object, there)) in [
         ("Service", &plan.pods),
         ("LoadBalancerPolicy", &plan.policy),
     ] {
         let does = if *there { "is there" } else { "create" };
-        text.push_str(&format!("{does}  {kind} {}\n", name(object)));
-        for line in brief(&object["spec"]) {
-            text.push_str(&format!("          {line}\n"));
+        say(format!("{does}  {kind} {}", name(object)));
+        for field in brief(&object["spec"]) {
+            say(format!("          {field}"));
         }
     }
-    text.push_str(&format!("change  Service {}\n", plan.service));
-    let selector = &plan.patch["metadata"]["annotations"][baton_api::SELECTOR_ANNOTATION];
-    text.push_str(&format!(
-        "        - spec.selector: {}\n",
-        selector.as_str().unwrap_or_default()
-    ));
-    for (what, map) in [("labels", "labels"), ("annotations", "annotations")] {
-        for (key, value) in plan.patch["metadata"][map]
-            .as_object()
-            .into_iter()
-            .flatten()
-        {
+    if plan.patch.is_null() {
+        say(format!("is done  Service {}", plan.service));
+    } else {
+        say(format!("change  Service {}", plan.service));
+        let selector = &plan.patch["metadata"]["annotations"][baton_api::SELECTOR_ANNOTATION];
+        let selector = selector.as_str().unwrap_or_default();
+        say(format!("        - spec.selector: {selector}"));
+    }
+    for what in ["labels", "annotations"] {
+        let all = plan.patch["metadata"][what].as_object();
+        for (key, value) in all.into_iter().flatten() {
             let value = value.as_str().unwrap_or_default();
-            text.push_str(&format!("        + metadata.{what}[{key}]: {value}\n"));
+            say(format!("        + metadata.{what}[{key}]: {value}"));
         }
     }
-    text.push_str("nothing was changed (--dry-run)\n");
+    say("nothing was changed (--dry-run)".to_owned());
     text
 }
 

@@ -4,13 +4,19 @@
 //! do not see first (the Service of the pods, the policy), then, once dataplanes serve it, the one
 //! change of the clients' Service.
 
-use super::service::{self, PODS_OF_LABEL, kept_by, label};
+use super::service::{self, PODS_OF_LABEL, Refusal, kept_by, label};
 use crate::args::Attach;
 use baton_api::{POLICY_LABEL, SELECTOR_ANNOTATION};
-use baton_crds::LoadBalancerPolicy;
+use baton_crds::{LeadsTo, LoadBalancerPolicy};
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+
+/// Of a Service's name, as Kubernetes has it (RFC 1035).
+const NAME_CHARS_MAX: usize = 63;
+const PODS_SUFFIX: &str = "-pods";
+/// Of a listener's name, as the policy's definition has it. A Service's port may have one of 63.
+const LISTENER_CHARS_MAX: usize = 15;
 
 /// What is there.
 #[derive(Debug, Default)]
@@ -29,7 +35,7 @@ pub struct Attachment {
     pub pods: (Value, bool),
     /// The policy, and whether it is there already.
     pub policy: (Value, bool),
-    /// The merge patch of the clients' Service.
+    /// The merge patch of the clients' Service; null where it was made already.
     pub patch: Value,
     /// That Service as a manifest.
     pub manifest: Value,
@@ -83,7 +89,13 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
             scene.namespace, scene.namespace
         ));
     };
-    if let Some(refusal) = service::refusal(service) {
+    let refusal = service::refusal(service);
+    if let Some(Refusal::Attached(policy)) = &refusal
+        && let Some(plan) = begun(scene, service, policy)
+    {
+        return Ok(plan);
+    }
+    if let Some(refusal) = refusal {
         return Err(refusal.sentence(name));
     }
     let spec = service.spec.clone().unwrap_or_default();
@@ -108,7 +120,7 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
     }
     let protocols = protocols(wanted, ports, &mut notes);
     let policy = wanted.policy.clone().unwrap_or_else(|| name.to_owned());
-    let pods = format!("{name}-pods");
+    let pods = pods_name(name);
     let there = pods_there(scene, name, &pods, &selector)?;
     let mut spec_of_policy = json!({
         "targetRefs": [{"name": pods}], "frontend": {"service": {"name": name}},
@@ -155,10 +167,47 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
     })
 }
 
+/// The name of the Service that has the pods: no longer than that of a Service may be.
+fn pods_name(name: &str) -> String {
+    let end = name.len().min(NAME_CHARS_MAX - PODS_SUFFIX.len());
+    let begin = name.get(..end).unwrap_or(name).trim_end_matches('-');
+    format!("{begin}{PODS_SUFFIX}")
+}
+
+fn pods_of<'a>(scene: &'a Scene, name: &str) -> Option<&'a Service> {
+    let pods = scene.service(&pods_name(name));
+    pods.filter(|service| label(service, PODS_OF_LABEL) == Some(name))
+}
+
+/// An attach that was stopped after its last change, before the Service led to dataplanes: there
+/// is nothing to do but wait.
+fn begun(scene: &Scene, service: &Service, policy: &str) -> Option<Attachment> {
+    let name = service.metadata.name.as_deref()?;
+    let (pods, policy) = (pods_of(scene, name)?, scene.policy(policy)?);
+    let status = policy.status.as_ref();
+    let leads_to = status.and_then(|status| Some(status.frontend.as_ref()?.leads_to));
+    let is_its = policy.spec.service() == pods.metadata.name.as_deref() && fronts(policy, name);
+    (is_its && leads_to != Some(LeadsTo::Dataplanes)).then(|| Attachment {
+        service: name.to_owned(),
+        pods: (json!(pods), true),
+        policy: (json!(policy), true),
+        patch: Value::Null,
+        manifest: manifest(service, policy.metadata.name.as_deref().unwrap_or_default()),
+        notes: Vec::new(),
+    })
+}
+
+/// Whether clients come to a policy by this Service.
+fn fronts(policy: &LoadBalancerPolicy, service: &str) -> bool {
+    let front = policy.spec.frontend.as_ref();
+    front.is_some_and(|front| front.service.name == service)
+}
+
 /// The listeners for these ports.
 fn listeners(ports: &[ServicePort]) -> Vec<Value> {
     let listener = |port: &ServicePort| {
-        let named = port.name.clone().filter(|name| !name.is_empty());
+        let short = |name: &String| (1..=LISTENER_CHARS_MAX).contains(&name.len());
+        let named = port.name.clone().filter(short);
         let name = named.unwrap_or_else(|| format!("port-{}", port.port));
         json!({"name": name, "port": port.port, "servicePort": port.port})
     };
@@ -229,8 +278,7 @@ fn policy_there(scene: &Scene, policy: &str, name: &str, pods: &str) -> Result<b
     let Some(found) = scene.policy(policy) else {
         return Ok(false);
     };
-    let front = found.spec.frontend.as_ref();
-    if found.spec.service() == Some(pods) && front.is_some_and(|f| f.service.name == name) {
+    if found.spec.service() == Some(pods) && fronts(found, name) {
         return Ok(true);
     }
     Err(format!(
@@ -296,6 +344,35 @@ fn manifest(service: &Service, policy: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec})
 }
 
+/// The policy that goes with an attachment: the one that the Service's label names, or the only one
+/// that `attach` can have made before it set that.
+fn policy_of(scene: &Scene, service: &Service, name: &str) -> Result<Option<String>, String> {
+    let of = |policy: &LoadBalancerPolicy| policy.metadata.name.clone();
+    if let Some(named) = label(service, POLICY_LABEL) {
+        let named = scene.policy(named).filter(|policy| fronts(policy, name));
+        return Ok(named.and_then(of));
+    }
+    let pods = pods_name(name);
+    let is_its = |policy: &&LoadBalancerPolicy| {
+        fronts(policy, name) && policy.spec.service() == Some(&*pods)
+    };
+    let found: Vec<String> = scene
+        .policies
+        .iter()
+        .filter(is_its)
+        .filter_map(of)
+        .collect();
+    match &found[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one.clone())),
+        several => Err(format!(
+            "policies {} are all for the pods of Service {name}, and its label {POLICY_LABEL} names none of them: delete those \
+             that are not used, then detach again",
+            several.join(", ")
+        )),
+    }
+}
+
 /// Plans the way back.
 ///
 /// # Errors
@@ -308,19 +385,9 @@ pub fn detach(scene: &Scene, service: &str) -> Result<Detachment, String> {
             scene.namespace
         ));
     };
-    let pods = format!("{name}-pods");
-    let pods = scene
-        .service(&pods)
-        .filter(|s| label(s, PODS_OF_LABEL) == Some(name));
+    let pods = pods_of(scene, name);
     let has_selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
-    let policies = scene.policies.iter();
-    let mut policies = policies.filter(|policy| {
-        let front = policy.spec.frontend.as_ref();
-        front.is_some_and(|front| front.service.name == name)
-    });
-    let policy = policies
-        .next()
-        .and_then(|policy| policy.metadata.name.clone());
+    let policy = policy_of(scene, service, name)?;
     let detachment = |patch| Detachment {
         service: name.to_owned(),
         patch,
