@@ -2,10 +2,11 @@
 //! left out. Pure.
 //!
 //! Annotations hold whole manifests (`last-applied-configuration`), the environment and the
-//! arguments of containers hold passwords: none of them is kept, but for Baton's own containers'
-//! arguments.
+//! arguments of containers hold passwords, and so may what they said last: none of them is kept,
+//! but for Baton's own containers' arguments and last words.
 
 use crate::cluster::Kind;
+use baton_cli::printable;
 use serde_json::{Map, Value, json};
 
 /// Annotations that Baton reads or writes.
@@ -57,17 +58,52 @@ fn kept(value: &Value, keys: &[&str]) -> Map<String, Value> {
 
 fn metadata(value: &Value) -> Value {
     let mut metadata = kept(value, &METADATA);
-    let annotations = value.get("annotations").and_then(Value::as_object);
-    let annotations: Map<String, Value> = annotations
-        .into_iter()
-        .flatten()
-        .filter(|(name, _)| ANNOTATIONS.iter().any(|prefix| name.starts_with(prefix)))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    if !annotations.is_empty() {
-        metadata.insert("annotations".to_owned(), annotations.into());
+    if let Some(annotations) = value.get("annotations").and_then(Value::as_object) {
+        metadata.insert("annotations".to_owned(), of_baton(annotations).into());
     }
     metadata.into()
+}
+
+fn of_baton(annotations: &Map<String, Value>) -> Map<String, Value> {
+    let is = |name: &String| ANNOTATIONS.iter().any(|prefix| name.starts_with(prefix));
+    let all = annotations.iter();
+    all.filter(|(name, _)| is(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// A policy's `spec` without what it writes into the annotations of its Service.
+fn policy_spec(spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    if let Some(annotations) = spec
+        .pointer_mut("/frontend/service/annotations")
+        .and_then(Value::as_object_mut)
+    {
+        *annotations = of_baton(annotations);
+    }
+    spec
+}
+
+/// A Pod's `status` without what its containers wrote as they ended.
+fn pod_status(status: &Value, ours: bool) -> Value {
+    let mut status = status.clone();
+    if ours {
+        return status;
+    }
+    for list in [
+        "initContainerStatuses",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+    ] {
+        let containers = status.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            for state in ["/state/terminated", "/lastState/terminated"] {
+                let ended = container.pointer_mut(state).and_then(Value::as_object_mut);
+                ended.and_then(|ended| ended.remove("message"));
+            }
+        }
+    }
+    status
 }
 
 /// Probes may carry headers and commands with passwords in them.
@@ -114,11 +150,9 @@ pub fn object(kind: Kind, item: &Value) -> Value {
     clean.insert("metadata".to_owned(), metadata(&item["metadata"]));
     match kind {
         Kind::Pods => {
-            clean.insert(
-                "spec".to_owned(),
-                pod_spec(&item["spec"], super::is_ours(item)),
-            );
-            clean.insert("status".to_owned(), item["status"].clone());
+            let ours = super::is_ours(item);
+            clean.insert("spec".to_owned(), pod_spec(&item["spec"], ours));
+            clean.insert("status".to_owned(), pod_status(&item["status"], ours));
         }
         // Only Baton's are read.
         Kind::Deployments | Kind::DaemonSets => {
@@ -180,14 +214,17 @@ pub fn object(kind: Kind, item: &Value) -> Value {
         }
         // Of these nothing is dumped.
         Kind::Namespaces | Kind::ConfigMaps => {}
-        Kind::Policies | Kind::Classes | Kind::Services => {
-            clean.extend(kept(item, &["spec", "status"]));
+        Kind::Policies => {
+            clean.insert("spec".to_owned(), policy_spec(&item["spec"]));
+            clean.extend(kept(item, &["status"]));
         }
+        Kind::Classes | Kind::Services => clean.extend(kept(item, &["spec", "status"])),
     }
     clean.into()
 }
 
-/// A log without anything that looks like a private key. Baton logs none; this is the second lock.
+/// A log without anything that looks like a private key, or that a terminal obeys. Baton logs none;
+/// this is the second lock.
 pub fn log(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut inside = false;
@@ -197,7 +234,7 @@ pub fn log(text: &str) -> String {
             clean.push_str("(a private key was left out)\n");
         }
         if !inside {
-            clean.push_str(line);
+            clean.push_str(&printable(line));
             clean.push('\n');
         }
         if line.contains("-----END") {

@@ -18,7 +18,7 @@ use crate::{
     failure::Failure,
     status::{self, Scene},
 };
-use baton_cli::{FlowsQuery, Style};
+use baton_cli::{FlowsQuery, Style, line, states};
 use k8s_openapi::api::core::v1::{Pod as CorePod, Service};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -32,6 +32,12 @@ const EVENTS_MAX: u64 = 4_096;
 const PODS_MAX: usize = 500;
 /// Services whose Pods are read.
 const SERVICES_MAX: usize = 200;
+/// Shims whose logs are taken although they are ready: each node has one, with a log of up to
+/// 4 MiB, and what a few say all say. Those that are not ready, or were restarted, are taken first.
+const READY_SHIMS_MAX: usize = 16;
+/// All files together, before they are packed: they wait in memory, and what is sent to a helper
+/// should be no more than a mail or a ticket takes (text becomes a tenth).
+const DUMP_MAX_BYTES: usize = 256 << 20;
 
 /// A file of the dump.
 pub type File = (String, Vec<u8>);
@@ -40,18 +46,27 @@ pub type File = (String, Vec<u8>);
 #[derive(Default)]
 struct Dump {
     files: Vec<File>,
+    bytes: usize,
     missing: Vec<String>,
 }
 
 impl Dump {
     fn text(&mut self, path: impl Into<String>, text: impl Into<Vec<u8>>) {
-        self.files.push((path.into(), text.into()));
+        let (path, text) = (path.into(), text.into());
+        if self.bytes + text.len() > DUMP_MAX_BYTES {
+            let most = DUMP_MAX_BYTES >> 20;
+            self.missing
+                .push(format!("{path}: a dump has at most {most} MiB"));
+            return;
+        }
+        self.bytes += text.len();
+        self.files.push((path, text));
     }
 
     fn json(&mut self, path: impl Into<String>, value: &impl Serialize) {
         let path = path.into();
         match serde_json::to_vec_pretty(value) {
-            Ok(bytes) => self.files.push((path, bytes)),
+            Ok(bytes) => self.text(path, bytes),
             Err(error) => self.missing.push(format!("{path}: {error}")),
         }
     }
@@ -69,20 +84,7 @@ impl Dump {
 /// The cluster cannot be asked at all.
 pub async fn collect(cluster: &impl Cluster) -> Result<(Vec<File>, Vec<String>), Failure> {
     let mut dump = Dump::default();
-    let scene = status::look(cluster, None).await?;
-    let report = status::judge(&scene);
-    dump.text(
-        "status.txt",
-        status::render(
-            &report,
-            Style {
-                wide: true,
-                colour: false,
-            },
-        ),
-    );
-    dump.json("status.json", &report);
-    dump.missing.extend(report.unseen.iter().cloned());
+    let scene = scene(cluster, &mut dump).await?;
     versions(cluster, &scene, &mut dump).await;
     for kind in Kind::ALL {
         let items = match kind {
@@ -106,15 +108,49 @@ pub async fn collect(cluster: &impl Cluster) -> Result<(Vec<File>, Vec<String>),
     }
     dataplanes(cluster, &scene, &mut dump).await;
     logs(cluster, &scene, &mut dump).await;
-    let missing = dump.missing.clone();
-    dump.text(
-        "missing.txt",
-        missing
-            .iter()
-            .map(|line| format!("{line}\n"))
-            .collect::<String>(),
-    );
-    Ok((dump.files, missing))
+    // What is asked for twice is missing once.
+    let mut said = BTreeSet::new();
+    dump.missing.retain(|what| said.insert(what.clone()));
+    let mut text = String::new();
+    dump.missing.iter().for_each(|what| line(&mut text, what));
+    // Whatever room is left: it says what is not there.
+    let missing = ("missing.txt".to_owned(), text.into_bytes());
+    dump.files.push(missing);
+    Ok((dump.files, dump.missing))
+}
+
+/// What `status` sees, and what it says of that. Where it sees too little to judge, Baton's Pods
+/// are looked for all the same.
+async fn scene(cluster: &impl Cluster, dump: &mut Dump) -> Result<Scene, Failure> {
+    let scene = match status::look(cluster, None).await {
+        Ok(scene) => scene,
+        Err(failure) if failure.is_for_all() => return Err(failure),
+        Err(failure) => {
+            dump.missing.push(format!("status.txt: {failure}"));
+            let mut scene = Scene::default();
+            match ask::fleet(cluster).await {
+                Ok(fleet) => scene.fleet = fleet,
+                Err(failure) if failure.is_for_all() => return Err(failure),
+                Err(failure) => dump.missing.push(format!("dataplanes: {failure}")),
+            }
+            let policies = list(cluster, Kind::Policies, None, None, dump).await?;
+            scene.policies = typed(&policies, &mut dump.missing);
+            if let Err(failure) = status::workloads(cluster, &mut scene).await {
+                dump.missing.push(format!("logs: {failure}"));
+            }
+            scene.answers = states(&Dataplanes(cluster), &scene.fleet.dataplanes).await;
+            return Ok(scene);
+        }
+    };
+    let report = status::judge(&scene);
+    let style = Style {
+        wide: true,
+        colour: false,
+    };
+    dump.text("status.txt", status::render(&report, style));
+    dump.json("status.json", &report);
+    dump.missing.extend(report.unseen);
+    Ok(scene)
 }
 
 /// The kinds' objects; a missing right or kind is written down.
@@ -376,14 +412,25 @@ async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
     }
 }
 
+/// The Pods whose logs are taken, those that tell most first.
+fn logged<'a>(scene: &'a Scene, dump: &mut Dump) -> Vec<&'a Pod> {
+    let calm = |pod: &&Pod| pod.ready && pod.restarts == 0;
+    let (mut ready, troubled): (Vec<_>, Vec<_>) = scene.shims.iter().partition(calm);
+    if ready.len() > READY_SHIMS_MAX {
+        dump.missing.push(format!(
+            "logs of {} host-shims that are ready",
+            ready.len() - READY_SHIMS_MAX
+        ));
+        ready.truncate(READY_SHIMS_MAX);
+    }
+    let dataplanes = scene.fleet.dataplanes.iter().map(|one| &one.pod);
+    let first = scene.operators.iter().chain(dataplanes);
+    first.chain(troubled).chain(ready).collect()
+}
+
 /// The ends of the logs of Baton's own containers, and of those before a restart.
 async fn logs(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
-    let dataplanes = scene
-        .fleet
-        .dataplanes
-        .iter()
-        .map(|dataplane| &dataplane.pod);
-    for pod in scene.operators.iter().chain(&scene.shims).chain(dataplanes) {
+    for pod in logged(scene, dump) {
         for container in &pod.containers {
             let rounds: &[bool] = if pod.restarts > 0 {
                 &[false, true]

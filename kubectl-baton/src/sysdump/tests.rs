@@ -86,10 +86,19 @@ async fn no_secret_is_in_a_dump() {
             "httpGet": {"path": "/", "port": 80, "httpHeaders": [{"name": "Authorization", "value": SECRET}]},
             "exec": {"command": [SECRET]}});
         container["lifecycle"] = json!({"preStop": {"exec": {"command": [SECRET]}}});
+        if !ours {
+            let ended = json!({"terminated": {"exitCode": 1, "message": SECRET}});
+            pod["status"]["containerStatuses"] =
+                json!([{"name": "a", "state": ended, "lastState": ended}]);
+        }
+        let container = &mut pod["spec"]["containers"][0];
         container["args"] = json!([if ours { "run" } else { SECRET }]);
         pod["spec"]["volumes"] =
             json!([{"name": "v", "csi": {"volumeAttributes": {"password": SECRET}}}]);
     }
+    let policies = fake.objects.get_mut().get_mut(&Kind::Policies);
+    policies.expect("policies")[0]["spec"]["frontend"] =
+        json!({"service": {"name": "f", "annotations": {"example.org/token": SECRET}}});
     let (files, _) = dumped(&fake).await;
     for (path, bytes) in &files {
         let text = String::from_utf8_lossy(bytes);
@@ -119,6 +128,84 @@ async fn what_cannot_be_had_is_written_down_and_the_rest_is_there() {
     assert!(text.contains("zq8vt: no dataplane answers"), "{text}");
     assert_eq!(file(&files, "missing.txt").lines().count(), missing.len());
     file(&files, "logs/baton-operator-7d9c66bf54-4jkxl/operator.log");
+}
+
+#[tokio::test]
+async fn what_keeps_status_from_judging_keeps_nothing_else_out() {
+    for kind in [Kind::Policies, Kind::Pods, Kind::EndpointSlices] {
+        let mut fake = Fake::new();
+        // Too slow, or an error of the server's.
+        fake.broken = vec![kind];
+        let (files, missing) = dumped(&fake).await;
+        let said = missing.iter().any(|m| m.contains(&kind.resource()));
+        assert!(said, "{kind:?}: {missing:?}");
+        file(&files, "objects/services.json");
+        let pods = !matches!(kind, Kind::Pods);
+        let logs = "logs/baton-operator-7d9c66bf54-4jkxl/operator.log";
+        assert_eq!(files.iter().any(|(path, _)| path == logs), pods, "{kind:?}");
+        let asked = files
+            .iter()
+            .any(|(path, _)| path.ends_with("zq8vt/status.json"));
+        assert_eq!(asked, pods, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_large_cluster_makes_no_large_dump() {
+    let mut fake = Fake::new();
+    let pods = fake.objects.get_mut().get_mut(&Kind::Pods).expect("Pods");
+    let shim = |pod: &&Value| pod["metadata"]["name"] == "baton-host-shim-v7q9d";
+    let shim = pods.iter().find(shim).expect("a shim").clone();
+    let name = |pod: &mut Value, at: usize| {
+        pod["metadata"]["name"] = format!("baton-host-shim-{at:03}").into();
+    };
+    for at in 0..READY_SHIMS_MAX {
+        let mut one = shim.clone();
+        name(&mut one, at);
+        pods.push(one);
+    }
+    let mut restarted = shim;
+    name(&mut restarted, 999);
+    restarted["status"]["containerStatuses"][0]["restartCount"] = 1.into();
+    pods.push(restarted);
+    let (files, missing) = dumped(&fake).await;
+    let has = |path: &str| files.iter().any(|(there, _)| there.starts_with(path));
+    assert!(has("logs/baton-host-shim-999"), "it was restarted");
+    let of_shims = files
+        .iter()
+        .filter(|(path, _)| path.starts_with("logs/baton-host-shim"));
+    assert_eq!(
+        of_shims.count(),
+        READY_SHIMS_MAX + 2,
+        "and its log before that"
+    );
+    let text = missing.join("\n");
+    assert!(text.contains("host-shims that are ready"), "{text}");
+
+    let mut dump = Dump::default();
+    dump.text("a", vec![0; DUMP_MAX_BYTES]);
+    dump.text("b", "x");
+    assert_eq!(dump.missing, ["b: a dump has at most 256 MiB"]);
+    assert_eq!(dump.files.len(), 1);
+}
+
+#[tokio::test]
+async fn text_in_a_dump_is_nothing_that_a_terminal_obeys() {
+    let mut fake = Fake::new();
+    fake.log = "a\x1b]0;x\x07b\n".to_owned();
+    let policies = fake.objects.get_mut().get_mut(&Kind::Policies);
+    let conditions = &mut policies.expect("policies")[0]["status"]["conditions"];
+    for condition in conditions.as_array_mut().expect("conditions") {
+        condition["status"] = "True".into();
+        condition["message"] = "web has `\x1b[2J` as its weight".into();
+    }
+    let (files, _) = dumped(&fake).await;
+    assert!(file(&files, "status.txt").contains(r"`\u{1b}[2J`"));
+    for (path, bytes) in files.iter().filter(|(path, _)| !path.ends_with(".json")) {
+        let text = std::str::from_utf8(bytes).expect("text");
+        let obeyed = text.lines().find(|line| line.contains(char::is_control));
+        assert_eq!(obeyed, None, "{path}");
+    }
 }
 
 #[test]
