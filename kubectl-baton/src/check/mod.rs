@@ -65,11 +65,11 @@ pub async fn look(cluster: &impl Cluster, namespace: Option<&str>) -> Result<Sce
     let mut unseen = Vec::new();
     let version = match cluster.version().await {
         Ok(version) => Some(version),
-        Err(failure @ Failure::Forbidden(_)) => {
+        Err(failure) if failure.is_for_all() => return Err(failure),
+        Err(failure) => {
             unseen.push(failure.to_string());
             None
         }
-        Err(failure) => return Err(failure),
     };
     let config_maps = config_maps(cluster, &mut unseen).await?;
     let says_nothing = |maps: &Vec<ConfigMap>| maps.iter().all(is_cilium);
@@ -104,8 +104,8 @@ async fn config_maps(
     for name in CONFIG_MAPS {
         match cluster.get(Kind::ConfigMaps, SYSTEM, name).await {
             Ok(object) => found.extend(object),
-            Err(failure @ Failure::Forbidden(_)) => refused.push(failure.to_string()),
-            Err(failure) => return Err(failure),
+            Err(failure) if failure.is_for_all() => return Err(failure),
+            Err(failure) => refused.push(failure.to_string()),
         }
     }
     let all_refused = refused.len() == CONFIG_MAPS.len();

@@ -4,7 +4,7 @@
 //! Owns by what they are recognised. Says nothing of how well they go with Baton but whether that
 //! was tried (docs/install.md).
 
-use super::{CILIUM, Scene, is_cilium, report::Finding};
+use super::{CILIUM, SYSTEM, Scene, is_cilium, report::Finding};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Namespace, Node, Pod, PodSpec},
@@ -33,6 +33,18 @@ const NETWORKS: &[(&str, &[&str])] = &[
     ("Weave Net", &["weave-net"]),
     ("kube-router", &["kube-router"]),
 ];
+/// Namespaces, besides [`SYSTEM`], into which they are installed by their own instructions.
+const HOMES: [&str; 9] = [
+    "calico-system",
+    "cilium",
+    "kube-flannel",
+    "kube-ovn",
+    "kube-router",
+    "openshift-ovn-kubernetes",
+    "openshift-sdn",
+    "ovn-kubernetes",
+    "tigera-operator",
+];
 /// Those that Baton was tried with.
 pub const NETWORKS_TRIED: [&str; 2] = ["flannel", "kindnet"];
 /// Modes of kube-proxy that Baton was tried with.
@@ -53,6 +65,22 @@ fn finding(found: impl Into<String>, how: impl Into<String>) -> Finding {
 
 fn pod_spec(set: &DaemonSet) -> Option<&PodSpec> {
     set.spec.as_ref()?.template.spec.as_ref()
+}
+
+fn namespace(set: &DaemonSet) -> Option<&str> {
+    set.metadata.namespace.as_deref()
+}
+
+/// Whether it can be a CNI plugin's: these work in the nodes' own network, and come with the
+/// cluster. Anybody may call a DaemonSet of their own as one of them.
+fn may_be_the_clusters(set: &DaemonSet) -> bool {
+    let Some(spec) = pod_spec(set) else {
+        return false;
+    };
+    let class = spec.priority_class_name.as_deref().unwrap_or_default();
+    let is_home = namespace(set).is_some_and(|name| HOMES.contains(&name));
+    namespace(set) == Some(SYSTEM)
+        || spec.host_network == Some(true) && (is_home || class.starts_with("system-"))
 }
 
 /// The last part of an image's name: `flannel` of `ghcr.io/flannel-io/flannel:v0.27`.
@@ -79,14 +107,14 @@ fn names(set: &DaemonSet) -> BTreeSet<&str> {
 /// The CNI plugins, by their names.
 pub fn networks(scene: &Scene) -> BTreeMap<&'static str, String> {
     let mut found = BTreeMap::new();
-    for set in scene.daemon_sets.iter().flatten() {
+    let sets = scene.daemon_sets.iter().flatten();
+    for set in sets.filter(|set| may_be_the_clusters(set)) {
         let names = names(set);
         let is = |(_, marks): &&(&str, &[&str])| marks.iter().any(|mark| names.contains(mark));
         if let Some((network, _)) = NETWORKS.iter().find(is) {
             let metadata = &set.metadata;
-            let namespace = metadata.namespace.as_deref().unwrap_or_default();
             let name = metadata.name.as_deref().unwrap_or_default();
-            let how = format!("DaemonSet {namespace}/{name}");
+            let how = format!("DaemonSet {}/{name}", namespace(set).unwrap_or_default());
             found.entry(*network).or_insert(how);
         }
     }
@@ -143,6 +171,7 @@ pub fn kube_proxy(scene: &Scene) -> Finding {
         }
     }
     let sets = scene.daemon_sets.iter().flatten();
+    let sets = sets.filter(|set| namespace(set) == Some(SYSTEM));
     let sets = sets.filter(|set| names(set).contains("kube-proxy"));
     let pods = scene.proxies.iter().flatten();
     let specs = sets

@@ -29,7 +29,7 @@ fn daemon_set(fake: &mut Fake, namespace: &str, name: &str, spec: &Value) {
         "metadata": {"namespace": namespace, "name": name, "labels": {"k8s-app": name}},
         "spec": {
             "selector": {},
-            "template": {"spec": {"containers": [spec]}},
+            "template": {"spec": {"hostNetwork": true, "containers": [spec]}},
         },
     });
     add::<DaemonSet>(fake, Kind::DaemonSets, &set);
@@ -283,6 +283,24 @@ async fn a_network_is_recognised_by_its_daemon_set() {
         // A cluster without nodes has no note of its own.
         assert_eq!(untried, known, "{name}: {report:?}");
     }
+    // One that anybody may have made is not the cluster's.
+    for (namespace, host_network, class, found) in [
+        ("calico-system", true, None, "Calico"),
+        ("calico-system", false, None, NOT_RECOGNISED),
+        ("kube-system", false, None, "Calico"),
+        ("networking", true, Some("system-node-critical"), "Calico"),
+        ("shop", true, None, NOT_RECOGNISED),
+        ("shop", false, Some("system-node-critical"), NOT_RECOGNISED),
+    ] {
+        let mut fake = Fake::empty();
+        daemon_set(&mut fake, namespace, "calico-node", &nothing);
+        let sets = fake.objects.get_mut().get_mut(&Kind::DaemonSets);
+        let spec = &mut sets.expect("DaemonSets")[0]["spec"]["template"]["spec"];
+        spec["hostNetwork"] = host_network.into();
+        spec["priorityClassName"] = class.into();
+        let network = seen(&fake, None).await.cluster.network;
+        assert_eq!(network.found, found, "{namespace} {host_network} {class:?}");
+    }
     // Where k3s runs flannel itself.
     let mut fake = Fake::new();
     nodes(&mut fake)[1]["metadata"]["annotations"] =
@@ -326,6 +344,9 @@ async fn the_mode_of_kube_proxy_is_found_where_it_is_said() {
     daemon_set(&mut by_argument, "kube-system", "kube-proxy", &argument);
     let ipvs = ("ipvs".to_owned(), "kube-proxy's arguments".to_owned());
     assert_eq!(found(&by_argument).await, ipvs);
+    let mut tenants = Fake::new();
+    daemon_set(&mut tenants, "shop", "kube-proxy", &argument);
+    assert_eq!(found(&tenants).await.0, NOT_KNOWN, "a tenant's");
     let mut in_a_shell = Fake::new();
     pod(&mut in_a_shell, "kube-proxy-node-1", |p| {
         p["metadata"] =
