@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const NAMED_MAX: usize = 4;
 
 /// Whether it takes new flows.
-fn is_usable(backend: &BackendState) -> bool {
+pub fn is_usable(backend: &BackendState) -> bool {
     matches!(backend.word(), "up" | "slow start" | "no adopt")
 }
 

@@ -1,7 +1,8 @@
 //! Reports of several workers as one.
 //!
 //! Owns what becomes of each figure: counts are added, and of estimates the worst is shown, as each
-//! worker has measured its own requests. Knows no worker.
+//! worker has measured its own requests. Of tables and ports, of which each worker has its part,
+//! the fullest is shown: what finds it full is not helped by the others' room. Knows no worker.
 
 use crate::commands::Report;
 use baton_api::{
@@ -52,9 +53,19 @@ fn state(into: &mut State, more: State) {
         |a, b| a.name == b.name,
         policy,
     );
-    for (name, (used, limit)) in more.tables {
+    for (name, other) in more.tables {
         let table = into.tables.entry(name).or_default();
-        *table = (table.0 + used, table.1 + limit);
+        *table = fuller(*table, other);
+    }
+}
+
+/// Of two pairs of how much and of how much that with the larger part.
+fn fuller(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
+    let part = |a: (u64, u64), b: (u64, u64)| u128::from(a.0) * u128::from(b.1);
+    if a.1 == 0 || part(b, a) > part(a, b) {
+        b
+    } else {
+        a
     }
 }
 
@@ -159,8 +170,10 @@ fn figures(into: &mut PolicyFigures, more: PolicyFigures) {
     by(&mut into.backends, more.backends, same, |into, more| {
         into.first_byte.merge(&more.first_byte);
         into.flows_begun += more.flows_begun;
-        into.leg_ports += more.leg_ports;
-        into.ready_leg_ports += more.ready_leg_ports;
+        let taken =
+            |f: &BackendFigures| (f.leg_ports.saturating_sub(f.ready_leg_ports), f.leg_ports);
+        let (taken, all) = fuller(taken(into), taken(&more));
+        (into.leg_ports, into.ready_leg_ports) = (all, all - taken);
     });
 }
 

@@ -11,7 +11,7 @@ use baton_api::{
 };
 use baton_engine::{Engine, Instant, Migrate, MigrateError, Planner, Settings};
 use baton_packet::Mac;
-use std::{collections::BTreeMap, future::poll_fn, path::Path, task::Poll};
+use std::{future::poll_fn, path::Path, task::Poll};
 
 /// Serves the commands of all inboxes in turn while something is asked.
 async fn while_served<T>(
@@ -258,24 +258,30 @@ fn figures_are_added_and_the_worst_word_is_shown() {
     let mut lab = Engines::new();
     lab.offer(&snapshot(1, vec![policy("web", 80, 1..3)]));
     let state = lab.engines[0].state(Instant(2));
-    let report = |change: fn(&mut PolicyState)| {
+    let engine_figures = lab.engines[0].figures();
+    let report = |used, change: fn(&mut PolicyState)| {
         let mut state = state.clone();
         state.policies.iter_mut().for_each(change);
-        state.tables = BTreeMap::from([("flows".to_owned(), (3, 100))]);
+        state.tables = [("flows", (used, 100)), ("backends", (2, 256))]
+            .map(|(name, table)| (name.to_owned(), table))
+            .into();
+        let mut figures = engine_figures.clone();
+        figures[0].backends[0].leg_ports = 100;
+        figures[0].backends[0].ready_leg_ports = 100 - used;
         Report {
             state,
             counters: vec![("rx_frames_total", None, 5)],
-            figures: Vec::new(),
+            figures,
         }
     };
-    let mut all = report(|policy| {
+    let mut all = report(3, |policy| {
         policy.flows = 2;
         policy.backends[0].adoptability = Adoptability::Ready;
         policy.backends[0].health = BackendHealth::Up;
         policy.backends[0].outstanding = 4;
         policy.pins_total.insert("upgrade".to_owned(), 1);
     });
-    let more = report(|policy| {
+    let more = report(97, |policy| {
         policy.flows = 5;
         policy.backends.swap(0, 1);
         policy.backends[1].adoptability = Adoptability::Lapsed;
@@ -284,6 +290,7 @@ fn figures_are_added_and_the_worst_word_is_shown() {
         policy.pins_total.insert("upgrade".to_owned(), 2);
         policy.pins_total.insert("tls".to_owned(), 1);
     });
+    let rest = report(50, |_| {});
     merge::report(&mut all, more);
     let policy = &all.state.policies[0];
     let backend = &policy.backends[0];
@@ -295,6 +302,11 @@ fn figures_are_added_and_the_worst_word_is_shown() {
     );
     assert_eq!(policy.pins_total["upgrade"], 3);
     assert_eq!(policy.pins_total["tls"], 1);
-    assert_eq!(all.state.tables["flows"], (6, 200));
     assert_eq!(all.counters, [("rx_frames_total", None, 10)]);
+    // One full worker is not hidden by the room of the others, whichever comes first.
+    merge::report(&mut all, rest);
+    assert_eq!(all.state.tables["flows"], (97, 100));
+    assert_eq!(all.state.tables["backends"], (2, 256), "each has all");
+    let ports = &all.figures[0].backends[0];
+    assert_eq!((ports.leg_ports, ports.ready_leg_ports), (100, 3));
 }

@@ -4,10 +4,10 @@
 //! (in a cluster their namespaces, names and listeners) and backends.
 
 use super::{families::Families, meanings};
-use crate::commands::Report;
+use crate::{commands::Report, diagnosis::is_usable};
 use baton_api::{BackendLoad, BackendState, DrainState, Micros, PolicyPlacement, PolicyState};
 use baton_cli::PolicyName;
-use baton_engine::{BackendFigures, PolicyFigures};
+use baton_engine::{BackendFigures, Cause, Lost, MoveEnd, PolicyFigures};
 use std::collections::BTreeMap;
 
 /// Adds all figures of a report.
@@ -48,9 +48,10 @@ pub fn worker(out: &mut Families, report: &Report) {
     );
     for (table, (used, limit)) in &state.tables {
         let label = [("table", table.as_str())];
-        let used_help = "Entries in use in a table of fixed size.";
+        let used_help =
+            "Entries in use in a table of fixed size; of several workers' in the fullest.";
         out.gauge("table_used_entries", used_help, &label, float(*used));
-        let limit_help = "Size of a table of fixed size.";
+        let limit_help = "Size of a table of fixed size, of several workers' of that one.";
         out.gauge("table_limit_entries", limit_help, &label, float(*limit));
     }
     for policy in &state.policies {
@@ -130,7 +131,7 @@ fn backend_figures(out: &mut Families, backend: &BackendFigures) {
     );
     out.gauge(
         "backend_leg_ports",
-        "Ports of legs to the backend, times the addresses that legs come from.",
+        "Ports of legs to the backend, times the addresses that legs come from; of several workers those of the one with the fewest ready.",
         &[],
         float(backend.leg_ports),
     );
@@ -205,37 +206,58 @@ fn policy(out: &mut Families, policy: &PolicyState) {
     if let Some(placement) = &policy.placement {
         self::placement(out, placement);
     }
-    for (metric, help, counts) in [
-        (
+    // One that has left the snapshot needs none: only its last flows are still there.
+    if !policy.frontends.is_empty() {
+        let usable = policy.backends.iter().filter(|b| is_usable(b)).count();
+        out.gauge(
+            "policy_usable_backends",
+            "Backends that take new connections: they work, do not drain and have a weight.",
+            &[],
+            float(usable as u64),
+        );
+    }
+    // At 0 before the first: Prometheus sees no increase in a series that begins with its events.
+    for lost in Lost::ALL {
+        out.counter(
             "policy_lost_total",
             "Flows that ended because of a backend's death, by reason.",
-            &policy.lost_total,
-        ),
-        (
+            &[("reason", lost.label())],
+            policy.lost_total.get(lost.label()).copied().unwrap_or(0),
+        );
+    }
+    for (reason, count) in &policy.pins_total {
+        out.counter(
             "policy_pins_total",
             "Flows that can never move any more, by reason.",
-            &policy.pins_total,
-        ),
-    ] {
-        for (reason, count) in counts {
-            out.counter(metric, help, &[("reason", reason)], *count);
-        }
+            &[("reason", reason)],
+            *count,
+        );
     }
-    for (cause, ends) in &policy.moves_total {
-        for (end, count) in ends {
-            let labels = [("cause", cause.as_str()), ("outcome", end.as_str())];
-            out.counter(
-                "policy_moves_total",
-                "Moves that ended, by why they began and how they ended.",
-                &labels,
-                *count,
-            );
-        }
-    }
+    moves(out, policy);
     for backend in &policy.backends {
         out.within(&[("backend_pod", &backend.name)], |out| {
             self::backend(out, backend);
         });
+    }
+}
+
+/// Of the 52 that there can be, those that moved are there at 0: a drain is one burst. Of the
+/// others only what happened.
+fn moves(out: &mut Families, policy: &PolicyState) {
+    for cause in Cause::ALL.iter().map(|cause| cause.label()) {
+        let ended = policy.moves_total.get(cause);
+        for end in MoveEnd::ALL {
+            let count = ended.and_then(|ends| ends.get(end.label())).copied();
+            let Some(count) = count.or((*end == MoveEnd::Moved).then_some(0)) else {
+                continue;
+            };
+            out.counter(
+                "policy_moves_total",
+                "Moves that ended, by why they began and how they ended.",
+                &[("cause", cause), ("outcome", end.label())],
+                count,
+            );
+        }
     }
 }
 

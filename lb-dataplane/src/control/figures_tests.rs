@@ -1,7 +1,9 @@
 //! State and metrics of a made-up worker, line by line.
 
 use super::{
-    metrics::Metrics,
+    families::Families,
+    figures::worker,
+    metrics::{Metrics, Scrape},
     serve_tests::dataplane,
     tests::{endpoint, lab, snapshot},
 };
@@ -14,7 +16,7 @@ use baton_engine::{BackendFigures, Latency, PolicyFigures};
 use hyper::StatusCode;
 use std::{
     path::Path,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -166,6 +168,11 @@ async fn state_and_metrics_tell_the_workers_figures() {
         "baton_dataplane_policy_replays_total{policy_namespace=\"shop\",policy=\"web\",listener=\"http\"} 3",
         "baton_dataplane_policy_lost_total{policy_namespace=\"shop\",policy=\"web\",listener=\"http\",reason=\"fate_unknown\"} 1",
         "baton_dataplane_policy_pins_total{policy_namespace=\"shop\",policy=\"web\",listener=\"http\",reason=\"upgrade\"} 5",
+        "baton_dataplane_policy_lost_total{policy_namespace=\"shop\",policy=\"web\",listener=\"http\",reason=\"no_backend\"} 0",
+        "baton_dataplane_policy_moves_total{policy_namespace=\"shop\",policy=\"web\",listener=\"http\",cause=\"drain\",outcome=\"moved\"} 2",
+        "baton_dataplane_policy_moves_total{policy_namespace=\"shop\",policy=\"web\",listener=\"http\",cause=\"rescue\",outcome=\"moved\"} 0",
+        "baton_dataplane_policy_usable_backends{policy_namespace=\"shop\",policy=\"web\",listener=\"http\"} 1",
+        "baton_dataplane_ending 0",
         "baton_dataplane_policy_panic{policy_namespace=\"shop\",policy=\"web\",listener=\"http\"} 0",
         "# TYPE baton_dataplane_policy_migration_duration_seconds histogram",
         "baton_dataplane_policy_migration_duration_seconds_bucket{policy_namespace=\"shop\",policy=\"web\",listener=\"http\",le=\"0.000128\"} 1",
@@ -200,12 +207,46 @@ async fn state_and_metrics_tell_the_workers_figures() {
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
     }
+    assert!(
+        !text.contains("cause=\"rescue\",outcome=\"ended\""),
+        "never happened"
+    );
     // One TYPE line per name: a family told twice is refused by Prometheus.
     let mut names: Vec<&str> = text.lines().filter(|l| l.starts_with("# TYPE")).collect();
     let all = names.len();
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), all);
+}
+
+/// What alerts tell a rollout and a policy that nobody serves by.
+#[tokio::test]
+async fn an_end_and_a_policy_without_backends_are_shown() {
+    let lab = lab().await;
+    lab.control.facts.ending.store(true, Ordering::Relaxed);
+    let metrics = async || lab.get("/metrics").await.1;
+    let text = metrics().await;
+    assert!(text.contains("baton_dataplane_ending 1\n"), "{text}");
+    assert!(text.contains("baton_dataplane_ready 0\n"), "{text}");
+    let usable = |change: fn(&mut PolicyState)| {
+        let mut report = figures(1);
+        change(&mut report.state.policies[0]);
+        let mut out = Families::default();
+        worker(&mut out, &report);
+        let name = "baton_dataplane_policy_usable_backends";
+        let all = out.finish();
+        let family = all.iter().find(|family| family.name() == name)?;
+        Some(family.get_metric()[0].get_gauge().get_value())
+    };
+    assert_eq!(usable(|_| {}), Some(1.0));
+    assert_eq!(usable(|p| p.backends.clear()), Some(0.0), "has none");
+    assert_eq!(usable(|p| p.backends[0].weight = 0), Some(0.0));
+    assert_eq!(usable(|p| p.backends[0].draining = true), Some(0.0));
+    let left = |p: &mut PolicyState| {
+        p.frontends.clear();
+        p.backends.clear();
+    };
+    assert_eq!(usable(left), None, "it has left the snapshot");
 }
 
 #[test]
@@ -219,7 +260,7 @@ fn the_ages_of_keys_and_certificate_are_shown() {
     .expect("good");
     let metrics = Metrics::new(&config, "native", Arc::default(), Some(tls)).expect("metrics");
     let value = |name: &str| -> f64 {
-        let text = metrics.render(None, true).expect("text");
+        let text = metrics.render(Scrape::default()).expect("text");
         let text = String::from_utf8(text).expect("UTF-8");
         let of = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
         text.lines().find_map(of).expect("a sample")

@@ -27,7 +27,7 @@ use std::{
 /// All metrics of the process.
 pub struct Metrics {
     registry: Registry,
-    report: Arc<Mutex<Scrape>>,
+    scrape: Arc<Mutex<Scrape>>,
     /// Configuration files read again, by result.
     pub reloads: IntCounterVec,
     /// Control connections refused because too many were open.
@@ -40,9 +40,13 @@ pub struct Metrics {
 
 /// What the collector tells at the next gathering.
 #[derive(Default)]
-struct Scrape {
-    report: Option<Report>,
-    ready: bool,
+pub struct Scrape {
+    /// The worker's report if it gave one.
+    pub report: Option<Report>,
+    /// Whether new connections may be sent here.
+    pub ready: bool,
+    /// The process was asked to end.
+    pub ending: bool,
 }
 
 /// Results of a reload, as label values.
@@ -107,7 +111,7 @@ impl Metrics {
             "keys_changed_timestamp_seconds",
             "When the adoption keys in use were loaded, in seconds since 1970.",
         ))?;
-        let report = Arc::new(Mutex::new(Scrape::default()));
+        let scrape = Arc::new(Mutex::new(Scrape::default()));
         registry.register(Box::new(reloads.clone()))?;
         registry.register(Box::new(connections_evicted.clone()))?;
         registry.register(Box::new(requests.clone()))?;
@@ -122,13 +126,13 @@ impl Metrics {
                 Vec::new(),
                 std::collections::HashMap::new(),
             )?,
-            scrape: Arc::clone(&report),
+            scrape: Arc::clone(&scrape),
             health,
             tls,
         }))?;
         Ok(Self {
             registry,
-            report,
+            scrape,
             reloads,
             connections_evicted,
             requests,
@@ -151,13 +155,13 @@ impl Metrics {
             .set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
-    /// All metrics in the text format, with the worker's report if it gave one.
+    /// All metrics in the text format.
     ///
     /// # Errors
     /// The encoder refuses a metric: a bug.
-    pub fn render(&self, report: Option<Report>, ready: bool) -> prometheus::Result<Vec<u8>> {
-        if let Ok(mut scrape) = self.report.lock() {
-            *scrape = Scrape { report, ready };
+    pub fn render(&self, scrape: Scrape) -> prometheus::Result<Vec<u8>> {
+        if let Ok(mut last) = self.scrape.lock() {
+            *last = scrape;
         }
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -192,6 +196,12 @@ impl Collector for WorkerCollector {
             truth(scrape.report.is_some()),
         );
         out.gauge("ready", "1 if /readyz says so.", &[], truth(scrape.ready));
+        out.gauge(
+            "ending",
+            "1 if it was asked to end and serves only the connections that are left.",
+            &[],
+            truth(scrape.ending),
+        );
         out.gauge(
             "link_up",
             "1 if the interface has carrier.",

@@ -1,12 +1,16 @@
 //! The dataplane's part of `docs/generated/metrics.md`, from what it really exports.
 //! `BATON_GENERATE=1` writes it anew.
 
-use super::{figures_tests::figures, metrics::Metrics, serve_tests::dataplane};
+use super::{
+    figures_tests::figures,
+    metrics::{Metrics, Scrape},
+    serve_tests::dataplane,
+};
 use crate::{
     certificates::Authority, commands::CounterValue, config::Config, neighbour::Health, worker,
 };
 use baton_api::{BackendLoad, BackendPlacement, PolicyPlacement};
-use baton_engine::{Cause, Counter, Engine, Instant, Lost, MoveEnd, PinReason, Settings};
+use baton_engine::{Cause, Counter, Engine, Instant, MoveEnd, PinReason, Settings};
 use baton_packet::{Mac, Malformed};
 use baton_tidy::metrics::{Component, Meaning};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
@@ -52,7 +56,6 @@ fn exported() -> String {
         .collect();
     let policy = &mut report.state.policies[0];
     let zero = |label: &'static str| (label.to_owned(), 0);
-    policy.lost_total = Lost::ALL.iter().map(|l| zero(l.label())).collect();
     policy.pins_total = PinReason::all().map(|p| zero(p.label())).collect();
     let ends: BTreeMap<_, _> = MoveEnd::ALL.iter().map(|e| zero(e.label())).collect();
     let causes = Cause::ALL.iter();
@@ -69,7 +72,12 @@ fn exported() -> String {
             ..BackendLoad::default()
         });
     }
-    let text = metrics.render(Some(report), true).expect("text");
+    let text = metrics
+        .render(Scrape {
+            report: Some(report),
+            ..Scrape::default()
+        })
+        .expect("text");
     String::from_utf8(text).expect("UTF-8")
 }
 

@@ -3,7 +3,9 @@
 use super::{
     Control,
     asked::{percent_decoded, refuse_browsers},
-    capture, drain, events, migrate,
+    capture, drain, events,
+    metrics::Scrape,
+    migrate,
     reply::{Reply, json, text, unavailable, with_type},
     snapshot::{Refusal, Taken},
 };
@@ -14,6 +16,7 @@ use baton_api::{
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue, http::uri::Authority};
+use std::sync::atomic::Ordering;
 
 /// Flows that one look into the table returns, so that no answer holds up frames for long.
 const FLOWS_CHUNK: usize = 256;
@@ -174,9 +177,12 @@ fn ready(control: &Control) -> Reply {
 
 async fn metrics(control: &Control) -> Reply {
     // A stuck worker must show in the metrics rather than hide them.
-    let report = control.report().await.ok();
-    let ready = control.unready().is_empty();
-    match control.metrics.render(report, ready) {
+    let scrape = Scrape {
+        report: control.report().await.ok(),
+        ready: control.unready().is_empty(),
+        ending: control.facts.ending.load(Ordering::Relaxed),
+    };
+    match control.metrics.render(scrape) {
         Ok(body) => with_type(
             StatusCode::OK,
             "text/plain; version=0.0.4; charset=utf-8",

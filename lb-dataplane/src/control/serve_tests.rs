@@ -1,6 +1,7 @@
 //! The listeners: who gets in where, what is answered there, and how much anybody can hold.
 
 use super::{
+    metrics::Scrape,
     routes::Access,
     serve::{AGE_LIMIT, CONNECTIONS_MAX, Door, Way, bind, http, serve},
     tests::{Lab, lab, lab_for, snapshot},
@@ -156,7 +157,7 @@ async fn handshakes_are_counted_in_the_metrics() {
         .await
         .expect("sent");
     server.accept(theirs).await.expect_err("refused");
-    let text = metrics.render(None, false).expect("text");
+    let text = metrics.render(Scrape::default()).expect("text");
     let text = String::from_utf8(text).expect("text");
     for line in [
         "baton_dataplane_control_tls_handshakes_total{result=\"accepted\"} 0",
