@@ -3,7 +3,7 @@
 
 use crate::{metrics, shim::Shim};
 use baton_api::{Asked, Foreign, NodeKeys};
-use baton_tls::{Places, Server};
+use baton_tls::{Places, Server, listen};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -61,7 +61,7 @@ impl Door {
     fn is_near_pages(&self, stream: &TcpStream) -> bool {
         match self {
             Self::Plain => true,
-            Self::Probes => stream.local_addr().is_ok_and(|at| at.ip().is_loopback()),
+            Self::Probes => listen::is_loopback(stream),
             Self::Tls(_) => false,
         }
     }
@@ -90,7 +90,7 @@ pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) {
     let places = Places::new(CONNECTIONS_MAX);
     let handshakes = Places::new(CONNECTIONS_MAX);
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let (stream, peer) = match listen::accept(&listener).await {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, as a rule; the next connection may find some.

@@ -8,7 +8,7 @@ use crate::{
     shim::Shim,
 };
 use anyhow::Context;
-use baton_tls::{Name, Server};
+use baton_tls::{Name, Server, listen};
 use notify::{RecursiveMode, Watcher};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
@@ -68,7 +68,7 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
         )),
         None => None,
     };
-    let doors = open(&config, tls.as_ref()).await?;
+    let doors = open(&config, tls.as_ref())?;
     let shim = Arc::new(Mutex::new(Shim::start(&config)?));
     if baton_adopter::kernel::is_nodes(&config.pin) == Some(false) {
         warn!(
@@ -184,10 +184,7 @@ fn lock(shim: &Mutex<Shim>) -> std::sync::MutexGuard<'_, Shim> {
 }
 
 /// Binds all places of the configuration.
-async fn open(
-    config: &Config,
-    tls: Option<&Arc<Server>>,
-) -> anyhow::Result<Vec<(TcpListener, Door)>> {
+fn open(config: &Config, tls: Option<&Arc<Server>>) -> anyhow::Result<Vec<(TcpListener, Door)>> {
     let tls = config.control_tls.as_ref().map(|(at, _)| *at).zip(tls);
     let wanted = [
         config.control.map(|at| ("control", at, Door::Plain)),
@@ -196,7 +193,7 @@ async fn open(
     ];
     let mut doors = Vec::new();
     for (field, address, door) in wanted.into_iter().flatten() {
-        let listener = TcpListener::bind(address).await.with_context(|| {
+        let listener = listen::bind(address).with_context(|| {
             format!("{field}: cannot listen on {address}; is another host-shim running?")
         })?;
         doors.push((listener, door));

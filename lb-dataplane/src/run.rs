@@ -88,20 +88,20 @@ async fn serve(
         .check_snapshot(&config.snapshot(1), &addresses)
         .map_err(|error| ConfigError::at(file, error.path, error.problem))?;
     let (listener, socket) = match config.control {
-        ControlAddress::Tcp(address) => (Some(serve::bind("control", address).await?), None),
+        ControlAddress::Tcp(address) => (Some(serve::bind("control", address)?), None),
         ControlAddress::Unix(path) => (None, Some(socket::bind(path).await?)),
     };
     let tls = match (&config.control_tls, loaded.tls.clone()) {
         (Some(tls), Some(material)) => {
             let server = Server::new(Name::Dataplane, Name::Operator, material)
                 .context("`controlTls` cannot be used")?;
-            let listener = serve::bind("controlTls.listen", tls.listen).await?;
+            let listener = serve::bind("controlTls.listen", tls.listen)?;
             Some((listener, Arc::new(server)))
         }
         _ => None,
     };
     let probes = match config.probes {
-        Some(address) => Some(serve::bind("probes", address).await?),
+        Some(address) => Some(serve::bind("probes", address)?),
         None => None,
     };
     let (ports, maps) = open_ports(&loaded, &addresses)?;

@@ -6,7 +6,7 @@
 use crate::{health::Health, metrics::Metrics};
 use anyhow::Context as _;
 use baton_api::Asked;
-use baton_tls::Places;
+use baton_tls::{Places, listen};
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
@@ -33,9 +33,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The address is in use, or is none of this machine.
-pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
+pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    listen::bind(address)
         .with_context(|| format!("cannot listen on {address}: another `--listen` may help"))
 }
 
@@ -43,7 +42,7 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 pub async fn serve(listener: TcpListener, metrics: Metrics, health: Arc<Health>) -> Infallible {
     let places = Places::new(CONNECTIONS_MAX);
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let (stream, peer) = match listen::accept(&listener).await {
             Ok(accepted) => accepted,
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
@@ -52,7 +51,7 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, health: Arc<Health>)
             }
         };
         let (metrics, health) = (metrics.clone(), Arc::clone(&health));
-        let near_pages = stream.local_addr().is_ok_and(|at| at.ip().is_loopback());
+        let near_pages = listen::is_loopback(&stream);
         places.serve(Some(peer.ip()), async move {
             let service = service_fn(move |request: Request<Incoming>| {
                 let refusal = near_pages
@@ -171,7 +170,7 @@ mod tests {
     async fn probes_are_answered_whoever_holds_the_port() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         use tokio::net::TcpSocket;
-        let listener = bind("127.0.0.1:0".parse().expect("an address")).await;
+        let listener = bind("127.0.0.1:0".parse().expect("an address"));
         let listener = listener.expect("a port");
         let address = listener.local_addr().expect("its address");
         let (metrics, health) = (Metrics::new().expect("figures"), Health::new(&[]));

@@ -136,7 +136,7 @@ async fn serve(run: Run, spans: Option<IntCounterVec>) -> anyhow::Result<()> {
         },
         ..Settings::default()
     };
-    let listener = http::bind(run.listen).await?;
+    let listener = http::bind(run.listen)?;
     let parts = parts(settings, shims, run.key_rest, spans)?;
     let (metrics, health) = (parts.metrics.clone(), Arc::clone(&parts.health));
     tokio::spawn(http::serve(listener, metrics, health));

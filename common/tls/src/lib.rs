@@ -1,9 +1,9 @@
 //! Mutual TLS between the operator and what it controls: configurations of both sides from PEM text
 //! or files, exchanged while running.
 //!
-//! Owns who may talk to whom, how many at a time ([`Places`]) and which handshakes are refused, and
-//! counts these. Never opens a socket, watches no file and makes no certificate: the binaries
-//! watch, `baton-push` makes.
+//! Owns who may talk to whom, how many at a time ([`Places`]), where they are listened to
+//! ([`listen`]) and which handshakes are refused, and counts these. Connects to nobody, watches no
+//! file and makes no certificate: the binaries watch, `baton-push` makes.
 //!
 //! Both ends are Baton's own, so only TLS 1.3 is spoken, nothing is resumed (each connection is
 //! verified anew), and names are fixed: a peer is who its certificate names in `subjectAltName`,
@@ -14,6 +14,7 @@
 
 mod client;
 mod files;
+pub mod listen;
 mod material;
 mod places;
 mod refusal;

@@ -9,7 +9,7 @@ use super::{
     reply::Reply,
     routes::{self, Access},
 };
-use baton_tls::{Places, Reason, Refusal, Server};
+use baton_tls::{Places, Reason, Refusal, Server, listen};
 use http_body_util::Either;
 use hyper::{Method, StatusCode, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -123,9 +123,9 @@ impl Door {
 ///
 /// # Errors
 /// It is in use, or not an address of this machine.
-pub async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+pub fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     use anyhow::Context as _;
-    TcpListener::bind(address).await.with_context(|| {
+    listen::bind(address).with_context(|| {
         format!("`{field}: {address}`: cannot listen there (is another dataplane running?)")
     })
 }
@@ -156,12 +156,11 @@ impl Listen for TcpListener {
     }
 
     fn is_loopback(stream: &TcpStream) -> bool {
-        // One that is gone already is answered by nobody.
-        stream.local_addr().is_ok_and(|at| at.ip().is_loopback())
+        listen::is_loopback(stream)
     }
 
     async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.accept().await
+        listen::accept(self).await
     }
 }
 

@@ -25,9 +25,7 @@ const WITHIN: Duration = Duration::from_secs(20);
 
 /// Opens one more door to a lab.
 async fn open(lab: &Lab, door: Door) -> SocketAddr {
-    let listener = bind("test", "127.0.0.1:0".parse().expect("an address"))
-        .await
-        .expect("a port");
+    let listener = bind("test", "127.0.0.1:0".parse().expect("an address")).expect("a port");
     let address = listener.local_addr().expect("its address");
     tokio::spawn(serve(listener, Arc::clone(&lab.control), door));
     address

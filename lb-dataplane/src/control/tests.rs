@@ -193,9 +193,7 @@ pub(super) async fn lab_for(backends: u16) -> Lab {
         tls: None,
         gates: Gates::default(),
     });
-    let listener = bind("control", "127.0.0.1:0".parse().expect("an address"))
-        .await
-        .expect("a port");
+    let listener = bind("control", "127.0.0.1:0".parse().expect("an address")).expect("a port");
     let address = listener.local_addr().expect("its address");
     tokio::spawn(serve(listener, Arc::clone(&control), Door::Plain));
     let lab = Lab {
