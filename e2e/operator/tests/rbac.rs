@@ -375,6 +375,16 @@ async fn of_a_pod_only_the_deletion_cost_can_be_changed() -> Result<()> {
     Ok(())
 }
 
+/// The same in another namespace, and of a slice for another Service.
+fn elsewhere(manifest: &Value, namespace: &str, service: &str) -> Value {
+    let mut manifest = manifest.clone();
+    manifest["metadata"]["namespace"] = json!(namespace);
+    if manifest["kind"] == "EndpointSlice" {
+        manifest["metadata"]["labels"]["kubernetes.io/service-name"] = json!(service);
+    }
+    manifest
+}
+
 #[tokio::test]
 async fn of_services_and_slices_only_those_of_frontends_can_be_written() -> Result<()> {
     let Some(Cluster {
@@ -453,6 +463,20 @@ async fn of_services_and_slices_only_those_of_frontends_can_be_written() -> Resu
             &slice("more", cluster),
             Some("only EndpointSlices of its own"),
         ),
+        // Where these lead, the whole cluster goes.
+        (
+            &elsewhere(&own, "kube-system", "kube-dns"),
+            Some("in namespaces of Kubernetes itself"),
+        ),
+        (
+            &elsewhere(&service("made", &made), "kube-system", "web"),
+            Some("in namespaces of Kubernetes itself"),
+        ),
+        (
+            &elsewhere(&own, "default", "kubernetes"),
+            Some("may not say where the API server is"),
+        ),
+        (&elsewhere(&own, "default", "web"), None),
     ] {
         let said = write(manifest).await?;
         let good = said.is_some() == refused.is_some()

@@ -37,6 +37,9 @@ pub enum Refusal {
     Attached(String),
     /// It was made by `attach`, for the Pods of this Service.
     PodsOf(String),
+    /// Of Kubernetes itself, where the operator's admission policy lets it write nothing: this is
+    /// its namespace.
+    System(String),
     /// Somebody else says where it leads.
     NoSelector,
     /// Clients connect to the Pods' own addresses.
@@ -54,6 +57,7 @@ impl Refusal {
             Self::ExternalName => "ExternalName",
             Self::Attached(_) => "attached already",
             Self::PodsOf(_) => "Baton's own",
+            Self::System(_) => "Kubernetes's own",
             Self::NoSelector => "no selector",
             Self::Headless => "headless",
             Self::NotTcp(_, protocol) => protocol,
@@ -73,6 +77,10 @@ impl Refusal {
             ),
             Self::PodsOf(of) => format!(
                 "Service {name} has the pods behind Service {of}, which is attached: clients use {of}"
+            ),
+            Self::System(namespace) => format!(
+                "Service {name} is in {namespace}, a namespace of Kubernetes itself: the operator may write nothing there \
+                 (`operator/rbac/frontends.yaml`)"
             ),
             Self::NoSelector => format!(
                 "Service {name} has no selector: somebody else says where it leads, and Baton would not know its pods"
@@ -116,6 +124,10 @@ pub fn refusal(service: &Service) -> Option<Refusal> {
     }
     if let Some(of) = label(service, PODS_OF_LABEL) {
         return Some(Refusal::PodsOf(of.to_owned()));
+    }
+    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+    if namespace.starts_with("kube-") {
+        return Some(Refusal::System(namespace.to_owned()));
     }
     let selector = spec.and_then(|spec| spec.selector.as_ref());
     if selector.is_none_or(BTreeMap::is_empty) {
@@ -267,12 +279,27 @@ mod tests {
         }
     }
 
+    /// The operator could not lead it anywhere once its selector is gone.
+    #[test]
+    fn what_is_kubernetes_own_stays() {
+        for (namespace, expected) in [("kube-system", true), ("shop", false)] {
+            let service = serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": namespace},
+                "spec": {"selector": {"app": "web"}, "clusterIP": "10.96.0.9", "ports": [{"port": 80}]},
+            }));
+            let refused = refusal(&service.expect("a Service"));
+            let expected = expected.then(|| Refusal::System(namespace.to_owned()));
+            assert_eq!(refused, expected);
+        }
+    }
+
     #[test]
     fn each_refusal_has_a_word_and_a_sentence_with_the_name() {
         for refusal in [
             Refusal::ExternalName,
             Refusal::Attached("p".into()),
             Refusal::PodsOf("front".into()),
+            Refusal::System("kube-system".into()),
             Refusal::NoSelector,
             Refusal::Headless,
             Refusal::NotTcp(53, "UDP".into()),
