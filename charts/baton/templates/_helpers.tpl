@@ -110,11 +110,9 @@ priorityClassName: {{ .name }}
 {{- end }}
 {{- end }}
 
-{{/* Where a Pod may run, after what the chart says itself. */}}
+{{/* Where a Pod may run, after what the chart says itself: the programs are Linux's, and a DaemonSet would go to every node. */}}
 {{- define "baton.placement" -}}
-{{- with .nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
-{{- end }}
+nodeSelector: {{- toYaml (merge (deepCopy (.nodeSelector | default dict)) (dict "kubernetes.io/os" "linux")) | nindent 2 }}
 {{- with .tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -137,7 +135,7 @@ topologySpreadConstraints:
 {{- $zones := dict "weight" 100 "podAffinityTerm" (dict "topologyKey" "topology.kubernetes.io/zone" "labelSelector" $alike) }}
 {{- $apart := dict "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list $zones)) }}
 {{- $affinity := merge (deepCopy (.values.affinity | default dict)) $apart }}
-{{- include "baton.placement" (merge (dict "affinity" $affinity) (deepCopy .values)) }}
+{{ include "baton.placement" (merge (dict "affinity" $affinity) (deepCopy .values)) }}
 {{- end }}
 
 {{/* A selector's labels stand above the user's. */}}
@@ -165,12 +163,15 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* What Pod Security `restricted` asks of a Pod that needs nothing of its node. */}}
+{{/* What Pod Security `restricted` asks of a Pod that needs nothing of its node. OpenShift gives each namespace users of its own,
+and refuses a Pod that asks for another. */}}
 {{- define "baton.restrictedPod" -}}
 securityContext:
   runAsNonRoot: true
+  {{- if not (.Capabilities.APIVersions.Has "security.openshift.io/v1") }}
   runAsUser: 65532
   runAsGroup: 65532
+  {{- end }}
   seccompProfile: { type: RuntimeDefault }
 {{- end }}
 

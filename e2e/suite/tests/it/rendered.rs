@@ -23,9 +23,9 @@ use std::{
 /// on Helm's own.
 const KUBERNETES: &str = "1.30.0";
 /// Where all that the chart renders is.
-const NAMESPACE: &str = "baton-system";
+pub(crate) const NAMESPACE: &str = "baton-system";
 
-fn chart() -> PathBuf {
+pub(crate) fn chart() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/baton")
 }
 
@@ -284,7 +284,7 @@ fn classes_that_cannot_be_together_are_refused() -> Result<()> {
 }
 
 /// All that the chart makes with these arguments of Helm.
-fn with(arguments: &[&str]) -> Result<Vec<Value>> {
+pub(crate) fn with(arguments: &[&str]) -> Result<Vec<Value>> {
     let output = Command::new(helm()?)
         .args(["template", "baton"])
         .arg(chart())
@@ -479,7 +479,8 @@ fn a_class_is_as_the_first_one_but_for_what_it_says() -> Result<()> {
     let workload = find("DaemonSet", "baton-lb-dataplane-true").context("a workload")?;
     let pod = &workload["spec"]["template"]["spec"];
     assert_eq!(pod["terminationGracePeriodSeconds"], 92);
-    assert_eq!(pod["nodeSelector"], json!({ "a": "two" }));
+    let selector = json!({ "a": "two", "kubernetes.io/os": "linux" });
+    assert_eq!(pod["nodeSelector"], selector);
     let config = find("ConfigMap", "baton-lb-dataplane-true").context("a configuration")?;
     let config = config["data"]["dataplane.yaml"].as_str().context("text")?;
     assert!(
