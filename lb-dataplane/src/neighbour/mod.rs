@@ -42,11 +42,13 @@ const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two whole reads of the kernel's tables, which make up for messages lost in a
 /// burst.
 const TICKS_PER_DUMP: u64 = 10;
+/// Between two warnings that something could not be read or told.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 /// Route changes come in bursts (an interface's all at once); they are read once, this long after
 /// the first.
 const ROUTES_QUIET: Duration = Duration::from_millis(50);
 
-/// Why netlink cannot be used.
+/// Why netlink cannot be used. What of it is fatal [`ends`] says.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// No socket.
@@ -60,14 +62,14 @@ pub enum NetlinkError {
         /// Why.
         source: rtnetlink::Error,
     },
-    /// A table was not read within [`kernel::READ_LIMIT`]. Passes: it is read again with the next
-    /// look.
+    /// A table was not read within [`kernel::READ_LIMIT`]. Passes also at the start: it is read
+    /// again with the next look.
     #[error("the kernel did not list its tables within 2 s")]
     Late,
-    /// The kernel closed the connection. Fatal for the task.
+    /// The kernel closed the connection.
     #[error("the netlink connection ended")]
     Ended,
-    /// The worker is gone.
+    /// The worker is gone or stuck.
     #[error(transparent)]
     Worker(#[from] WorkerError),
 }
@@ -77,6 +79,8 @@ pub enum NetlinkError {
 pub struct Health {
     /// The interface has carrier.
     pub link_up: AtomicBool,
+    /// The kernel's routes were read once.
+    pub routes_read: AtomicBool,
     /// Each family's best default route has a router whose link-layer address is known, or no
     /// router.
     pub gateway_resolved: AtomicBool,
@@ -93,6 +97,7 @@ impl Default for Health {
         Self {
             // As the engine has it before it is told.
             link_up: AtomicBool::new(true),
+            routes_read: AtomicBool::new(false),
             gateway_resolved: AtomicBool::new(false),
             mtu_problem: Mutex::new(None),
             link_changes: AtomicU64::new(0),
@@ -121,12 +126,21 @@ pub struct Neighbours {
     health: Arc<Health>,
     table: Table,
     routes: Vec<Route>,
+    /// The first look is over: from now on connections may be served.
+    looked: bool,
+    /// All was read once; until then it is tried with each tick.
+    complete: bool,
+    /// Some workers may not have heard the last of the link or the routes, while others have.
+    link_untold: bool,
+    routes_untold: bool,
+    warned: Option<time::Instant>,
 }
 
 /// Runs until the worker or netlink is gone. `asks` are the addresses that the engine needs.
 ///
 /// # Errors
-/// What ended it. Fatal: without it the engine's view grows old.
+/// What ended it. Fatal: without it the engine's view grows old. What may pass is no reason to end
+/// once connections are served: the next look or tick sets it right.
 pub async fn run(
     place: Place,
     workers: Workers,
@@ -150,9 +164,15 @@ pub async fn run(
         health,
         table: Table::default(),
         routes: Vec::new(),
+        looked: false,
+        complete: false,
+        link_untold: false,
+        routes_untold: false,
+        warned: None,
     };
     // Subscribed first, read then: what changes in between is seen twice rather than never.
     this.look().await?;
+    this.looked = true;
     let mut ticks = 0_u64;
     let mut tick = time::interval(TICK);
     tick.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
@@ -160,56 +180,65 @@ pub async fn run(
     let mut lost = false;
     loop {
         let due = routes_due.unwrap_or_else(|| time::Instant::now() + TICK);
-        tokio::select! {
+        let done = tokio::select! {
             event = events.next() => {
                 let Some((message, _)) = event else { return Err(NetlinkError::Ended) };
                 if let NetlinkPayload::InnerMessage(message) = message.payload {
                     if is_route(&message) {
                         routes_due.get_or_insert_with(|| time::Instant::now() + ROUTES_QUIET);
+                        Ok(())
                     } else {
-                        this.event(&message).await?;
+                        this.event(&message).await
                     }
                 } else {
                     // Messages were lost: look at everything again.
                     lost = true;
                     routes_due.get_or_insert_with(|| time::Instant::now() + ROUTES_QUIET);
+                    Ok(())
                 }
             }
             asked = asks.recv() => {
                 let Some(address) = asked else { return Err(WorkerError::Gone.into()) };
                 let actions = this.table.want(address);
-                this.perform(actions).await?;
+                this.perform(actions).await
             }
             () = time::sleep_until(due), if routes_due.is_some() => {
                 routes_due = None;
                 if std::mem::take(&mut lost) {
-                    this.look().await?;
+                    this.look().await
                 } else {
-                    this.read_routes().await.or_else(later)?;
+                    this.read_routes().await
                 }
             }
             _ = tick.tick() => {
                 ticks += 1;
                 let actions = this.table.tick();
-                this.perform(actions).await?;
-                if ticks.is_multiple_of(TICKS_PER_DUMP) {
+                let told = this.perform(actions).await;
+                this.pass(told)?;
+                if ticks.is_multiple_of(TICKS_PER_DUMP) || !this.complete {
                     this.look().await?;
-                    this.want_gateways().await?;
+                    this.want_gateways().await
+                } else {
+                    Ok(())
                 }
             }
             _ = &mut connection => return Err(NetlinkError::Ended),
-        }
+        };
+        this.pass(done)?;
         this.judge_gateways();
     }
 }
 
-/// What was not read in time is read with the next look.
-fn later(error: NetlinkError) -> Result<(), NetlinkError> {
-    if !matches!(error, NetlinkError::Late) {
-        return Err(error);
+/// Whether an error ends the task: there is nobody to ask, or nobody to tell. At the start also
+/// what would not pass by itself: nothing is served yet.
+fn ends(error: &NetlinkError, looked: bool) -> bool {
+    match error {
+        NetlinkError::Ended | NetlinkError::Worker(WorkerError::Gone) => true,
+        NetlinkError::Late => false,
+        NetlinkError::Open(_)
+        | NetlinkError::Read { .. }
+        | NetlinkError::Worker(WorkerError::Stuck) => !looked,
     }
-    warn!(%error, "routes and neighbours stay as they were for now");
-    Ok(())
 }
 
 fn is_route(message: &RouteNetlinkMessage) -> bool {
@@ -220,6 +249,23 @@ fn is_route(message: &RouteNetlinkMessage) -> bool {
 }
 
 impl Neighbours {
+    /// Goes on behind what may pass.
+    fn pass(&mut self, done: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+        match done {
+            Err(error) if ends(&error, self.looked) => return Err(error),
+            Err(error)
+                if self
+                    .warned
+                    .is_none_or(|warned| warned.elapsed() >= WARN_EVERY) =>
+            {
+                self.warned = Some(time::Instant::now());
+                warn!(%error, "routes and neighbours stay as they were for now");
+            }
+            Ok(()) | Err(_) => {}
+        }
+        Ok(())
+    }
+
     async fn event(&mut self, message: &RouteNetlinkMessage) -> Result<(), NetlinkError> {
         match message {
             RouteNetlinkMessage::NewNeighbour(neighbour) => {
@@ -246,11 +292,17 @@ impl Neighbours {
     }
 
     /// The kernel says this of the interface; nothing, if it is gone.
-    async fn link(&self, link: Option<Link>) -> Result<(), NetlinkError> {
+    async fn link(&mut self, link: Option<Link>) -> Result<(), NetlinkError> {
         if let Some(mtu) = link.and_then(|link| link.mtu) {
             self.judge_mtu(mtu);
         }
         let up = link.is_some_and(|link| link.up);
+        if self.health.link_up.load(Ordering::Relaxed) == up && !self.link_untold {
+            return Ok(());
+        }
+        self.link_untold = true;
+        self.workers.tell(Notice::Link(up)).await?;
+        self.link_untold = false;
         if self.health.link_up.swap(up, Ordering::Relaxed) == up {
             return Ok(());
         }
@@ -262,7 +314,6 @@ impl Neighbours {
         } else {
             warn!("the interface is gone");
         }
-        self.workers.tell(Notice::Link(up)).await?;
         Ok(())
     }
 
@@ -285,11 +336,21 @@ impl Neighbours {
     }
 
     async fn perform(&mut self, actions: Vec<Action>) -> Result<(), NetlinkError> {
-        for action in actions {
+        let mut actions = actions.into_iter();
+        while let Some(action) = actions.next() {
             match action {
                 Action::Tell(address, mac) => {
                     debug!(%address, mac = ?mac.map(|m| m.to_string()), "neighbour");
-                    self.workers.tell(Notice::Neighbour(address, mac)).await?;
+                    let told = self.workers.tell(Notice::Neighbour(address, mac)).await;
+                    if let Err(error) = told {
+                        self.table.untold(address);
+                        actions.for_each(|left| {
+                            if let Action::Tell(address, _) = left {
+                                self.table.untold(address);
+                            }
+                        });
+                        return Err(error.into());
+                    }
                 }
                 Action::Resolve(address) => {
                     self.health.resolutions.fetch_add(1, Ordering::Relaxed);
@@ -302,12 +363,18 @@ impl Neighbours {
 
     /// Reads all that events tell of, at the start and in case that some were lost.
     async fn look(&mut self) -> Result<(), NetlinkError> {
-        self.read_link().await.or_else(later)?;
-        self.read_neighbours().await.or_else(later)?;
-        self.read_routes().await.or_else(later)
+        let link = self.read_link().await;
+        let neighbours = self.read_neighbours().await;
+        let routes = self.read_routes().await;
+        let good = link.is_ok() && neighbours.is_ok() && routes.is_ok();
+        for read in [link, neighbours, routes] {
+            self.pass(read)?;
+        }
+        self.complete |= good;
+        Ok(())
     }
 
-    async fn read_link(&self) -> Result<(), NetlinkError> {
+    async fn read_link(&mut self) -> Result<(), NetlinkError> {
         self.link(kernel::link(self.place.ifindex).await?).await
     }
 
@@ -323,7 +390,8 @@ impl Neighbours {
 
     async fn read_routes(&mut self) -> Result<(), NetlinkError> {
         let routes = by_metric(kernel::routes(self.place).await?);
-        if routes == self.routes {
+        if routes == self.routes && !self.routes_untold {
+            self.health.routes_read.store(true, Ordering::Relaxed);
             return Ok(());
         }
         info!(routes = routes.len(), "routes changed");
@@ -333,8 +401,11 @@ impl Neighbours {
             steerer.set_sources(made.sources());
             made
         });
+        self.routes_untold = true;
         self.workers.routes(&made.await).await?;
+        self.routes_untold = false;
         self.routes = routes;
+        self.health.routes_read.store(true, Ordering::Relaxed);
         self.want_gateways().await
     }
 
@@ -353,5 +424,28 @@ impl Neighbours {
         self.health
             .gateway_resolved
             .store(resolved, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_ends_nothing_once_connections_are_served() {
+        let read = || NetlinkError::Read {
+            table: "routes",
+            source: rtnetlink::Error::RequestFailed,
+        };
+        let open = || NetlinkError::Open(io::Error::from_raw_os_error(24));
+        // EMFILE, a dump that failed, a worker that is stuck; at the start they end it.
+        for error in [open(), read(), WorkerError::Stuck.into()] {
+            assert!(!ends(&error, true), "{error}");
+            assert!(ends(&error, false), "{error}");
+        }
+        assert!(!ends(&NetlinkError::Late, false));
+        for error in [NetlinkError::Ended, WorkerError::Gone.into()] {
+            assert!(ends(&error, true), "{error}");
+        }
     }
 }

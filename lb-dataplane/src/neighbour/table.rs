@@ -51,6 +51,8 @@ pub enum Action {
 #[derive(Default)]
 struct Wanted {
     told: Option<Mac>,
+    /// It was not heard: it is told again with the next tick.
+    untold: bool,
     /// Ticks without an answer.
     tries: u32,
     /// Ticks since it was last wanted.
@@ -135,12 +137,23 @@ impl Table {
         actions
     }
 
-    /// Time passed: asks again for what is still unknown and gives up what nobody wants any more.
+    /// The engine was not told of this address after all.
+    pub fn untold(&mut self, address: IpAddr) {
+        if let Some(wanted) = self.wanted.get_mut(&address) {
+            wanted.untold = true;
+        }
+    }
+
+    /// Time passed: tells and asks again what was not heard or is still unknown, and gives up what
+    /// nobody wants any more.
     pub fn tick(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         let known = &self.known;
         self.wanted.retain(|address, wanted| {
             wanted.age += 1;
+            if std::mem::take(&mut wanted.untold) {
+                actions.push(Action::Tell(*address, wanted.told));
+            }
             if !known.contains_key(address) {
                 wanted.tries = wanted.tries.saturating_add(1);
                 if wanted.tries <= TRIES_MAX || wanted.tries.is_multiple_of(SELDOM_TICKS) {
@@ -297,6 +310,19 @@ mod tests {
         let all = HashMap::from([(A, FlowLookup::Fresh(N))]);
         assert_eq!(table.see_all(&all), [Action::Tell(A, Some(N))]);
         assert_eq!(table.see_all(&all), []);
+    }
+
+    #[test]
+    fn what_the_engine_did_not_hear_is_told_again() {
+        let mut table = Table::default();
+        table.want(A);
+        table.see(A, FlowLookup::Fresh(M));
+        table.untold(A);
+        assert_eq!(table.tick(), [Action::Tell(A, Some(M))]);
+        assert_eq!(table.tick(), []);
+        table.see(A, FlowLookup::Unknown);
+        table.untold(A);
+        assert_eq!(table.tick(), [Action::Tell(A, None), Action::Resolve(A)]);
     }
 
     #[test]
