@@ -5,7 +5,10 @@
 //! period is missing at its end, and then nothing is forwarded for up to 100 ms. Never changes a
 //! control group.
 
-use crate::{commands::Notice, workers::Workers};
+use crate::{
+    commands::{Notice, WorkerError},
+    workers::Workers,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -177,7 +180,7 @@ impl CpuQuota {
         self.allowed
     }
 
-    /// Looks again; true if the answer is another one.
+    /// Looks again; true if the answer is another one than was told.
     fn changes(&mut self) -> bool {
         let Some(groups) = &self.groups else {
             return false;
@@ -202,8 +205,14 @@ impl CpuQuota {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if self.changes() && workers.tell(Notice::Spin(self.allowed)).await.is_err() {
-                return;
+            if !self.changes() {
+                continue;
+            }
+            match workers.tell(Notice::Spin(self.allowed)).await {
+                Ok(()) => {}
+                Err(WorkerError::Gone) => return,
+                // It was not told: the next look finds the change again.
+                Err(WorkerError::Stuck) => self.allowed = !self.allowed,
             }
         }
     }
@@ -212,6 +221,8 @@ impl CpuQuota {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::Command;
+    use tokio::time::timeout;
 
     fn parse(own: &str, mounts: &str) -> Option<Groups> {
         // The root of version 2 on this machine is one of a container's.
@@ -287,6 +298,33 @@ mod tests {
         assert!(!at(20, Some(2.5), 96));
         assert!(!at(39, Some(2.5), 96));
         assert!(at(40, Some(2.5), 96));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_stuck_worker_was_not_told_is_told_again() {
+        let folder = std::env::temp_dir().join(format!("baton-quota-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("cpu.max"), "50000 100000").expect("written");
+        let groups = Groups {
+            version: Version::V2,
+            paths: vec![folder.clone()],
+        };
+        let quota = CpuQuota {
+            groups: Some(groups),
+            rule: Rule::new(),
+            allowed: true,
+        };
+        let (workers, mut inboxes) = Workers::new(1).expect("an eventfd");
+        while workers.tell(Notice::Link(true)).await.is_ok() {}
+        let mut watch = std::pin::pin!(quota.watch(workers));
+        let stuck = timeout(LOOK_EVERY * 5, &mut watch).await;
+        assert!(stuck.is_err(), "it goes on");
+        while inboxes[0].next().is_some() {}
+        let told = timeout(LOOK_EVERY * 5, &mut watch).await;
+        assert!(told.is_err(), "it goes on");
+        let next = inboxes[0].next();
+        assert!(matches!(next, Some(Command::Notice(Notice::Spin(false)))));
+        fs::remove_dir_all(folder).expect("removed");
     }
 
     #[test]
