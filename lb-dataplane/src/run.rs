@@ -264,7 +264,15 @@ async fn serve(
             }
         }
     }
-    info!("ending; connections stay as they are for the next start or their own timeouts");
+    match reloader.control.flows().await {
+        Some(0) => info!("ending: no connection is cut"),
+        Some(cut) => {
+            warn!(
+                "ending: {cut} connections are cut; their clients are reset at their next segment"
+            );
+        }
+        None => warn!("ending: connections are cut; their clients are reset at their next segment"),
+    }
     // A worker may be gone already, which is as good.
     let _ = workers.tell(Notice::Stop).await;
     let all = async { while ended.join_next().await.is_some() {} };
