@@ -15,8 +15,10 @@ use crate::{
     clock,
     commands::{Agreement, Applied, Command, CounterValue, Inbox, NotApplied, Notice, Report},
 };
+use baton_api::MigrateReply;
 use baton_engine::{
-    DrainOrder, Engine, Instant, Output, Prepared, Reporting, Seat, SteeredEnds, Verdict,
+    DrainOrder, Engine, Instant, MigrateError, MigrateOrder, Output, Prepared, Reporting, Seat,
+    SteeredEnds, Verdict,
 };
 use baton_xsk::{Disposition, Handler, Port, Stats, Tx};
 use std::{
@@ -87,7 +89,10 @@ enum Job {
     Report(Box<Reporting>, oneshot::Sender<Report>),
     Steering(Box<SteeredEnds>, oneshot::Sender<Box<SteeredEnds>>),
     Drain(DrainOrder, oneshot::Sender<Result<usize, String>>),
+    Migrate(Box<MigrateOrder>, MigrateAnswer),
 }
+
+type MigrateAnswer = oneshot::Sender<Result<MigrateReply, MigrateError>>;
 
 /// A snapshot that is put in force.
 struct Applying {
@@ -307,6 +312,13 @@ impl Worker {
                     some => Ok(some),
                 });
             }
+            Job::Migrate(mut order, answer) => {
+                let out = &mut Out(&mut self.port.tx());
+                let Some(moved) = self.engine.migrate_piece(now, &mut order, out) else {
+                    return Some(Job::Migrate(order, answer));
+                };
+                let _ = answer.send(moved);
+            }
         }
         None
     }
@@ -368,8 +380,8 @@ impl Worker {
                 answer,
             } => self.job = Some(Job::Drain(DrainOrder::new(policy, backend, on), answer)),
             Command::Migrate(wanted, answer) => {
-                let out = &mut Out(&mut self.port.tx());
-                let _ = answer.send(self.engine.migrate(now, &wanted, out));
+                let order = Box::new(MigrateOrder::new(wanted));
+                self.job = Some(Job::Migrate(order, answer));
             }
             Command::Events(since, max, answer) => {
                 let _ = answer.send(self.engine.events(now, since, max));
@@ -398,7 +410,7 @@ impl Worker {
                 healthy,
             } => self.engine.set_health(now, &policy, backend, healthy),
             Notice::Stop => {
-                info!("the packet worker stops; flows stay as they are");
+                info!("the packet worker stops");
                 return false;
             }
         }

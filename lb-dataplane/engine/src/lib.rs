@@ -48,7 +48,7 @@ pub use config::steering::SteeredEnds;
 pub use containers::ahead::AHEAD_MAX;
 pub use containers::pace::Share;
 pub use engine::{Engine, Output, Settings, SettingsError, Verdict};
-pub use moves::migrate::{Migrate, MigrateError};
+pub use moves::migrate::{Migrate, MigrateError, MigrateOrder};
 #[cfg(feature = "mutants")]
 pub use mutants::Mutant;
 pub use net::prefixes::{Route, Via};

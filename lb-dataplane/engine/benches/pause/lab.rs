@@ -10,8 +10,8 @@ use super::common::{
 };
 use baton_api::{Backend, Limits, Policy, Protocol, Snapshot};
 use baton_engine::{
-    DrainOrder, Engine, Instant, Planner, Reporting, Route, Routes, Settings, SteeredEnds, Verdict,
-    Via,
+    DrainOrder, Engine, Instant, Migrate, MigrateOrder, Planner, Reporting, Route, Routes,
+    Settings, SteeredEnds, Verdict, Via,
 };
 use baton_packet::{Flags, MessageKind, Reason};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -277,6 +277,24 @@ impl Lab {
             let piece = || engine.drain_piece(now, &mut order);
             if let Some(backends) = self.meter.time("drain", piece) {
                 return backends;
+            }
+            self.now.0 += 50;
+            self.poll_if_due();
+        }
+    }
+
+    /// Looks for a flow that is not there at all frontends, to have it moved.
+    pub fn migrate_nobodys(&mut self) {
+        let mut order = MigrateOrder::new(Migrate {
+            client: SocketAddr::from(([192, 0, 2, 1], 1)),
+            frontend: None,
+            to: None,
+        });
+        loop {
+            let (engine, now, out) = (&mut self.engine, self.now, &mut self.out);
+            let piece = || engine.migrate_piece(now, &mut order, out);
+            if self.meter.time("migrate", piece).is_some() {
+                return;
             }
             self.now.0 += 50;
             self.poll_if_due();

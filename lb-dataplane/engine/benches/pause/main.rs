@@ -40,6 +40,7 @@ fn main() {
         ("10,000 routes change with 3,000 pods", routes),
         ("16,384 frontends, 4,096 pods, others for them", replaced),
         ("a pod drains by name in 1,024 policies", drain_by_name),
+        ("a flow at 33,000 frontends shall move", migrate),
         ("1,024 policies of the same 256 pods change", shared),
         ("capped ejections, 256 pods in 300 policies", capped),
         ("50,000 idle timers of one ms, 200,000 flows", idle_timers),
@@ -310,6 +311,14 @@ fn replaced() -> Lab {
         lab.apply();
         lab.run_ms(100);
     }
+    lab
+}
+
+/// Those that were replaced are still there.
+fn migrate() -> Lab {
+    let mut lab = replaced();
+    lab.start();
+    lab.migrate_nobodys();
     lab
 }
 

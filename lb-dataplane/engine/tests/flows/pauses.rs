@@ -5,7 +5,8 @@ use crate::common::{
 };
 use baton_api::{Algorithm, Backend, MigrationMode, Policy, Snapshot, SnapshotError, State};
 use baton_engine::{
-    Counter, DrainOrder, Objection, Planner, Prepared, Reporting, SteeredEnds, Verdict,
+    Counter, DrainOrder, Migrate, MigrateError, MigrateOrder, Objection, Planner, Prepared,
+    Reporting, SteeredEnds, Verdict,
 };
 use baton_packet::Flags;
 use proptest::prelude::*;
@@ -246,6 +247,40 @@ fn what_is_steered_is_gathered_in_pieces() {
     let backends = ends.backends.expect("others share the ports");
     assert_eq!(backends.len(), if open.pod == 0 { 1 } else { 2 });
     assert!(ends.sources.is_empty());
+}
+
+#[test]
+fn a_flow_that_shall_move_is_looked_for_in_pieces() {
+    let mut w = World::with(roomy(), policy(2));
+    (w.careful, w.strict) = (false, false);
+    w.snapshot.policies[0].migration.mode = MigrationMode::DrainOnly;
+    w.snapshot.policies[0]
+        .frontends
+        .extend((0..2_000).map(|n| endpoint(SocketAddr::new(frontend(false).ip(), 1_000 + n))));
+    w.snapshot.generation += 1;
+    w.apply();
+    let open = w.idle(1);
+    let wanted = |port: u16| Migrate {
+        client: SocketAddr::new(open.client.ip(), port),
+        frontend: None,
+        to: None,
+    };
+    let mut pieces = 0;
+    let mut carry_out = |w: &mut World, wanted: Migrate| {
+        let mut order = MigrateOrder::new(wanted);
+        loop {
+            pieces += 1;
+            if let Some(result) = w.engine.migrate_piece(w.now, &mut order, &mut w.out) {
+                return result;
+            }
+        }
+    };
+    let nobody = wanted(1);
+    let none = carry_out(&mut w, nobody.clone());
+    assert_eq!(none, Err(MigrateError::NoFlow(nobody.client)));
+    let moved = carry_out(&mut w, wanted(open.client.port()));
+    assert!(moved.is_ok(), "{moved:?}");
+    assert!(pieces >= 2 * (2_000 / 512), "{pieces}");
 }
 
 /// The flows of many pods that go at once are looked at in turn: no pod's wait for all of
