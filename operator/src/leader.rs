@@ -24,8 +24,8 @@ use tracing::{Instrument as _, Span, field::Empty, info, trace_span, warn};
 
 /// The Lease's name.
 pub const LEASE: &str = "baton-operator";
-/// One request to the API server. Shorter than a third of the shortest Lease, so that one lost
-/// answer costs no Lease.
+/// The longest of one request to the API server, whatever the Lease; see
+/// [`Settings::request_limit`].
 const REQUEST_LIMIT: Duration = Duration::from_secs(3);
 /// Giving the Lease back at the end; without it a standby waits until it has expired.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
@@ -75,6 +75,13 @@ impl Settings {
     /// clocks that run at different speeds and for what is under way.
     fn renew_within(&self) -> Duration {
         self.duration * 2 / 3
+    }
+
+    /// One request to the API server. One lost answer costs no Lease: the renewal begins after a
+    /// fifth of it, is given up after another one and tried again a tenth later, and two fifteenths
+    /// are left until `renew_within` for the next.
+    fn request_limit(&self) -> Duration {
+        REQUEST_LIMIT.min(self.duration / 5)
     }
 
     /// A standby looks this often, and a leader retries this soon.
@@ -154,7 +161,7 @@ impl Election {
     }
 
     async fn look_and_act(&mut self) -> Result<Duration, Failure> {
-        self.lease = limited(self.api.get_opt(LEASE)).await?;
+        self.lease = self.limited(self.api.get_opt(LEASE)).await?;
         let now = self.started.elapsed();
         let record = self
             .lease
@@ -195,8 +202,11 @@ impl Election {
         let wanted = self.wanted(transitions);
         let params = PostParams::default();
         let written = match &self.lease {
-            None => limited(self.api.create(&params, &wanted)).await,
-            Some(_) => limited(self.api.replace(LEASE, &params, &wanted)).await,
+            None => self.limited(self.api.create(&params, &wanted)).await,
+            Some(_) => {
+                self.limited(self.api.replace(LEASE, &params, &wanted))
+                    .await
+            }
         };
         let written = match written {
             Ok(written) => written,
@@ -234,6 +244,17 @@ impl Election {
             self.told.send_replace(Leadership::Leading { epoch });
         }
         Ok(self.settings.renew_every())
+    }
+
+    async fn limited<T>(
+        &self,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Failure> {
+        let limit = self.settings.request_limit();
+        match timeout(limit, request).await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(Failure::Silence(limit)),
+        }
     }
 
     fn wanted(&self, transitions: i32) -> Lease {
@@ -320,15 +341,8 @@ fn ended_as(outcome: &str) {
 enum Failure {
     #[error(transparent)]
     Api(#[from] kube::Error),
-    #[error("no answer from the API server within {} s", REQUEST_LIMIT.as_secs())]
-    Silence,
-}
-
-async fn limited<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
-    match timeout(REQUEST_LIMIT, request).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(Failure::Silence),
-    }
+    #[error("no answer from the API server within {0:?}")]
+    Silence(Duration),
 }
 
 /// Somebody else wrote or created it in between.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/baton/leases/baton-operator";
@@ -25,12 +25,16 @@ fn candidate(api: &FakeApi, identity: &str) -> Candidate {
 }
 
 fn owning(api: &FakeApi, identity: &str, owner: Option<Owner>) -> Candidate {
+    lasting(api, identity, owner, LASTS)
+}
+
+fn lasting(api: &FakeApi, identity: &str, owner: Option<Owner>, duration: Duration) -> Candidate {
     let (sender, told) = watch::channel(Leadership::Standby);
     let (stop, stopped) = oneshot::channel();
     let settings = Settings {
         namespace: "baton".to_owned(),
         identity: identity.to_owned(),
-        duration: LASTS,
+        duration,
         owner,
     };
     let task = tokio::spawn(run(api.client(), settings, sender, stopped));
@@ -118,6 +122,23 @@ async fn a_leader_without_an_api_server_stops_before_the_lease_can_be_anybody_el
         api.fail(None);
         api.silent(false);
         assert_eq!(a.leads().await.0, 2, "silent {silent}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_lost_answer_costs_no_lease() {
+    // The shortest, the chart's, and one whose requests have the longest limit.
+    for seconds in [2, 6, 60] {
+        let duration = Duration::from_secs(seconds);
+        let api = FakeApi::default();
+        let mut a = lasting(&api, "a", None, duration);
+        a.leads().await;
+        // The next renewal begins in between, and its answer never comes.
+        api.silent(true);
+        sleep(duration / 4).await;
+        api.silent(false);
+        let lost = timeout(duration * 2, a.stands_by()).await;
+        assert!(lost.is_err(), "a Lease of {duration:?}");
     }
 }
 
