@@ -68,6 +68,36 @@ use std::collections::BTreeMap;
         ".migration.legs",
         "is not possible with clientAddress Restore or ProxyV2, by which each connection to a pod is one client's: expected Private, or clientAddress Hidden",
     ),
+    // What a listener has in place of the policy's meets what the policy has of the rest.
+    forbidden(
+        "duration(self.slowStart) == duration('0s') || self.listeners.all(one, !has(one.algorithm) || one.algorithm != 'Maglev')",
+        ".listeners",
+        "have algorithm Maglev, which is not possible with the policy's slowStart: expected another algorithm in each listener, or slowStart 0s",
+    ),
+    forbidden(
+        "!has(self.affinity) || self.listeners.all(one, !has(one.migration) || one.migration.mode != 'Always')",
+        ".listeners",
+        "have migration.mode Always, which is not possible with the policy's affinity: expected another mode in each listener, or no affinity",
+    ),
+    forbidden(
+        "self.clientAddress == 'Hidden' || self.listeners.all(one, !has(one.migration) || one.migration.legs != 'Shared')",
+        ".listeners",
+        "have migration.legs Shared, which is not possible with the policy's clientAddress Restore or ProxyV2: expected Private in each \
+         listener, or clientAddress Hidden",
+    ),
+    forbidden(
+        "!has(self.protocol) || self.protocol != 'None' || self.listeners.all(one, has(one.protocol) || !has(one.migration) || \
+         one.migration.mode != 'Always')",
+        ".listeners",
+        "have migration.mode Always, which is not possible with the policy's protocol None: expected another mode in each listener, or \
+         the protocol that the pods speak",
+    ),
+    forbidden(
+        "self.migration.mode != 'Always' || self.listeners.all(one, !has(one.protocol) || one.protocol != 'None' || has(one.migration))",
+        ".listeners",
+        "have protocol None, which is not possible with the policy's migration.mode Always: expected a migration of its own in such a \
+         listener, or the protocol that its pods speak",
+    ),
     forbidden(
         "!has(self.frontend) || self.targetRefs.all(one, one.name != self.frontend.service.name)",
         ".frontend.service.name",
