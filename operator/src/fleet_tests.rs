@@ -48,9 +48,14 @@ impl Plane {
         self.0.lock().expect("nobody panics with it").0.clone()
     }
 
-    /// As if an earlier operator had pushed it.
+    /// As if an earlier operator, of a newer version, had pushed it.
     fn hold(&self, names: &[&str]) {
-        let policies: Vec<Value> = names.iter().map(|name| json!(*policy(name))).collect();
+        let of_newer = |name: &&str| {
+            let mut policy = json!(*policy(name));
+            policy["newer"] = json!({"some": "field"});
+            policy
+        };
+        let policies: Vec<Value> = names.iter().map(of_newer).collect();
         let held = json!({"generation": 7, "policies": policies});
         self.0.lock().expect("nobody panics with it").0 = held;
     }

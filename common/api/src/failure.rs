@@ -73,6 +73,7 @@ impl Default for Drain {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Health {
     /// Asks each backend at intervals; without it only traffic tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub active: Option<ActiveCheck>,
     /// Failures in a row (refused connections, unanswered segments, response timeouts) that eject a
     /// backend; 0 is never.
@@ -103,16 +104,16 @@ impl Default for Health {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ActiveCheck {
     /// A path to `GET`; without one, that a connection can be opened is enough.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// `Host` of that request; the backend's address and port if not given.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Status codes that mean healthy, as `200` or `200-299`.
     #[serde(default = "success")]
     pub expect: Vec<StatusRange>,
     /// Port to ask, the backend's own if not given.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// Time between two checks of one backend.
     #[serde(default = "check_interval")]

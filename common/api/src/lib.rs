@@ -3,7 +3,7 @@
 //! A [`Snapshot`] says what the dataplane shall do; [`State`] says what it does. Both are plain
 //! data: this crate does no I/O and knows no clock. Durations on the wire are strings with a unit
 //! (`250us`, `20ms`, `5s`, `2m`, `1h`); unknown fields are refused so that a typo cannot pass as a
-//! default.
+//! default, but for what programs of two versions write to each other ([`Pushed`]).
 
 mod app_protocol;
 mod clients;
@@ -17,6 +17,7 @@ mod marks;
 mod network;
 mod node_keys;
 mod replies;
+mod skew;
 mod snapshot;
 mod state;
 mod status;
@@ -42,6 +43,7 @@ pub use node_keys::{
 pub use replies::{
     CAPTURE, DrainReply, DrainRequest, ErrorReply, FlowsReply, SnapshotReply, StateReply,
 };
+pub use skew::{Ignored, Pushed, policy as read_policy};
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientAddress, ClientIp, Endpoint, LIMIT_ALLOW_FROM,
     LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS, LIMIT_NAME_BYTES, LIMIT_POLICIES,

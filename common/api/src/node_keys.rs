@@ -65,7 +65,7 @@ pub fn is_node_name(text: &str) -> bool {
 
 /// The body of `PUT /v1/keys`: all keys of a node; those that are not among them end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct NodeKeys {
     /// Whose they are. A host-shim of another node refuses them.
     pub node: String,
@@ -75,7 +75,7 @@ pub struct NodeKeys {
 
 /// One of them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct NodeKey {
     /// Modulo 16 on the wire.
     pub epoch: u8,

@@ -24,7 +24,6 @@ pub struct StateReply {
 
 /// What `/v1/flows` says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FlowsReply {
     /// The flows.
     pub flows: Vec<FlowView>,

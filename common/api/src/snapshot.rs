@@ -55,47 +55,47 @@ pub struct Policy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_from: Option<Vec<Network>>,
     /// How new flows are spread, and how the better backend is found at a boundary.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub algorithm: Algorithm,
     /// What a backend's load is judged by.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub load: LoadSignal,
     /// What keeps flows together at one backend, before the algorithm is asked.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
     /// Whose address pods see on their connections.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub client_address: ClientAddress,
     /// How request boundaries are recognised.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: Protocol,
     /// When flows move.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub migration: Migration,
     /// What happens to the flows of a backend that died, and to a request whose fate is unknown.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub on_backend_failure: BackendFailure,
     /// What happens to a request that lies unread in the kernel of a pod whose application answers
     /// nothing.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub on_stall: OnStall,
     /// A backend that has not begun to answer a request after this long is given up on: the request
     /// goes to another one if `onBackendFailure` allows to execute it once more. Without it, only
     /// closed, reset and silent backends are.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_timeout: Option<Micros>,
     /// How flows leave a draining backend.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub drain: Drain,
     /// How backends that do not work are found and avoided.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,
     /// A backend that came up takes a share of new flows that grows to the whole within this time;
     /// 0 is at once. Not with `Maglev`, whose table does not change for it.
-    #[serde(default = "no_time")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub slow_start: Micros,
     /// Silence after which flows are forgotten.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub timeouts: Timeouts,
 }
 
@@ -112,10 +112,10 @@ pub struct Backend {
     /// Where the pod listens.
     pub endpoint: Endpoint,
     /// Share of new flows relative to the others; 0 takes no new flow.
-    #[serde(default = "one")]
+    #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u16,
     /// A draining backend takes no new flow.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub draining: bool,
     /// The pod's node, whose adoption keys are derived from the dataplane's. Without it they are
     /// the dataplane's own.
@@ -127,8 +127,17 @@ fn one() -> u16 {
     1
 }
 
-fn no_time() -> Micros {
-    Micros(0)
+/// Whether a field is left out, so that an older version meets only what is used.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_one(weight: &u16) -> bool {
+    *weight == one()
 }
 
 /// How a backend is chosen.

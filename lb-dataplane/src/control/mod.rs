@@ -135,7 +135,12 @@ impl Control {
                 self.facts.worker.interface, self.facts.worker.interface
             ));
         }
-        if !self.health.gateway_resolved.load(Ordering::Relaxed) {
+        if !self.health.routes_read.load(Ordering::Relaxed) {
+            problems.push(
+                "the kernel's routes have not been read yet: it is asked each second, and the log says why it does not answer"
+                    .to_owned(),
+            );
+        } else if !self.health.gateway_resolved.load(Ordering::Relaxed) {
             problems.push(
                 "the default router's link-layer address is unknown: `ip neigh show` and `ip route show` tell more"
                     .to_owned(),
@@ -184,6 +189,15 @@ impl Control {
         let mut problems = self.unready();
         if let Ok(more) = self.facts.config_problems.lock() {
             problems.extend(more.iter().cloned());
+        }
+        let ignored = self.snapshots.ignored();
+        if !ignored.is_empty() {
+            problems.push(format!(
+                "fields of the snapshot are ignored, as version {} does not know them: {}: replace this dataplane by one \
+                 of the operator's version",
+                env!("CARGO_PKG_VERSION"),
+                ignored.join(", ")
+            ));
         }
         if let Ok(mtu) = self.health.mtu_problem.lock() {
             problems.extend(mtu.iter().cloned());

@@ -12,7 +12,7 @@ use super::{
 use crate::{commands::WorkerError, diagnosis};
 use baton_api::{
     Asked, Clients, ClientsError, ErrorReply, FlowView, FlowsReply, Foreign, LIMIT_SNAPSHOT_BYTES,
-    Snapshot, SnapshotReply, StateReply,
+    Pushed, SnapshotError, SnapshotReply, StateReply,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue, http::uri::Authority};
@@ -343,12 +343,15 @@ where
             );
         }
     };
-    let snapshot = match parse_snapshot(&body) {
-        Ok(snapshot) => snapshot,
-        Err(error) => return json(StatusCode::UNPROCESSABLE_ENTITY, &error),
+    let pushed = match Pushed::read(&body) {
+        Ok(pushed) => pushed,
+        Err(SnapshotError { path, problem }) => {
+            let error = ErrorReply::field(&path, &problem);
+            return json(StatusCode::UNPROCESSABLE_ENTITY, &error);
+        }
     };
-    let generation = snapshot.generation;
-    match control.snapshots.offer(snapshot).await {
+    let generation = pushed.snapshot.generation;
+    match control.snapshots.offer(pushed).await {
         Ok(taken) => json(
             StatusCode::OK,
             &SnapshotReply {
@@ -383,16 +386,4 @@ where
         ),
         Err(Refusal::Worker(error)) => unavailable(error),
     }
-}
-
-fn parse_snapshot(body: &[u8]) -> Result<Snapshot, ErrorReply> {
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    let snapshot: Snapshot = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let field = error.path().to_string();
-        ErrorReply::field(&field, &error.into_inner().to_string())
-    })?;
-    reader
-        .end()
-        .map_err(|error| ErrorReply::new(error.to_string()))?;
-    Ok(snapshot)
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns the generation. Never forwards a snapshot that is older than what is in force. Of a pushed
 //! one, which is of many people, each policy is taken or refused by itself; one from the file is
-//! taken whole or not at all.
+//! taken whole or not at all. What of a pushed one is of a newer version is left out by itself as
+//! well (`baton_api::Pushed`).
 
 use super::host_ports;
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     steering::Steerer,
     workers::Workers,
 };
-use baton_api::{Policy, RefusedPolicy, Snapshot, SnapshotError};
+use baton_api::{Policy, Pushed, RefusedPolicy, Snapshot, SnapshotError};
 use baton_engine::{Applied, ApplyError, Objection, Planner, Prepared, SteeredEnds};
 use std::{
     collections::hash_map::RandomState,
@@ -105,9 +106,19 @@ struct Turn {
     underway: Option<Underway>,
 }
 
+/// What of a pushed snapshot this version does not know.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Unknown {
+    /// Its fields.
+    ignored: Vec<String>,
+    /// Its policies that cannot be read.
+    refused: Vec<RefusedPolicy>,
+}
+
 /// A snapshot that the workers put in force.
 struct Underway {
     snapshot: Arc<Snapshot>,
+    unknown: Arc<Unknown>,
     asked: Instant,
     answers: Vec<Answer>,
 }
@@ -121,15 +132,21 @@ enum Answer {
 /// What is in force.
 #[derive(Clone, Default)]
 struct InForce {
-    /// As it was offered.
+    /// As it was offered, with what stays in place of policies that cannot be read.
     offered: Arc<Snapshot>,
+    unknown: Arc<Unknown>,
     /// What of it is served, with what stays in place of refused policies.
     served: Arc<Snapshot>,
     applied: Arc<Applied>,
 }
 
 impl InForce {
-    fn new(offered: Arc<Snapshot>, applied: Applied, before: Option<&Snapshot>) -> Self {
+    fn new(
+        offered: Arc<Snapshot>,
+        unknown: Arc<Unknown>,
+        applied: Applied,
+        before: Option<&Snapshot>,
+    ) -> Self {
         let served = if applied.refused.is_empty() {
             Arc::clone(&offered)
         } else {
@@ -150,6 +167,7 @@ impl InForce {
         };
         Self {
             offered,
+            unknown,
             served,
             applied: Arc::new(applied),
         }
@@ -216,8 +234,18 @@ impl Snapshots {
     /// Its policies that are not served as it has them.
     pub fn refused(&self) -> Vec<RefusedPolicy> {
         let in_force = self.in_force.borrow();
-        let refused = in_force.as_ref().map(|f| f.applied.refused.clone());
+        let refused = in_force.as_ref().map(|f| {
+            let all = f.applied.refused.iter().chain(&f.unknown.refused);
+            all.cloned().collect()
+        });
         refused.unwrap_or_default()
+    }
+
+    /// Its fields that this version does not know, as `Backend.zone`.
+    pub fn ignored(&self) -> Vec<String> {
+        let in_force = self.in_force.borrow();
+        let ignored = in_force.as_ref().map(|f| f.unknown.ignored.clone());
+        ignored.unwrap_or_default()
     }
 
     /// Tells each snapshot that comes into force; the last one, if they come faster than one looks.
@@ -239,13 +267,19 @@ impl Snapshots {
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub async fn offer(&self, snapshot: Snapshot) -> Result<Taken, Refusal> {
+    pub async fn offer(&self, pushed: Pushed) -> Result<Taken, Refusal> {
         let mut turn = self.turn().await?;
         if turn.source == Source::File {
             return Err(Refusal::FileOwned);
         }
-        if let Some(in_force) = self.offered() {
-            if *in_force == snapshot {
+        let (snapshot, unknown) = self.known(pushed);
+        if let Some(InForce {
+            offered: in_force,
+            unknown: before,
+            ..
+        }) = &*self.in_force.borrow()
+        {
+            if **in_force == snapshot && **before == unknown {
                 return Ok(Taken::Unchanged);
             }
             if snapshot.generation <= in_force.generation {
@@ -255,8 +289,33 @@ impl Snapshots {
                 });
             }
         }
-        self.apply_each(&mut turn, Arc::new(snapshot)).await?;
+        self.apply_each(&mut turn, Arc::new(snapshot), Arc::new(unknown))
+            .await?;
         Ok(Taken::Applied)
+    }
+
+    /// What is served of a policy that cannot be read stays as it is.
+    fn known(&self, pushed: Pushed) -> (Snapshot, Unknown) {
+        let Pushed {
+            mut snapshot,
+            ignored,
+            unreadable,
+        } = pushed;
+        let served = self.current().unwrap_or_default();
+        let refused = unreadable.into_iter().map(|(policy, message)| {
+            let before = served.policies.iter().find(|old| old.name == policy);
+            snapshot.policies.extend(before.cloned());
+            RefusedPolicy {
+                policy,
+                message,
+                kept: before.is_some(),
+            }
+        });
+        let unknown = Unknown {
+            refused: refused.collect(),
+            ignored: ignored.into_iter().collect(),
+        };
+        (snapshot, unknown)
     }
 
     /// Takes the file's policies as the next generation. From now on only the file says what is
@@ -271,7 +330,8 @@ impl Snapshots {
             policies,
         };
         self.config.check_snapshot(&snapshot, &self.own)?;
-        self.apply(&mut turn, Arc::new(snapshot), Taking::Whole)
+        let unknown = Arc::default();
+        self.apply(&mut turn, Arc::new(snapshot), unknown, Taking::Whole)
             .await?;
         turn.source = Source::File;
         Ok(Taken::Applied)
@@ -298,9 +358,12 @@ impl Snapshots {
         let in_force = self.in_force.borrow().clone();
         match in_force {
             Some(InForce {
-                offered, applied, ..
+                offered,
+                unknown,
+                applied,
+                ..
             }) if (applied.may_pass || turn.occupied) && turn.source == Source::Pushes => {
-                self.apply_each(&mut turn, offered).await
+                self.apply_each(&mut turn, offered, unknown).await
             }
             _ => Ok(()),
         }
@@ -341,7 +404,12 @@ impl Snapshots {
         Ok(aside(set).await)
     }
 
-    async fn apply_each(&self, turn: &mut Turn, snapshot: Arc<Snapshot>) -> Result<(), Refusal> {
+    async fn apply_each(
+        &self,
+        turn: &mut Turn,
+        snapshot: Arc<Snapshot>,
+        unknown: Arc<Unknown>,
+    ) -> Result<(), Refusal> {
         let mut objections = self.config.objections(&snapshot, &self.own);
         let listening = (self.listening)().unwrap_or_else(|error| {
             warn!(%error, "who listens on this machine cannot be read: policies for such ports are not refused");
@@ -352,8 +420,8 @@ impl Snapshots {
         turn.occupied = !others.is_empty();
         objections.append(&mut others);
         objections.sort_by_key(|(policy, _)| *policy);
-        self.apply(turn, snapshot, Taking::Each(objections.into()))
-            .await
+        let taking = Taking::Each(objections.into());
+        self.apply(turn, snapshot, unknown, taking).await
     }
 
     /// The file says nothing any more. What is in force stays until something is pushed.
@@ -373,6 +441,7 @@ impl Snapshots {
         &self,
         turn: &mut Turn,
         snapshot: Arc<Snapshot>,
+        unknown: Arc<Unknown>,
         taking: Taking,
     ) -> Result<(), Refusal> {
         let asked = Instant::now();
@@ -388,6 +457,7 @@ impl Snapshots {
             turn.underway = Some(Underway {
                 answers: answers.map(Answer::Awaited).collect(),
                 snapshot: Arc::clone(&snapshot),
+                unknown: Arc::clone(&unknown),
                 asked,
             });
             match self.settle(turn).await? {
@@ -454,6 +524,7 @@ impl Snapshots {
         let Some(underway) = turn.underway.take() else {
             return Ok(Ok(()));
         };
+        let (snapshot, unknown, asked) = (underway.snapshot, underway.unknown, underway.asked);
         let (mut refused, mut elsewhere) = (None, false);
         let mut rests: Vec<Box<Prepared>> = Vec::new();
         for answer in underway.answers {
@@ -487,13 +558,19 @@ impl Snapshots {
         // Freeing takes a while, too.
         drop(tokio::task::spawn_blocking(|| drop(rests)));
         if result.is_ok() {
-            self.note(underway.snapshot, applied, underway.asked);
+            self.note(snapshot, unknown, applied, asked);
         }
         Ok(result)
     }
 
     /// A snapshot is in force.
-    fn note(&self, snapshot: Arc<Snapshot>, applied: Applied, asked: Instant) {
+    fn note(
+        &self,
+        snapshot: Arc<Snapshot>,
+        unknown: Arc<Unknown>,
+        applied: Applied,
+        asked: Instant,
+    ) {
         let before = self.in_force.borrow().clone();
         if before.as_ref().is_some_and(|b| {
             Arc::ptr_eq(&b.offered, &snapshot) && b.applied.refused == applied.refused
@@ -503,7 +580,7 @@ impl Snapshots {
         }
         for RefusedPolicy {
             policy, message, ..
-        } in &applied.refused
+        } in applied.refused.iter().chain(&unknown.refused)
         {
             warn!(
                 policy,
@@ -513,12 +590,13 @@ impl Snapshots {
         info!(
             generation = snapshot.generation,
             policies = snapshot.policies.len(),
-            refused = applied.refused.len(),
+            refused = applied.refused.len() + unknown.refused.len(),
+            ignored = ?unknown.ignored,
             took_ms = asked.elapsed().as_millis(),
             "snapshot in force"
         );
         let before = before.as_ref().map(|b| &*b.served);
-        let in_force = InForce::new(snapshot, applied, before);
+        let in_force = InForce::new(snapshot, unknown, applied, before);
         let served = Arc::clone(&in_force.served);
         self.in_force.send_replace(Some(in_force));
         self.current.send_replace(Some(served));

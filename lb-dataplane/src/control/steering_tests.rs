@@ -8,7 +8,7 @@ use crate::{
     steering::{Maps, Steerer},
     workers::Workers,
 };
-use baton_api::Snapshot;
+use baton_api::Pushed;
 use baton_engine::SteeredEnds;
 use baton_xsk::{OpenError, Steering};
 use std::{
@@ -111,7 +111,7 @@ impl Lab {
         let text = format!(
             r#"{{"generation":{generation},"policies":[{{"name":"web","frontends":["10.0.0.1:{port}"],"backends":[]}}]}}"#
         );
-        let snapshot: Snapshot = serde_json::from_str(&text).expect("good");
+        let snapshot = Pushed::read(text.as_bytes()).expect("good");
         let snapshots = Arc::clone(&self.snapshots);
         tokio::spawn(async move { snapshots.offer(snapshot).await.is_ok() })
     }

@@ -6,7 +6,16 @@ use std::{collections::BTreeSet, fs};
 /// Crates that know no I/O, no clock, no randomness of their own, and what each may depend on.
 const PURE: &[(&str, &[&str])] = &[
     ("baton-packet", &["multiversion", "siphasher", "thiserror"]),
-    ("baton-api", &["ring", "serde", "thiserror"]),
+    (
+        "baton-api",
+        &[
+            "ring",
+            "serde",
+            "serde_json",
+            "serde_path_to_error",
+            "thiserror",
+        ],
+    ),
     ("baton-guard", &["memchr"]),
     (
         "baton-engine",

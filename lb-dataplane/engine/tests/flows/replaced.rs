@@ -143,7 +143,7 @@ fn who_waits_for_the_pod_before_asks_whether_its_connection_is_there() {
             c.server = c.server.wrapping_add(OK.len() as u32 - 1);
             w.ack(&mut c);
         }
-        assert_eq!(asked(w.run_ms(1_500), &c), [], "it is the same pod");
+        assert_eq!(asked(w.run_ms(1_500), &c), [0_u32; 0], "it is the same pod");
         w.namespaces[c.pod] = NEXT;
         let numbers = asked(w.run_ms(1_100), &c);
         let number = c.server.wrapping_sub(1 << 17);

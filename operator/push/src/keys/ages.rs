@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Since when keys are as they are. Kept as JSON beside the keys, in an annotation or a file; if it
 /// is lost, keys count as new.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Ages {
     /// When each epoch's key was made.
     pub made: BTreeMap<u8, UnixSeconds>,

@@ -26,6 +26,7 @@ use tokio::{
     task::AbortHandle,
     time::{Instant, timeout},
 };
+use tracing::warn;
 
 /// Bytes of a dataplane's state: 50,000 backends take about 25 MB. They are read piece by piece.
 const STATE_LIMIT_BYTES: usize = 64 << 20;
@@ -98,6 +99,8 @@ pub(super) struct Client {
     name: Arc<str>,
     states: Arc<dyn States>,
     link: Option<Link>,
+    /// It was said that some of the dataplane's policies cannot be read.
+    unread_told: bool,
 }
 
 struct Link {
@@ -143,6 +146,7 @@ impl Client {
             name,
             states,
             link: None,
+            unread_told: false,
         }
     }
 
@@ -223,7 +227,7 @@ impl Client {
                 let state = shim(response).await.map_err(Failure::Other)?;
                 return self.keep_keys(state).await.map(Looked::told);
             }
-            Ask::Poll => dataplane(response, &name, &*states).await,
+            Ask::Poll => dataplane(response, &name, &*states, &mut self.unread_told).await,
             Ask::Put { .. } => put(response, content)
                 .await
                 .map(|(answer, found)| (answer, found, usize::try_from(sent).unwrap_or(0))),
@@ -403,6 +407,7 @@ async fn dataplane(
     response: Response<Incoming>,
     name: &str,
     states: &dyn States,
+    unread_told: &mut bool,
 ) -> Result<(Answer, Found, usize), String> {
     /// Read in a pass of its own: flattened into one type with the state, serde would keep the
     /// whole in between.
@@ -416,6 +421,8 @@ async fn dataplane(
     }
     let mut reading = states.begin(name);
     let mut splitter = Splitter::default();
+    // Those of a newer version may have words that this one does not know: the others are told.
+    let (mut unread, mut why) = (0_usize, None);
     let mut body = response.into_body();
     let mut length: usize = 0;
     while let Some(frame) = body.frame().await {
@@ -431,8 +438,14 @@ async fn dataplane(
         }
         splitter
             .feed(data, |policy| {
-                reading.policy(serde_json::from_slice(policy)?);
-                Ok::<_, NoState>(())
+                match serde_json::from_slice(policy) {
+                    Ok(policy) => reading.policy(policy),
+                    Err(error) => {
+                        unread += 1;
+                        why.get_or_insert(error);
+                    }
+                }
+                Ok::<_, TooLarge>(())
             })
             .map_err(|error| no_state(&error))?;
     }
@@ -440,6 +453,15 @@ async fn dataplane(
     let mut state: State = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
     state.refused = plain(state.refused);
     let Words { problems } = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
+    let told = std::mem::replace(unread_told, why.is_some());
+    if let (Some(error), false) = (why, told) {
+        warn!(
+            target_name = name,
+            unread,
+            %error,
+            "the state of policies cannot be read, that of the others is: is this dataplane of another version?"
+        );
+    }
     reading.whole(&state);
     let answer = Answer::State {
         generation: state.generation,
@@ -447,15 +469,6 @@ async fn dataplane(
         took: Duration::ZERO,
     };
     Ok((answer, Found::Dataplane(Arc::new(state), problems), length))
-}
-
-/// Why a policy of a state cannot be read.
-#[derive(Debug, thiserror::Error)]
-enum NoState {
-    #[error(transparent)]
-    TooLarge(#[from] TooLarge),
-    #[error("a policy of it: {0}")]
-    Policy(#[from] serde_json::Error),
 }
 
 fn no_state(error: &dyn Error) -> String {

@@ -8,7 +8,7 @@ use super::{
     client::{ERROR_LIMIT_BYTES, chain, snapshot, unexpected, whole},
     split::{Splitter, TooLarge},
 };
-use baton_api::Policy;
+use baton_api::{Ignored, Policy, SnapshotError, read_policy};
 use baton_tls::Name;
 use http_body_util::Empty;
 use hyper::{Request, StatusCode, body::Bytes, client::conn::http1, header::HOST};
@@ -16,6 +16,7 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use std::{net::SocketAddr, sync::Arc};
 use tokio::time::timeout;
+use tracing::warn;
 
 /// Why a policy that is asked for cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -25,11 +26,14 @@ enum Unreadable {
     #[error(
         "a policy of the snapshot in force cannot be read: {0}: is the dataplane of another version?"
     )]
-    Policy(#[from] serde_json::Error),
+    Policy(#[from] SnapshotError),
+    #[error("a policy of the snapshot in force has no name: {0}")]
+    Name(#[from] serde_json::Error),
 }
 
 /// The policies that a dataplane has in force and whose names are wanted; none if it has had no
-/// snapshot yet. Takes memory for these and one more.
+/// snapshot yet. Takes memory for these and one more. Fields of a newer version are ignored; a
+/// policy that cannot be read without is an error, as leaving it out would end it.
 ///
 /// # Errors
 /// In words for people: it cannot be reached, or what it has cannot be read. Worth another try.
@@ -80,14 +84,22 @@ async fn ask(
             return Err(unexpected(response).await);
         }
         let (mut splitter, mut policies) = (Splitter::default(), Vec::new());
+        let mut ignored = Ignored::new();
         let mut take = |text: &[u8]| {
             let Named { name } = serde_json::from_slice(text)?;
             if is_wanted(&name) {
-                policies.push(Arc::new(serde_json::from_slice(text)?));
+                policies.push(Arc::new(read_policy(text, &mut ignored)?));
             }
             Ok::<_, Unreadable>(())
         };
         snapshot(response.into_body(), |data| splitter.feed(data, &mut take)).await?;
+        if !ignored.is_empty() {
+            warn!(
+                %address,
+                fields = ?ignored,
+                "this dataplane's policies have fields that this version does not know; they are ignored"
+            );
+        }
         // A body that was cut off is no answer: what is not read would be lost.
         let rest: serde_json::Result<serde_json::Value> =
             serde_json::from_slice(&splitter.finish());
