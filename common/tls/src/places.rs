@@ -6,13 +6,14 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::task::AbortHandle;
 
 /// Places for connections, each with the task that serves it.
 pub struct Places {
-    held: Mutex<Held<AbortHandle>>,
+    /// Without a handle until its task is spawned.
+    held: Mutex<Held<Option<AbortHandle>>>,
 }
 
 impl Places {
@@ -35,20 +36,33 @@ impl Places {
         from: Option<IpAddr>,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> bool {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.lock();
         let number = held.number();
+        let gone = held.take(number, from, None);
+        drop(held);
         let place = Place {
             places: Arc::clone(self),
             number,
         };
+        // A runtime that ends drops it here, which gives its place back: not under the lock.
         let task = tokio::spawn(async move {
             let _place = place;
             task.await;
         });
-        let gone = held.take(number, from, task.abort_handle());
-        // Its place is given back under the lock.
-        drop(held);
-        gone.inspect(AbortHandle::abort).is_some()
+        let task = task.abort_handle();
+        match self.lock().held(number) {
+            Some(handle) => *handle = Some(task),
+            // It has ended, or had to go meanwhile.
+            None => task.abort(),
+        }
+        if let Some(task) = gone.as_ref().and_then(Option::as_ref) {
+            task.abort();
+        }
+        gone.is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held<Option<AbortHandle>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -60,10 +74,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let held = &self.places.held;
-        held.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .give_back(self.number);
+        self.places.lock().give_back(self.number);
     }
 }
 
@@ -100,6 +111,12 @@ impl<T> Held<T> {
             .rev()
             .max_by_key(|at| count(&self.all[*at].1))?;
         Some(self.all.remove(at).2)
+    }
+
+    /// Of one that still holds its place.
+    fn held(&mut self, number: u64) -> Option<&mut T> {
+        let found = self.all.iter_mut().find(|held| held.0 == number);
+        found.map(|held| &mut held.2)
     }
 
     fn give_back(&mut self, number: u64) {
@@ -154,6 +171,21 @@ mod tests {
             at("2001:db8:0:1::1").map(network)
         );
         assert_eq!(at("::ffff:10.0.0.1").map(network), at("10.0.0.1"));
+    }
+
+    /// Where a runtime has ended, a task ends as it is spawned.
+    #[test]
+    fn what_comes_at_the_end_waits_for_nothing() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.expect("a runtime");
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _within = handle.enter();
+        let places = Places::new(1);
+        for _ in 0..2 {
+            assert!(!places.serve(None, std::future::pending()));
+        }
+        assert!(places.lock().all.is_empty());
     }
 
     /// Two hundred that hold on, and one that comes once.
