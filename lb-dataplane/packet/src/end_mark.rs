@@ -137,6 +137,38 @@ mod tests {
         }
     }
 
+    /// A FIN that was cut up by the device, as its sender's kernel left that to it.
+    #[test]
+    fn no_segment_leaves_with_a_mark() {
+        for flags in [Flags::ACK, Flags::ACK | Flags::PSH, Flags::FIN | Flags::ACK] {
+            for pointer in (0xBA7D..=0xBA81_u16).chain([0, 1]) {
+                let mut frame = built(flags);
+                let seg = segment(&frame);
+                let at = usize::from(seg.l4) + URGENT_POINTER;
+                let tcp = array_mut::<TCP_BYTES>(&mut frame, usize::from(seg.l4)).unwrap();
+                let [.., a, b, _, _] = *tcp;
+                let [c, d] = pointer.to_be_bytes();
+                let delta = replace(tcp, TCP_CHECK, &[a, b, c, d]);
+                patch(tcp, TCP_CHECK, delta);
+                let seg = segment(&frame);
+                assert!(pointer == 0 || crate::plain::<crate::V4, true>(&frame).is_none());
+                let to = crate::Rewrite {
+                    src: seg.src,
+                    dst: seg.dst,
+                    src_port: seg.src_port,
+                    dst_port: 5,
+                    src_mac: Mac([1; 6]),
+                    dst_mac: Mac([3; 6]),
+                };
+                crate::rewrite_tcp(&mut frame, &seg, &to).unwrap();
+                let left = u16::from_be_bytes([frame[at], frame[at + 1]]);
+                assert_eq!(left, 0, "{pointer:x}");
+                let sum = tcp_checksum_state(&frame, &segment(&frame));
+                assert_eq!(sum, ChecksumState::Full, "{pointer:x}");
+            }
+        }
+    }
+
     #[test]
     fn only_the_last_segment_of_a_stream_is_marked_and_urgent_data_is_let_alone() {
         for flags in [

@@ -100,7 +100,8 @@ pub(crate) fn set_macs(frame: &mut [u8], src: Mac, dst: Mac) {
 
 /// Gives a segment new addresses, ports and Ethernet addresses and takes one from its TTL or hop
 /// limit. The checksums are updated incrementally, so a segment that was corrupt stays so; the TCP
-/// checksum has to be a full one.
+/// checksum has to be a full one. An urgent pointer without its flag, which means nothing (RFC 9293
+/// section 3.1), becomes 0: so no mark leaves towards a client ([`crate::EndMark`]).
 ///
 /// # Errors
 /// See [`RewriteError`]; all are final for this frame, the caller drops and counts it.
@@ -144,10 +145,23 @@ pub fn rewrite_tcp(frame: &mut [u8], seg: &Segment, to: &Rewrite) -> Result<(), 
 
     if let Some(tcp) = array_mut::<TCP_BYTES>(frame, l4) {
         tcp[..4].copy_from_slice(&new_ports);
+        delta += take_stray_pointer(tcp);
         patch(tcp, TCP_CHECK, delta);
     }
     set_macs(frame, to.src_mac, to.dst_mac);
     Ok(())
+}
+
+/// A kernel or device that cuts up the data in front of a marked FIN leaves the mark on all of it,
+/// and the FIN on the last part alone. Says what that adds to a checksum's sum.
+#[inline]
+fn take_stray_pointer(tcp: &mut [u8; TCP_BYTES]) -> u64 {
+    const FLAGS: usize = 13;
+    let [.., a, b, c, d] = *tcp;
+    if (c, d) == (0, 0) || tcp[FLAGS] & Flags::URG.0 != 0 {
+        return 0;
+    }
+    replace(tcp, TCP_CHECK, &[a, b, 0, 0])
 }
 
 /// Takes the FIN flag from a segment, so that its payload can be forwarded while the close is held

@@ -1,6 +1,7 @@
 //! Plain segments: what nearly every packet of an open connection is, read and readdressed without
 //! the general decoder. IPv4 without options, whole, or IPv6 without extension headers, TTL or hop
-//! limit above 1; TCP with ACK, or ACK and PSH, and with no options or timestamps alone.
+//! limit above 1; TCP with ACK, or ACK and PSH, without an urgent pointer, and with no options or
+//! timestamps alone.
 //!
 //! Owns the short way. Whatever is not plain in any respect is `None`, and [`crate::decode`]'s.
 
@@ -15,8 +16,8 @@ use crate::{
     shift::Shift,
 };
 use core::marker::PhantomData;
+use family::renew;
 pub use family::{Family, V4, V6};
-use family::{is, renew};
 
 /// NOP, NOP, timestamps of 10 bytes (RFC 7323 appendix A).
 const STAMPS: u32 = 0x0101_080a;
@@ -263,11 +264,12 @@ pub fn plain<F: Family, const STAMPED: bool>(frame: &[u8]) -> Option<Plain<F, ST
     let tcp = array::<TCP_BYTES>(frame, F::L4)?;
     let offset = if STAMPED { OFFSET_STAMPED } else { OFFSET_BARE };
     let end = F::end(frame)?;
-    let is = is::<10, TCP_BYTES>(
-        tcp,
-        u32::from(offset) << 8 | u32::from(Flags::ACK.0),
-        0xffff & !u32::from(Flags::PSH.0),
-    );
+    // In one word, with checksum and window between them: offset and flags, and no urgent pointer,
+    // which may be a mark (`end_mark`).
+    let word = [offset, Flags::ACK.0, 0, 0, 0, 0, 0, 0];
+    let mask = [0xff, !Flags::PSH.0, 0, 0, 0, 0, 0xff, 0xff];
+    let [word, mask] = [word, mask].map(u64::from_ne_bytes);
+    let is = array::<8>(tcp, 12).is_some_and(|of| u64::from_ne_bytes(*of) & mask == word);
     if !is || usize::from(end) > frame.len() || end < Plain::<F, STAMPED>::PAYLOAD {
         return None;
     }
