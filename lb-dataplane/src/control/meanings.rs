@@ -131,7 +131,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("passed_frames_total", "Frames left to the kernel."),
     (
         "passed_fragments_total",
-        "IP fragments for Baton's addresses, left to the kernel.",
+        "IP fragments for Baton's addresses: left to the kernel, but for the first ones of its own segments, which are dropped.",
     ),
     (
         "io_drops_total",

@@ -8,9 +8,11 @@ use etherparse::PacketBuilder;
 pub(super) enum Verdict {
     Ours,
     Fragment,
+    /// Dropped.
+    FirstFragment,
     Other,
 }
-use Verdict::{Fragment, Other, Ours};
+use Verdict::{FirstFragment, Fragment, Other, Ours};
 
 pub(super) const OWN: [u8; 4] = [10, 0, 0, 2];
 pub(super) const VIRTUAL: [u8; 4] = [10, 0, 9, 9];
@@ -167,7 +169,7 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
         (
             "v4 first fragment",
             changed(client4.clone(), |f| f[20] = 0x20),
-            Fragment,
+            FirstFragment,
         ),
         (
             "v4 later fragment",
@@ -264,6 +266,16 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
         (
             "v6 fragment header",
             with_extensions(client6.clone(), 44, 1, 1),
+            FirstFragment,
+        ),
+        (
+            "v6 later fragment",
+            changed(with_extensions(client6.clone(), 44, 1, 1), |f| f[57] = 8),
+            Fragment,
+        ),
+        (
+            "v6 first fragment of another port",
+            with_extensions(tcp6(FAR6, 1, VIRTUAL6, 80), 44, 1, 1),
             Fragment,
         ),
         (

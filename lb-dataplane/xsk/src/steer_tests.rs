@@ -4,8 +4,8 @@ use super::*;
 use crate::abi::XDP_PACKET_HEADROOM;
 use cases::{
     FAR, FAR6, OWN, OWN6, VIRTUAL,
-    Verdict::{Fragment, Other, Ours},
-    cases, steering, tcp4, tcp6,
+    Verdict::{FirstFragment, Fragment, Other, Ours},
+    cases, changed, steering, tcp4, tcp6,
 };
 
 #[path = "steer_cases.rs"]
@@ -45,11 +45,16 @@ fn each_packet_goes_where_it_belongs() {
         // tells.
         if frame.len() > 14 {
             let action = run(xdp.xdp.as_ref().expect("loaded").as_fd(), &frame);
-            assert_eq!(action, XDP_PASS, "{name}");
+            let wanted = if verdict == FirstFragment {
+                XDP_DROP
+            } else {
+                XDP_PASS
+            };
+            assert_eq!(action, wanted, "{name}");
             let after = xdp.stats();
             let counted = match verdict {
                 Ours => after.no_socket - before.no_socket,
-                Fragment => after.fragments - before.fragments,
+                Fragment | FirstFragment => after.fragments - before.fragments,
                 Other => after.passed - before.passed,
             };
             assert_eq!(counted, 1, "{name}: {after:?}");
@@ -60,7 +65,7 @@ fn each_packet_goes_where_it_belongs() {
             continue;
         }
         let action = run(packet.tc.as_ref().expect("loaded").as_fd(), &frame);
-        let wanted = if verdict == Ours {
+        let wanted = if matches!(verdict, Ours | FirstFragment) {
             TC_ACT_SHOT
         } else {
             TC_ACT_UNSPEC
@@ -69,12 +74,34 @@ fn each_packet_goes_where_it_belongs() {
         let after = packet.stats();
         let counted = match verdict {
             Ours => after.taken - before_packet.taken,
-            Fragment => after.fragments - before_packet.fragments,
+            Fragment | FirstFragment => after.fragments - before_packet.fragments,
             Other => after.passed - before_packet.passed,
         };
         assert_eq!(counted, 1, "{name}: {after:?}");
         // The test run gives a socket filter no Ethernet header as a packet socket does;
         // `tests/it/kernel.rs` runs it.
+    }
+}
+
+/// The kernel takes such a frame as one without a tag, and would answer it.
+#[test]
+fn a_tag_that_says_a_priority_alone_is_none() {
+    let (steer, _maps) = load(Programs::Xdp);
+    let program = steer.xdp.as_ref().expect("loaded").as_fd();
+    let tagged = |tag: &[u8]| {
+        changed(tcp4(FAR, 5000, OWN, 80), |f| {
+            f.splice(12..12, tag.iter().copied());
+        })
+    };
+    for (tag, ours) in [
+        (&[0x81, 0, 0xe0, 0][..], 1),
+        (&[0x88, 0xa8, 0, 0, 0x81, 0, 0x20, 0], 1),
+        (&[0x81, 0, 0xe1, 0], 0),
+        (&[0x81, 0, 0, 0, 0x81, 0, 0, 5], 0),
+    ] {
+        let before = steer.stats().no_socket;
+        run(program, &tagged(tag));
+        assert_eq!(steer.stats().no_socket - before, ours, "{tag:x?}");
     }
 }
 

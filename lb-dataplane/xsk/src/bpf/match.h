@@ -44,13 +44,17 @@
 enum counter {
 	COUNT_TAKEN,      /* redirected into a socket, or silenced in packet mode */
 	COUNT_PASSED,     /* not ours */
-	COUNT_FRAGMENTS,  /* fragments for our addresses, passed */
+	COUNT_FRAGMENTS,  /* fragments for our addresses: passed, but for the first of our segments */
 	COUNT_OVERSIZE,   /* ours, larger than a buffer, dropped */
 	COUNT_NO_SOCKET,  /* ours, but no socket on that queue: passed */
 	COUNTERS,
 };
 
-enum verdict { NOT_OURS, OURS, OUR_FRAGMENT };
+/*
+ * The kernel would put the fragments of a segment together and reset the connection, which it does
+ * not know: without the first one it cannot, and the others are nobody's.
+ */
+enum verdict { NOT_OURS, OURS, OUR_FRAGMENT, OUR_FIRST_FRAGMENT };
 
 /* What an address and port are to the dataplane. The last two are values of `frontends`. */
 enum end { END_NONE, END_LEG, END_FRONTEND, END_FRONTEND_BY_ADDRESS };
@@ -109,6 +113,8 @@ struct layer3 {
 	__u32 payload;
 	__u8 protocol;
 	__u8 fragment;
+	/* The one that has the ports. */
+	__u8 is_first;
 };
 
 struct {
@@ -272,6 +278,7 @@ static __always_inline int parse_v4(const struct source *from, __u32 offset, str
 	to->protocol = header[9];
 	/* More-fragments bit and the 13 bits of the offset. */
 	to->fragment = (header[6] & 0x3f) || header[7];
+	to->is_first = !(header[6] & 0x1f) && !header[7];
 	return 0;
 }
 
@@ -288,13 +295,20 @@ static __always_inline int parse_v6(const struct source *from, __u32 offset, str
 	__builtin_memcpy(&to->destination, header + 24, 16);
 	next = header[6];
 	offset += sizeof(header);
-	to->fragment = 0;
+	to->fragment = to->is_first = 0;
 #pragma unroll
 	for (int i = 0; i < EXTENSION_HEADERS_MAX; i++) {
 		__u8 extension[2];
 
 		if (next == IPPROTO_FRAGMENT) {
+			__u8 part[4];
+
+			if (load(from, offset, part, sizeof(part)))
+				return -1;
 			to->fragment = 1;
+			to->is_first = !part[2] && !(part[3] & 0xf8);
+			next = part[0];
+			offset += 8;
 			break;
 		}
 		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_DSTOPTS && next != IPPROTO_AH)
@@ -335,8 +349,15 @@ static __always_inline enum verdict match_layer4(const struct source *from, cons
 	__be16 ports[2];
 	__u8 type;
 
-	if (outer->fragment)
-		return address_flags(&outer->destination) ? OUR_FRAGMENT : NOT_OURS;
+	if (outer->fragment) {
+		if (!address_flags(&outer->destination))
+			return NOT_OURS;
+		if (!outer->is_first || outer->protocol != IPPROTO_TCP ||
+		    load(from, outer->payload, ports, sizeof(ports)) ||
+		    find(&outer->destination, &outer->source, ports, found) != OURS)
+			return OUR_FRAGMENT;
+		return OUR_FIRST_FRAGMENT;
+	}
 	if (outer->protocol == IPPROTO_TCP) {
 		if (load(from, outer->payload, ports, sizeof(ports)))
 			return NOT_OURS;
@@ -363,7 +384,7 @@ static __always_inline enum verdict match(const struct source *from, struct foun
 
 	if (load(from, 12, &protocol, sizeof(protocol)))
 		return NOT_OURS;
-	/* A VLAN tag is another protocol number, so tagged frames are not ours. */
+	/* A VLAN tag is another protocol number, so frames that have one are not ours. */
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		if (parse_v4(from, ETH_HLEN, &outer))
 			return NOT_OURS;

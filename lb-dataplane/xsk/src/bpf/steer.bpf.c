@@ -13,6 +13,8 @@
 /* A socket per receive queue and worker; src/steer.rs refuses more. */
 #define QUEUES_MAX 256
 #define WORKERS_MAX 16
+/* Of a tag's second half. */
+#define VLAN_ID 0x0fff
 
 /* At `queue * workers + worker`. */
 struct {
@@ -22,26 +24,61 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
+/*
+ * A tag of VLAN 0 says a priority alone (IEEE 802.1Q), and the kernel takes the frame as one
+ * without: so it goes. At most two, which the kernel takes off as well.
+ */
+static __always_inline void untag(struct xdp_md *ctx)
+{
+	for (int i = 0; i < 2; i++) {
+		__u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+		__u8 macs[2 * ETH_ALEN];
+		__be16 tag[2];
+
+		if (data + sizeof(macs) + sizeof(tag) > end)
+			return;
+		__builtin_memcpy(tag, data + sizeof(macs), sizeof(tag));
+		if ((tag[0] != bpf_htons(ETH_P_8021Q) && tag[0] != bpf_htons(ETH_P_8021AD)) ||
+		    tag[1] & bpf_htons(VLAN_ID))
+			return;
+		__builtin_memcpy(macs, data, sizeof(macs));
+		if (bpf_xdp_adjust_head(ctx, sizeof(tag)))
+			return;
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+		if (data + sizeof(macs) > end)
+			return;
+		__builtin_memcpy(data, macs, sizeof(macs));
+	}
+}
+
+/* It is taken out of the frame already, and one of VLAN 0 is none. */
+static __always_inline int is_of_vlan(const struct __sk_buff *skb)
+{
+	return skb->vlan_present && skb->vlan_tci & VLAN_ID;
+}
+
 SEC("xdp")
 int steer_xdp(struct xdp_md *ctx)
 {
-	struct source from = {
-		.ctx = ctx,
-		.data = (void *)(long)ctx->data,
-		.data_end = (void *)(long)ctx->data_end,
-		.kind = SOURCE_XDP,
-	};
+	struct source from = { .ctx = ctx, .kind = SOURCE_XDP };
 	__u32 zero = 0, socket;
 	struct settings *set;
 	struct found found = {};
 	int action;
 
+	untag(ctx);
+	from.data = (void *)(long)ctx->data;
+	from.data_end = (void *)(long)ctx->data_end;
 	switch (match(&from, &found)) {
 	case OURS:
 		break;
 	case OUR_FRAGMENT:
 		count(COUNT_FRAGMENTS);
 		return XDP_PASS;
+	case OUR_FIRST_FRAGMENT:
+		count(COUNT_FRAGMENTS);
+		return XDP_DROP;
 	default:
 		count(COUNT_PASSED);
 		return XDP_PASS;
@@ -65,8 +102,7 @@ int silence_tc(struct __sk_buff *skb)
 	struct source from = { .ctx = skb, .kind = SOURCE_SKB };
 	struct found found = {};
 
-	/* The tag may have been taken out of the frame already. */
-	if (skb->vlan_present) {
+	if (is_of_vlan(skb)) {
 		count(COUNT_PASSED);
 		return TC_ACT_UNSPEC;
 	}
@@ -77,6 +113,9 @@ int silence_tc(struct __sk_buff *skb)
 	case OUR_FRAGMENT:
 		count(COUNT_FRAGMENTS);
 		return TC_ACT_UNSPEC;
+	case OUR_FIRST_FRAGMENT:
+		count(COUNT_FRAGMENTS);
+		return TC_ACT_SHOT;
 	default:
 		count(COUNT_PASSED);
 		return TC_ACT_UNSPEC;
@@ -90,7 +129,7 @@ int filter_socket(struct __sk_buff *skb)
 	struct found found = {};
 
 	/* Each frame is counted once, by the tc program. */
-	return !skb->vlan_present && match(&from, &found) == OURS ? -1 : 0;
+	return !is_of_vlan(skb) && match(&from, &found) == OURS ? -1 : 0;
 }
 
 char LICENSE[] SEC("license") = "Apache-2.0";
