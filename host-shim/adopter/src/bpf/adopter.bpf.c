@@ -278,7 +278,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	struct bpf_sock *sk;
 
 	/* Another host's, or a VLAN's: not for a socket behind this interface. */
-	if (skb->vlan_present || skb->pkt_type != 0)
+	if (is_of_vlan(skb) || skb->pkt_type != 0)
 		return PASS_ON;
 	payload = bpf_skb_load_bytes(skb, tcp_at, &m, sizeof(m)) ? -1 : addresses(skb, tcp_at, &t);
 	if (payload < 0) {
@@ -427,7 +427,7 @@ int baton_adopter(struct __sk_buff *skb)
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
 		tcp_at = ETH_HLEN + IPV6_BYTES;
 	else
-		return PASS_ON;
+		goto no_message;
 
 	if (data + tcp_at + HEAD_BYTES > end) {
 		/* Too short to be a message, or its headers are not in the linear part yet. */

@@ -48,7 +48,10 @@ struct transport {
 	__u8 fragment;
 };
 
-/* Where the packet's transport header is, and of what. Nonzero: behind too many extensions. */
+/*
+ * Where the packet's transport header is, and of what. Nonzero: behind too many extensions, or
+ * tags.
+ */
 static __noinline int transport_of(struct __sk_buff *skb, struct transport *of)
 {
 	__u8 head[2];
@@ -72,6 +75,9 @@ static __noinline int transport_of(struct __sk_buff *skb, struct transport *of)
 		of->protocol = ip[IPV4_PROTOCOL_AT];
 		return 0;
 	}
+	/* Behind a tag of VLAN 0: the kernel takes out both, this one behind these programs. */
+	if (skb->protocol == bpf_htons(ETH_P_8021Q) || skb->protocol == bpf_htons(ETH_P_8021AD))
+		return 1;
 	if (skb->protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
 	if (bpf_skb_load_bytes(skb, ETH_HLEN + IPV6_NEXT_HEADER_AT, head, 1))
@@ -327,7 +333,7 @@ static __noinline int arrive(struct __sk_buff *skb)
 	struct end shown = {};
 	__u8 flags;
 
-	if (skb->vlan_present || skb->pkt_type != 0)
+	if (is_of_vlan(skb) || skb->pkt_type != 0)
 		return PASS_ON;
 	if (transport_of(skb, &of)) {
 		/* Nobody sends such a thing, but to get past this. */

@@ -192,4 +192,13 @@ struct tagged {
 #define TAGGED_WORDS 9
 _Static_assert(sizeof(struct tagged) == TAGGED_WORDS * 8, "the tag covers 72 bytes");
 
+/*
+ * A tag of VLAN 0 says a priority alone (IEEE 802.1Q): the kernel, which takes tags out of frames
+ * in front of these programs, takes such a frame as one without.
+ */
+static __always_inline int is_of_vlan(const struct __sk_buff *skb)
+{
+	return skb->vlan_present && skb->vlan_tci & 0x0fff;
+}
+
 #endif

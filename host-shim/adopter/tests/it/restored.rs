@@ -435,6 +435,18 @@ fn what_comes_from_a_clients_pair_itself_is_dropped() {
         for flags in [PSH_ACK, RST, SYN] {
             let forged = scene.plain(client(v6), SEQ, ours, flags, b"not from the dataplane");
             scene.refuse("from the client's pair", &forged, Outcome::ClientSpoofed);
+            // The kernel takes out tags of VLAN 0, as often as there are.
+            for tags in 1..=2 {
+                let before = scene.count(Outcome::ClientSpoofed);
+                let mut frame = forged.frame(crate::common::PEER_MAC, POD_MAC);
+                for _ in 0..tags {
+                    frame.splice(12..12, [0x81, 0, 0x20, 0]);
+                }
+                scene.lab.peer.send(&frame, None);
+                wait_for("a tagged one", || {
+                    scene.count(Outcome::ClientSpoofed) == before + 1
+                });
+            }
         }
         let request = scene.plain(leg, SEQ, ours, PSH_ACK, b"still there");
         scene.talk(&mut stream, &request, ours);
