@@ -83,7 +83,7 @@ pub fn parse(bytes: &[u8]) -> Head {
 }
 
 /// Whether a path stays below where it begins.
-fn is_below(file: &str) -> bool {
+pub fn is_below(file: &str) -> bool {
     let mut parts = Path::new(file).components();
     !file.is_empty() && parts.all(|part| matches!(part, Component::Normal(_)))
 }

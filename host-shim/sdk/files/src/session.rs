@@ -1,6 +1,8 @@
 //! What a server must know of a connection to go on with it at the next byte. Owns its bytes, which
 //! the SDK carries to the next server.
 
+use crate::http::is_below;
+
 /// What is being done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Doing {
@@ -40,6 +42,8 @@ pub struct Session {
 }
 
 const VERSION: u8 = 1;
+/// No file is longer: `off_t` has a sign.
+const OFFSET_MAX: u64 = i64::MAX as u64;
 
 impl Session {
     /// As bytes: version, kind, the range, then pending and ahead behind their lengths.
@@ -63,7 +67,7 @@ impl Session {
         out
     }
 
-    /// From bytes; `None` if they are of another server.
+    /// From bytes; `None` if they are of another server, or of no file below the directory.
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         let rest = &mut bytes;
@@ -72,12 +76,15 @@ impl Session {
         };
         let range = |rest: &mut &[u8]| {
             let [keep_alive] = array(rest)?;
-            Some(Range {
+            let range = Range {
                 keep_alive: keep_alive == 1,
                 offset: u64::from_be_bytes(array(rest)?),
                 left: u64::from_be_bytes(array(rest)?),
                 file: String::from_utf8(take(rest)?).ok()?,
-            })
+            };
+            // As a client's request is checked: it is input as that is.
+            let ends = range.offset.checked_add(range.left)?;
+            (ends <= OFFSET_MAX && is_below(&range.file)).then_some(range)
         };
         let doing = match kind {
             0 => Doing::Idle,
@@ -123,7 +130,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            kind in 0_u8..4, file in "[a-z./]{0,20}", offset: u64, left: u64, keep_alive: bool,
+            kind in 0_u8..4, file in "[a-z]{1,9}(/[a-z.]{0,9}[a-z])?",
+            offset in 0..1_u64 << 62, left in 0..1_u64 << 62, keep_alive: bool,
             pending in vec(any::<u8>(), 0..50), ahead in vec(any::<u8>(), 0..50),
         ) {
             let range = Range { file, offset, left, keep_alive };
@@ -142,8 +150,36 @@ mod tests {
         }
 
         #[test]
+        fn what_leads_out_is_refused(
+            file in "(/|\\.\\./|[a-z]/\\.\\./\\.\\./)[a-z]{1,5}|", put: bool,
+        ) {
+            let range = Range { file, offset: 0, left: 1, keep_alive: true };
+            let doing = if put { Doing::Put(range) } else { Doing::Get(range) };
+            let session = Session { doing, ..Session::default() };
+            prop_assert_eq!(Session::decode(&session.encode()), None);
+        }
+
+        #[test]
         fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..100)) {
             let _ = Session::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn no_file_is_longer_than_there_are_numbers() {
+        for (offset, left) in [(u64::MAX, 1), (1, u64::MAX), (OFFSET_MAX, 1)] {
+            let file = "a".to_owned();
+            let range = Range {
+                file,
+                offset,
+                left,
+                keep_alive: true,
+            };
+            let session = Session {
+                doing: Doing::Put(range),
+                ..Session::default()
+            };
+            assert_eq!(Session::decode(&session.encode()), None, "{offset} {left}");
         }
     }
 }
