@@ -34,8 +34,8 @@ fn moved(
         let (id, state) = (apps[from].wanted(), Vec::new());
         apps[from].give(&Message::Out { id, state }, server);
         let id = apps[1 - from].offered();
-        apps[1 - from].say(&Message::Take { id });
-        let (_, moved) = apps[1 - from].gets();
+        let moved = apps[1 - from].take(scene, id);
+        apps[1 - from].gets(id);
         assert!(matches!(apps[from].hear(), Message::Gone { .. }));
         asking.join().expect("it is answered");
         moved.into()

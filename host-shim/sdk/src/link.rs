@@ -2,24 +2,30 @@
 //! one taken or refused once.
 
 use crate::{
-    shared::{DOUBT_PATIENCE, Entry, NONE, Offer, Outcome, Shared},
+    packet,
+    shared::{DOUBT_PATIENCE, Entry, NONE, Offer, Outcome, Shared, Taken},
     slot::Slot,
     wire::{Message, PORTS_MAX, STATE_BYTES_MAX, reason},
 };
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::Errno,
+    net::{RecvFlags, recv},
+};
 use std::{
     fmt,
     future::poll_fn,
     io,
     net::{SocketAddr, TcpStream},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, atomic::Ordering},
     task::Poll,
     thread::JoinHandle,
     time::Duration,
 };
 
-/// An application's connection to the host-shim of its node. One of each process is enough.
+/// An application's connection to the host-shim of its node. One of each process is enough; one
+/// that is forked off connects itself, and can do nothing with its parent's.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -37,7 +43,7 @@ impl Link {
             let problem = format!("1 to {PORTS_MAX} ports that are not 0");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
-        let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared::new(ports, stop));
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -110,6 +116,7 @@ impl Link {
         Incoming {
             shared: Arc::clone(&self.shared),
             offer,
+            taking: false,
             decided: false,
         }
     }
@@ -124,6 +131,11 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.close();
         if let Some(thread) = self.thread.take() {
+            if !self.shared.is_of_this_process() {
+                // It is the parent's.
+                std::mem::forget(thread);
+                return;
+            }
             // A panic there is a bug, and has been printed.
             let _ = thread.join();
         }
@@ -147,16 +159,16 @@ pub enum Why {
     /// The other side, or host-shim, did not take it.
     #[error("{0}")]
     Kept(String),
-    /// Host-shim ended meanwhile.
-    #[error("the connection to host-shim broke")]
+    /// Host-shim ended in the middle, and no other one came: another pod may have it. Close it.
+    #[error("host-shim ended in the middle, and the connection cannot go on: close it")]
     Lost,
 }
 
-/// The stream goes on here.
+/// The stream goes on here, unless it is [`Why::Lost`].
 #[derive(Debug, thiserror::Error)]
-#[error("the connection stays here: {why}")]
+#[error("the connection is not handed out: {why}")]
 pub struct NotMoved<S: fmt::Debug> {
-    /// As it was.
+    /// As it was, unless it is lost.
     pub stream: S,
     /// Why it was not handed out.
     pub why: Why,
@@ -203,7 +215,7 @@ impl Registered {
     /// read from or written to it meanwhile, nor through a duplicate.
     ///
     /// # Errors
-    /// It stays, and goes on.
+    /// It stays, and goes on, unless it is [`Why::Lost`].
     pub fn hand_out<S: AsFd + fmt::Debug>(
         &self,
         stream: S,
@@ -217,17 +229,14 @@ impl Registered {
         if let Outcome::Lost = outcome {
             outcome = doubt(&self.shared, self.ends, connection, stream.as_fd());
         }
-        match self.end(outcome) {
-            Ok(()) => Ok(()),
-            Err(why) => Err(NotMoved { stream, why }),
-        }
+        ended(outcome, stream)
     }
 
     /// The same for a task, on any runtime, and with its kind of stream. Must not be dropped before
     /// it ends: the connection would be closed if it stays.
     ///
     /// # Errors
-    /// It stays, and goes on.
+    /// It stays, and goes on, unless it is [`Why::Lost`].
     pub async fn hand_out_async<S: AsFd + fmt::Debug>(
         &self,
         stream: S,
@@ -238,27 +247,35 @@ impl Registered {
             Err(why) => return Err(NotMoved { stream, why }),
         };
         let mut outcome = poll_fn(|task| slot.poll(task.waker())).await;
-        if let Outcome::Lost = outcome
-            && let Ok(copy) = stream.as_fd().try_clone_to_owned()
-        {
-            // It may wait for the next host-shim.
-            let (shared, ends) = (Arc::clone(&self.shared), self.ends);
-            let slot = Arc::new(Slot::default());
-            let settled = Arc::clone(&slot);
-            std::thread::spawn(move || {
-                settled.put(doubt(&shared, ends, connection, copy.as_fd()));
-            });
-            outcome = poll_fn(|task| slot.poll(task.waker())).await;
+        if let Outcome::Lost = outcome {
+            outcome = match self.doubt_beside(connection, stream.as_fd()) {
+                Ok(slot) => poll_fn(|task| slot.poll(task.waker())).await,
+                // Tasks that wait are better than a connection that is lost.
+                Err(_) => doubt(&self.shared, self.ends, connection, stream.as_fd()),
+            };
         }
-        match self.end(outcome) {
-            Ok(()) => Ok(()),
-            Err(why) => Err(NotMoved { stream, why }),
-        }
+        ended(outcome, stream)
+    }
+
+    /// [`doubt`] on a thread of its own, as it may wait for the next host-shim.
+    fn doubt_beside(
+        &self,
+        connection: u64,
+        stream: BorrowedFd<'_>,
+    ) -> io::Result<Arc<Slot<Outcome>>> {
+        let copy = stream.try_clone_to_owned()?;
+        let (shared, ends) = (Arc::clone(&self.shared), self.ends);
+        let slot = Arc::new(Slot::default());
+        let settled = Arc::clone(&slot);
+        std::thread::Builder::new().spawn(move || {
+            settled.put(doubt(&shared, ends, connection, copy.as_fd()));
+        })?;
+        Ok(slot)
     }
 
     /// Says that it stays: the application cannot hand it out now.
     pub fn refuse(&self, why: &str) {
-        let id = self.entry.wanted.swap(NONE, Ordering::SeqCst);
+        let id = self.entry.take();
         if id != NONE {
             let reason = reason(why);
             self.shared.tell(None, &Message::Refuse { id, reason });
@@ -275,7 +292,7 @@ impl Registered {
             self.refuse(&why.to_string());
             return Err(why);
         }
-        let id = self.entry.wanted.swap(NONE, Ordering::SeqCst);
+        let id = self.entry.take();
         if id == NONE {
             return Err(Why::NotWanted);
         }
@@ -283,18 +300,20 @@ impl Registered {
         let out = Message::Out { id, state };
         Ok(self.shared.ask(None, id, &out, Some(stream)))
     }
+}
 
-    fn end(&self, outcome: Outcome) -> Result<(), Why> {
-        // What woke its reader is over.
-        if let Some(wake) = self.entry.made() {
-            let _ = rustix::io::read(wake, &mut [0; 8]);
-        }
-        match outcome {
-            Outcome::Gone => Ok(()),
-            Outcome::Back(reason) => Err(Why::Kept(reason)),
-            Outcome::Lost | Outcome::Yours(_) => Err(Why::Lost),
-        }
-    }
+/// What came of an Out.
+fn ended<S: AsFd + fmt::Debug>(outcome: Outcome, stream: S) -> Result<(), NotMoved<S>> {
+    let why = match outcome {
+        Outcome::Gone => return Ok(()),
+        Outcome::Back(reason) | Outcome::Unsent(reason) => Why::Kept(reason),
+        // A frozen socket gives nothing (EPERM), nor does one whose connection has moved.
+        Outcome::Lost | Outcome::Yours => match recv(&stream, &mut [0; 0], RecvFlags::DONTWAIT) {
+            Ok(_) | Err(Errno::AGAIN) => Why::Kept("host-shim has ended".into()),
+            Err(_) => Why::Lost,
+        },
+    };
+    Err(NotMoved { stream, why })
 }
 
 /// Host-shim ended between the Out and its end. Whether the connection lives here only the next one
@@ -310,7 +329,10 @@ fn doubt(
     };
     let id = shared.number_of_doubt();
     let doubt = Message::Doubt { id, local, remote };
-    shared.ask(Some(next), id, &doubt, Some(stream)).1.wait()
+    match shared.ask(Some(next), id, &doubt, Some(stream)).1.wait() {
+        Outcome::Unsent(_) => Outcome::Lost,
+        other => other,
+    }
 }
 
 impl Drop for Registered {
@@ -324,6 +346,8 @@ impl Drop for Registered {
 pub struct Incoming {
     shared: Arc<Shared>,
     offer: Offer,
+    /// Its Take is waited for.
+    taking: bool,
     decided: bool,
 }
 
@@ -346,34 +370,59 @@ impl Incoming {
         self.offer.remote
     }
 
-    /// Takes it.
+    /// Takes it, into a new socket of this process.
     ///
     /// # Errors
-    /// Nothing came of it: the other application goes on with it.
+    /// Nothing came of it, or no descriptor is left: the other application goes on with it.
     pub fn take(mut self) -> io::Result<TcpStream> {
-        let slot = self.begin();
-        received(slot.wait()).map(TcpStream::from)
+        let slot = self.begin()?;
+        self.received(slot.wait())
     }
 
-    fn begin(&mut self) -> Arc<Slot<Outcome>> {
-        self.decided = true;
-        let id = self.offer.id;
-        let take = Message::Take { id };
-        let of = Some(self.offer.connection);
-        self.shared.ask(of, id, &take, None).1
+    fn begin(&mut self) -> io::Result<Arc<Slot<Outcome>>> {
+        let taken = match self.offer.taken.take() {
+            Some(taken) => taken,
+            None => {
+                let socket = packet::new_socket(self.offer.local).inspect_err(|problem| {
+                    self.say_no(&format!("the application has no socket for it: {problem}"));
+                })?;
+                let id = self.offer.id;
+                let (of, take) = (Some(self.offer.connection), Message::Take { id });
+                let slot = self.shared.ask(of, id, &take, Some(socket.as_fd())).1;
+                Taken { socket, slot }
+            }
+        };
+        self.taking = true;
+        Ok(Arc::clone(&self.offer.taken.insert(taken).slot))
     }
 
     /// The same for a task, on any runtime: the stream is non-blocking
-    /// (`tokio::net::TcpStream::from_std`).
+    /// (`tokio::net::TcpStream::from_std`). May be dropped at any time: then [`Link::accept`] has
+    /// it once more, and to refuse it there ends the connection if it has come by then.
     ///
     /// # Errors
-    /// Nothing came of it: the other application goes on with it.
+    /// Nothing came of it, or no descriptor is left: the other application goes on with it.
     pub async fn take_async(mut self) -> io::Result<TcpStream> {
-        let slot = self.begin();
+        let slot = self.begin()?;
         let outcome = poll_fn(|task| slot.poll(task.waker())).await;
-        let stream = TcpStream::from(received(outcome)?);
+        let stream = self.received(outcome)?;
         stream.set_nonblocking(true)?;
         Ok(stream)
+    }
+
+    /// What came of a Take. Until then the socket resets its peer when it is closed, so that nobody
+    /// takes that for the end of what was to be said.
+    fn received(&mut self, outcome: Outcome) -> io::Result<TcpStream> {
+        self.decided = true;
+        let reason = match (outcome, self.offer.taken.take()) {
+            (Outcome::Yours, Some(taken)) => {
+                rustix::net::sockopt::set_socket_linger(&taken.socket, None)?;
+                return Ok(taken.socket.into());
+            }
+            (Outcome::Back(reason) | Outcome::Unsent(reason), _) => reason,
+            _ => "the connection to host-shim broke".into(),
+        };
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, reason))
     }
 
     /// Leaves it where it is.
@@ -383,6 +432,10 @@ impl Incoming {
 
     fn say_no(&mut self, why: &str) {
         self.decided = true;
+        // Too late to say so of what was taken.
+        if self.offer.taken.is_some() {
+            return;
+        }
         let no = Message::Refuse {
             id: self.offer.id,
             reason: reason(why),
@@ -391,24 +444,47 @@ impl Incoming {
     }
 }
 
-/// What came of a Take. Host-shim sends descriptors that reset their peer if nobody takes them out
-/// of the packet.
-fn received(outcome: Outcome) -> io::Result<OwnedFd> {
-    let reason = match outcome {
-        Outcome::Yours(descriptor) => {
-            rustix::net::sockopt::set_socket_linger(&descriptor, None)?;
-            return Ok(descriptor);
-        }
-        Outcome::Back(reason) => reason,
-        Outcome::Lost | Outcome::Gone => Why::Lost.to_string(),
-    };
-    Err(io::Error::new(io::ErrorKind::ConnectionAborted, reason))
-}
-
 impl Drop for Incoming {
     fn drop(&mut self) {
-        if !self.decided {
-            self.say_no("the application dropped it");
+        if self.decided {
+            return;
         }
+        if !self.taking {
+            return self.say_no("the application dropped it");
+        }
+        let Offer {
+            connection,
+            id,
+            local,
+            remote,
+            ..
+        } = self.offer;
+        self.shared.offer_again(Offer {
+            connection,
+            id,
+            local,
+            remote,
+            state: std::mem::take(&mut self.offer.state),
+            taken: self.offer.taken.take(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn what_is_in_doubt_goes_on_only_if_it_can() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let open = TcpStream::connect(at).expect("it listens");
+        let kept = ended(Outcome::Lost, &open).expect_err("nobody has it");
+        assert!(matches!(kept.why, Why::Kept(_)), "{:?}", kept.why);
+        // As one whose connection has moved.
+        let ends = packet::new_socket(at).expect("a socket");
+        let lost = ended(Outcome::Lost, &ends).expect_err("nobody knows");
+        assert_eq!(lost.why, Why::Lost);
     }
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::{Errno, write},
+    io::{Errno, read, write},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,7 +20,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::Waker,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How soon a host-shim that is there again is found.
@@ -32,10 +32,7 @@ const RECONNECT_EVERY: Timespec = Timespec {
 /// pod's application, which waits 200 ms for it at most.
 const OFFERS_MAX: usize = 256;
 /// A host-shim that reads nothing for so long is of no use (`LEASE_NS` of the adopter).
-const SEND_PATIENCE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
+const SEND_PATIENCE: Duration = Duration::from_millis(200);
 /// How long a connection whose owner is in doubt waits for the next host-shim, which is as long as
 /// its replacement takes at most.
 pub(crate) const DOUBT_PATIENCE: Duration = Duration::from_secs(5);
@@ -48,7 +45,9 @@ pub(crate) const NONE: u64 = 0;
 pub(crate) enum Outcome {
     Gone,
     Back(String),
-    Yours(OwnedFd),
+    Yours,
+    /// Host-shim was not told.
+    Unsent(String),
     /// The connection to host-shim broke.
     Lost,
 }
@@ -82,7 +81,26 @@ impl Entry {
             && let Some(wake) = self.wake.get()
         {
             // Non-blocking.
-            let _ = rustix::io::read(wake, &mut [0; 8]);
+            let _ = read(wake, &mut [0; 8]);
+        }
+    }
+
+    /// The transfer that wants it; nobody wants it from now on.
+    pub(crate) fn take(&self) -> u64 {
+        let id = self.wanted.swap(NONE, Ordering::SeqCst);
+        self.adjust_wake();
+        id
+    }
+
+    /// Readable only while it is wanted.
+    fn adjust_wake(&self) {
+        let Some(wake) = self.wake.get() else { return };
+        if self.wanted.load(Ordering::SeqCst) == NONE {
+            let _ = read(wake, &mut [0; 8]);
+        }
+        // What was wanted since, whose wake-up may have been read with it.
+        if self.wanted.load(Ordering::SeqCst) != NONE {
+            let _ = write(wake, &1_u64.to_ne_bytes());
         }
     }
 
@@ -94,19 +112,8 @@ impl Entry {
             let _ = self.wake.set(made);
         }
         let wake = self.wake.get().ok_or(io::ErrorKind::NotFound)?;
-        // What came too late to wake anybody; what comes now is seen below.
-        if self.wanted.load(Ordering::SeqCst) == NONE {
-            let _ = rustix::io::read(wake, &mut [0; 8]);
-        }
-        if self.wanted.load(Ordering::SeqCst) != NONE {
-            let _ = write(wake, &1_u64.to_ne_bytes());
-        }
+        self.adjust_wake();
         Ok(wake.as_fd())
-    }
-
-    /// If anybody has asked for it.
-    pub(crate) fn made(&self) -> Option<&OwnedFd> {
-        self.wake.get()
     }
 
     /// Wakes a task once it is wanted.
@@ -124,6 +131,15 @@ pub(crate) struct Offer {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) state: Vec<u8>,
+    /// Nobody waits for the end of its Take any more.
+    pub(crate) taken: Option<Taken>,
+}
+
+/// A Take under way: the socket that the connection comes into.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) socket: OwnedFd,
+    pub(crate) slot: Arc<Slot<Outcome>>,
 }
 
 #[derive(Debug, Default)]
@@ -142,6 +158,9 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: Mutex<State>,
+    /// The process that has connected. Another one was forked off, has its descriptors and not its
+    /// thread, and the lock as it was.
+    pid: u32,
     ports: Vec<u16>,
     stop: OwnedFd,
     connected: std::sync::Condvar,
@@ -152,6 +171,7 @@ impl Shared {
     pub(crate) fn new(ports: &[u16], stop: OwnedFd) -> Self {
         Self {
             state: Mutex::default(),
+            pid: std::process::id(),
             ports: ports.to_vec(),
             stop,
             connected: std::sync::Condvar::new(),
@@ -164,6 +184,10 @@ impl Shared {
         u64::MAX - self.doubts.fetch_add(1, Ordering::Relaxed)
     }
 
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,10 +198,10 @@ impl Shared {
 
     /// The number of the connection behind `than`, once there is one.
     pub(crate) fn wait_connected(&self, than: u64, patience: Duration) -> Option<u64> {
-        let deadline = std::time::Instant::now() + patience;
+        let deadline = Instant::now() + patience;
         let mut state = self.lock();
         while state.socket.is_none() || state.connection <= than {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || state.closed {
                 return None;
             }
@@ -197,6 +221,9 @@ impl Shared {
     }
 
     pub(crate) fn deregister(&self, ends: (SocketAddr, SocketAddr), entry: &Arc<Entry>) {
+        if !self.is_of_this_process() {
+            return;
+        }
         let mut state = self.lock();
         if state
             .registered
@@ -222,6 +249,10 @@ impl Shared {
         descriptor: Option<BorrowedFd<'_>>,
     ) -> (u64, Arc<Slot<Outcome>>) {
         let slot = Arc::new(Slot::default());
+        if !self.is_of_this_process() {
+            slot.put(Outcome::Unsent("a link is not its forks' as well".into()));
+            return (0, slot);
+        }
         let mut state = self.lock();
         let now = state.connection;
         let socket = state.socket.clone();
@@ -229,18 +260,21 @@ impl Shared {
             Some(socket) => {
                 state.waiting.insert(id, Arc::clone(&slot));
                 drop(state);
-                if say(&socket, message, descriptor).is_err() {
+                if let Err(problem) = say(&socket, message, descriptor) {
                     self.lock().waiting.remove(&id);
-                    slot.put(Outcome::Lost);
+                    slot.put(Outcome::Unsent(format!("host-shim is not told: {problem}")));
                 }
             }
-            None => slot.put(Outcome::Lost),
+            None => slot.put(Outcome::Unsent("host-shim has ended".into())),
         }
         (now, slot)
     }
 
     /// Sends what needs no outcome, if the connection is still that one.
     pub(crate) fn tell(&self, connection: Option<u64>, message: &Message) {
+        if !self.is_of_this_process() {
+            return;
+        }
         let state = self.lock();
         let now = state.connection;
         let socket = state.socket.clone();
@@ -266,7 +300,22 @@ impl Shared {
         Err(Some(slot))
     }
 
+    /// A Take whose end nobody waits for any more: the next one who accepts has it.
+    pub(crate) fn offer_again(&self, offer: Offer) {
+        if !self.is_of_this_process() {
+            return;
+        }
+        let mut state = self.lock();
+        if !state.closed {
+            state.offers.push_front(offer);
+            wake_acceptors(&mut state);
+        }
+    }
+
     pub(crate) fn close(&self) {
+        if !self.is_of_this_process() {
+            return;
+        }
         let mut state = self.lock();
         state.closed = true;
         state.offers.clear();
@@ -278,7 +327,13 @@ impl Shared {
 
     /// The thread.
     pub(crate) fn serve(&self) {
-        while !self.lock().closed {
+        loop {
+            // In front of the look at `closed`, which is set before that is written: who writes
+            // there of another process, as it has the descriptor, wakes this once.
+            let _ = read(&self.stop, &mut [0; 8]);
+            if self.lock().closed {
+                return;
+            }
             if let Ok(socket) = packet::reach() {
                 self.talk(&Arc::new(socket));
                 self.part();
@@ -309,18 +364,18 @@ impl Shared {
             if !wakes[1].revents().is_empty() {
                 return;
             }
-            let (message, descriptor) =
-                match packet::receive(&**socket, &mut space, &mut Vec::new()) {
-                    Ok(received) => received,
-                    Err(Nothing::Yet) => continue,
-                    Err(Nothing::Malformed(why)) => {
-                        let reason = reason(&why.to_string());
-                        let _ = say(socket, &Message::Bye { reason }, None);
-                        return;
-                    }
-                    Err(Nothing::Closed | Nothing::Kernel(_)) => return,
-                };
-            if let Some(answer) = self.heard(socket, message, descriptor)
+            // None of what an application is told has a descriptor.
+            let (message, _) = match packet::receive(&**socket, &mut space, &mut Vec::new()) {
+                Ok(received) => received,
+                Err(Nothing::Yet) => continue,
+                Err(Nothing::Malformed(why)) => {
+                    let reason = reason(&why.to_string());
+                    let _ = say(socket, &Message::Bye { reason }, None);
+                    return;
+                }
+                Err(Nothing::Closed | Nothing::Kernel(_)) => return,
+            };
+            if let Some(answer) = self.heard(socket, message)
                 && say(socket, &answer, None).is_err()
             {
                 return;
@@ -329,43 +384,33 @@ impl Shared {
     }
 
     /// What is to be said at once.
-    fn heard(
-        &self,
-        socket: &Arc<OwnedFd>,
-        message: Message,
-        descriptor: Option<OwnedFd>,
-    ) -> Option<Message> {
+    fn heard(&self, socket: &Arc<OwnedFd>, message: Message) -> Option<Message> {
         let mut state = self.lock();
         let end = |state: &mut State, id, outcome| {
             if let Some(slot) = state.waiting.remove(&id) {
                 slot.put(outcome);
             }
         };
-        match (message, descriptor) {
-            (Message::Welcome { .. }, _) => {
+        match message {
+            Message::Welcome { .. } => {
                 state.connection += 1;
                 state.socket = Some(Arc::clone(socket));
                 self.connected.notify_all();
                 None
             }
-            (Message::Want { id, local, remote }, _) => {
-                match state.registered.get(&(local, remote)) {
-                    Some(entry) => {
-                        entry.want(id);
-                        None
-                    }
-                    None => Some(Message::NotMine { id }),
+            Message::Want { id, local, remote } => match state.registered.get(&(local, remote)) {
+                Some(entry) => {
+                    entry.want(id);
+                    None
                 }
-            }
-            (
-                Message::Offer {
-                    id,
-                    local,
-                    remote,
-                    state: of_it,
-                },
-                _,
-            ) => {
+                None => Some(Message::NotMine { id }),
+            },
+            Message::Offer {
+                id,
+                local,
+                remote,
+                state: of_it,
+            } => {
                 if state.offers.len() >= OFFERS_MAX {
                     let reason = "the application accepts nothing".to_owned();
                     return Some(Message::Refuse { id, reason });
@@ -377,19 +422,20 @@ impl Shared {
                     local,
                     remote,
                     state: of_it,
+                    taken: None,
                 });
                 wake_acceptors(&mut state);
                 None
             }
-            (Message::Yours { id }, Some(descriptor)) => {
-                end(&mut state, id, Outcome::Yours(descriptor));
+            Message::Yours { id } => {
+                end(&mut state, id, Outcome::Yours);
                 None
             }
-            (Message::Gone { id }, _) => {
+            Message::Gone { id } => {
                 end(&mut state, id, Outcome::Gone);
                 None
             }
-            (Message::Back { id, reason }, _) => {
+            Message::Back { id, reason } => {
                 state.offers.retain(|offer| offer.id != id);
                 for entry in state.registered.values() {
                     entry.calm(id);
@@ -406,7 +452,8 @@ impl Shared {
     fn part(&self) {
         let mut state = self.lock();
         state.socket = None;
-        state.offers.clear();
+        // A Take may have ended.
+        state.offers.retain(|offer| offer.taken.is_some());
         for slot in std::mem::take(&mut state.waiting).into_values() {
             slot.put(Outcome::Lost);
         }
@@ -426,12 +473,18 @@ fn wake_acceptors(state: &mut State) {
 
 /// Sends a message, waiting for room for a while.
 fn say(socket: &OwnedFd, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let deadline = Instant::now() + SEND_PATIENCE;
     loop {
         match packet::send(socket, message, descriptor) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let patience = Timespec::try_from(left).map_err(io::Error::other)?;
                 let mut room = [PollFd::new(socket, PollFlags::OUT)];
-                if poll(&mut room, Some(&SEND_PATIENCE))? == 0 {
-                    return Err(io::ErrorKind::TimedOut.into());
+                match poll(&mut room, Some(&patience)) {
+                    Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                    // A signal of the application's.
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(problem) => return Err(problem.into()),
                 }
             }
             other => return other,

@@ -84,11 +84,11 @@ messages! {
     NotMine = 5 { id: number };
     /// To an application: will you have this one? One answer is expected: Take, Refuse.
     Offer = 6 { id: number, local: address, remote: address, state: state };
-    /// From an application, to an Offer: yes.
+    /// From an application, to an Offer, with a new TCP socket of its own: yes, into this one.
     Take = 7 { id: number };
     /// From an application, to a Want or Offer: no.
     Refuse = 8 { id: number, reason: text };
-    /// To the application that takes it, with the connection's descriptor.
+    /// To the application that takes it: the connection is in its socket, and talks.
     Yours = 9 { id: number };
     /// To the application that handed it out: another one has it, close your copy.
     Gone = 10 { id: number };
@@ -107,7 +107,7 @@ impl Message {
     pub const fn has_descriptor(&self) -> bool {
         matches!(
             self,
-            Self::Out { .. } | Self::Yours { .. } | Self::Doubt { .. }
+            Self::Out { .. } | Self::Take { .. } | Self::Doubt { .. }
         )
     }
 }

@@ -26,12 +26,22 @@ use std::{
 };
 use tracing::{debug, warn};
 
+/// For an application.
+const NO_ROOM: &str =
+    "it takes it into what is no new TCP socket of its pod and the connection's family";
+
 impl Serving<'_> {
     pub fn said(&mut self, from: LinkId, pod: u64, message: Message, descriptor: Option<OwnedFd>) {
         let (id, event) = match message {
             Message::NotMine { id } => (id, Event::NotMine(from)),
             Message::Refuse { id, .. } => (id, Event::Refused(from)),
-            Message::Take { id } => (id, Event::Taken(from)),
+            Message::Take { id } => {
+                let Some(socket) = descriptor else { return };
+                match self.taken((from, pod), id, socket) {
+                    Some(event) => (id, event),
+                    None => return,
+                }
+            }
             Message::Out { id, state } => {
                 let Some(descriptor) = descriptor else { return };
                 let asked = self.open.get_mut(&id).filter(|open| {
@@ -72,6 +82,26 @@ impl Serving<'_> {
             return;
         }
         self.feed(id, event);
+    }
+
+    /// An application takes a connection, into this socket.
+    fn taken(&mut self, (from, pod): (LinkId, u64), id: u64, socket: OwnedFd) -> Option<Event> {
+        let asked = match self.open.get_mut(&id) {
+            Some(open) => open.asks(from),
+            None => self.heirs.get_mut(&id).and_then(|heir| heir.asks(from)),
+        };
+        let (why, event) = match asked {
+            Some((target, arriving)) if moving::can_take(socket.as_fd(), target) => {
+                arriving.socket = Some(socket);
+                return Some(Event::Taken(from));
+            }
+            Some(_) => (NO_ROOM, Some(Event::Refused(from))),
+            None => (Ended::LeaseOver.words(), None),
+        };
+        self.put_away(pod, socket);
+        let reason = why.to_owned();
+        self.say(from, &Message::Back { id, reason }, None);
+        event
     }
 
     /// Whose a connection is that an application was handing out when a host-shim ended, or the
@@ -236,7 +266,14 @@ impl Serving<'_> {
             && let Some(open) = self.open.remove(&id)
         {
             self.asked.remove(&open.ask);
-            if let Some(moving) = open.moving {
+            if let Some(mut moving) = open.moving {
+                moving.arriving.abort();
+                // Its application may have closed its own by now.
+                if let (Some(socket), Some(target)) =
+                    (moving.arriving.socket.take(), open.to.here())
+                {
+                    self.put_away(target.cookie, socket);
+                }
                 self.put_away(open.ask.netns(), moving.out);
             }
         }
@@ -280,8 +317,7 @@ impl Serving<'_> {
                     // Whatever comes for it is answered by the kernel again.
                     self.transfers.lives(ask.netns(), ask.local(), ask.remote());
                 } else if let Some(moving) = &mut open.moving {
-                    // It resets when it is closed.
-                    moving.arriving.socket = None;
+                    moving.arriving.reset();
                 }
             }
             Effect::Keep => {
@@ -369,7 +405,7 @@ impl Serving<'_> {
             }
             Step::Go => return self.say_go(id),
             Step::Give => return self.give(id, to),
-            step => moving.take(step, &open.to, self.home.as_fd(), self.warm),
+            step => moving.take(step, &open.to, self.warm),
         };
         if step == Step::Speak && result.is_ok() {
             self.figures.frozen.observe(moving.stood().as_secs_f64());
@@ -395,19 +431,10 @@ impl Serving<'_> {
 
     fn give(&mut self, id: u64, to: LinkId) -> Option<Event> {
         let open = self.open.get_mut(&id)?;
-        let socket = open.moving.as_mut()?.arriving.socket.take();
-        let given = match (&socket, self.links.get_mut(&to)) {
-            // What is not sent resets the peer when it is closed here.
-            (Some(socket), Some(link)) => link.say(&Message::Yours { id }, Some(socket.as_fd())),
-            _ => false,
-        };
+        let link = self.links.get_mut(&to);
+        let given = link.is_some_and(|link| link.say(&Message::Yours { id }, None));
         if !given {
             open.why = "its link broke".into();
-        }
-        let pod = open.to.here().map(|target| target.cookie);
-        if let Some((socket, pod)) = socket.zip(pod) {
-            // Its application may have closed its own by now.
-            self.put_away(pod, socket);
         }
         let step = Step::Give;
         Some(if given {

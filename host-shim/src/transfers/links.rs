@@ -289,7 +289,7 @@ mod tests {
             (
                 "none belongs there",
                 true,
-                Message::Take { id: 1 }.encode(),
+                Message::NotMine { id: 1 }.encode(),
                 1,
             ),
             ("before Hello", false, out.encode(), 1),

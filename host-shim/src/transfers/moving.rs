@@ -6,7 +6,7 @@ use baton_adopter::{OpenNetns, Transfer, netns_cookie};
 use baton_tcp_repair::{Connection, Frozen, Restoring, Warm};
 use nix::ifaddrs::getifaddrs;
 use rustix::{
-    net::{getpeername, getsockname, ipproto, sockopt},
+    net::{AddressFamily, SocketType, connect_unspec, getpeername, getsockname, ipproto, sockopt},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use std::{
@@ -19,7 +19,6 @@ use std::{
 /// Where a connection goes on this node.
 #[derive(Debug)]
 pub struct Target {
-    open: OpenNetns,
     pub cookie: u64,
     /// The connection's ends there.
     pub local: SocketAddr,
@@ -56,7 +55,6 @@ impl Target {
         let ip = there.ok()?.into_iter().find(is_wanted)?;
         Some(Self {
             cookie: open.cookie(),
-            open,
             local: SocketAddr::new(ip, port),
             remote,
         })
@@ -136,6 +134,20 @@ pub fn is_tcp_of(descriptor: BorrowedFd<'_>, cookie: u64) -> bool {
         && sockopt::socket_protocol(descriptor).is_ok_and(|p| p == Some(ipproto::TCP))
 }
 
+/// Whether an application's descriptor is a socket that a connection can come into. Whether it is
+/// new, the kernel says when it is put into it; what else its application has done to it, or does
+/// meanwhile, is its own loss.
+pub fn can_take(descriptor: BorrowedFd<'_>, target: &Target) -> bool {
+    let family = if target.local.is_ipv6() {
+        AddressFamily::INET6
+    } else {
+        AddressFamily::INET
+    };
+    is_tcp_of(descriptor, target.cookie)
+        && sockopt::socket_type(descriptor).is_ok_and(|of| of == SocketType::STREAM)
+        && sockopt::socket_domain(descriptor).is_ok_and(|of| of == family)
+}
+
 /// Its ends, if it is connected.
 pub fn ends_of(descriptor: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
     let end = |of: rustix::net::SocketAddrAny| {
@@ -165,9 +177,9 @@ pub struct Moving {
 /// A connection on its way into a new socket.
 #[derive(Debug, Default)]
 pub struct Arriving {
-    restoring: Option<Restoring>,
-    /// It talks.
+    /// As its application gave it. Not to be closed here: see [`Moving::out`].
     pub socket: Option<OwnedFd>,
+    restoring: Option<Restoring>,
 }
 
 fn words(error: impl std::fmt::Display) -> String {
@@ -191,12 +203,11 @@ impl Moving {
         self.since.elapsed()
     }
 
-    /// Those steps that are the kernel's alone. `home`: the calling thread's namespace.
+    /// Those steps that are the kernel's alone.
     pub fn take(
         &mut self,
         step: Step,
         destination: &Destination,
-        home: BorrowedFd<'_>,
         warm: &dyn Warm,
     ) -> Result<(), String> {
         match step {
@@ -207,7 +218,8 @@ impl Moving {
             }
             Step::Export => {
                 let frozen = self.frozen.as_mut().ok_or("not frozen")?;
-                let connection = moved_to(frozen.export().map_err(words)?, destination.ends());
+                let mut connection = frozen.export().map_err(words)?;
+                (connection.local, connection.remote) = destination.ends();
                 let queued = u32::try_from(connection.unacknowledged.len()).map_err(words)?;
                 self.written_to = connection.acknowledged_to.wrapping_add(queued);
                 self.exported = Some(connection);
@@ -215,7 +227,7 @@ impl Moving {
             Step::Restore => {
                 let connection = self.exported.take().ok_or("not exported")?;
                 let target = destination.here().ok_or("not on this node")?;
-                self.arriving.restore(&connection, target, home, warm)?;
+                self.arriving.restore(connection, target, warm)?;
             }
             Step::Drop => {
                 let frozen = self.frozen.take().ok_or("not frozen")?;
@@ -242,17 +254,19 @@ impl Arriving {
     /// Puts a connection into a socket that says nothing yet, if it is the one of these ends.
     pub fn restore(
         &mut self,
-        connection: &Connection,
+        mut connection: Connection,
         target: &Target,
-        home: BorrowedFd<'_>,
         warm: &dyn Warm,
     ) -> Result<(), String> {
         let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
         if (plain(connection.local), plain(connection.remote)) != (target.local, target.remote) {
             return Err("the connection has other ends than were offered".into());
         }
-        let restored = visit(&target.open, home, || Restoring::new(connection, warm));
-        self.restoring = Some(restored.map_err(words)?.map_err(words)?);
+        // IPv4 on a socket of IPv6 goes on as IPv4.
+        (connection.local, connection.remote) = (target.local, target.remote);
+        let socket = self.socket.as_ref().ok_or("no socket")?;
+        let copy = socket.try_clone().map_err(words)?;
+        self.restoring = Some(Restoring::new(copy, &connection, warm).map_err(words)?);
         Ok(())
     }
 
@@ -260,10 +274,17 @@ impl Arriving {
     pub fn speak(&mut self) -> Result<(), String> {
         let restoring = self.restoring.take().ok_or("not restored")?;
         let socket = restoring.commit().map_err(words)?;
-        // Until its application has it out of the packet.
-        reset_when_closed(&socket).map_err(words)?;
-        self.socket = Some(socket);
-        Ok(())
+        // Until its application knows: see `baton_sdk`.
+        reset_when_closed(&socket).map_err(words)
+    }
+
+    /// It resets its peer, whoever has a descriptor of it.
+    pub fn reset(&mut self) {
+        if let Some(socket) = &self.socket
+            && let Err(problem) = connect_unspec(socket)
+        {
+            tracing::debug!(%problem, "a connection is reset when its application closes it");
+        }
     }
 
     /// It ends without a word.
@@ -301,20 +322,6 @@ pub fn visit<T>(
 /// Whoever closes it last resets the peer, rather than say that all was said.
 fn reset_when_closed(socket: &OwnedFd) -> io::Result<()> {
     Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
-}
-
-/// The same connection with other ends. An application's socket of IPv6 stays one.
-fn moved_to(mut connection: Connection, (local, remote): (SocketAddr, SocketAddr)) -> Connection {
-    let as_before = |end: SocketAddr| match end.ip() {
-        IpAddr::V4(v4) if connection.local.is_ipv6() => {
-            SocketAddr::new(v4.to_ipv6_mapped().into(), end.port())
-        }
-        _ => end,
-    };
-    let (local, remote) = (as_before(local), as_before(remote));
-    connection.local = local;
-    connection.remote = remote;
-    connection
 }
 
 /// A socket that a host-shim left behind which ended while it moved it: does its application have

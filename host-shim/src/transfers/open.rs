@@ -3,8 +3,8 @@
 //! Owns the form and the limits. Which step comes next is `decide`'s, and who takes it `handing`.
 
 use super::{
-    decide::Phase,
-    moving::{Destination, Moving},
+    decide::{LinkId, Phase},
+    moving::{Arriving, Destination, Moving, Target},
 };
 use baton_adopter::Transfer;
 use std::time::Instant;
@@ -34,5 +34,12 @@ pub struct Open {
 impl Open {
     pub fn is_over_channel(&self, id: u64) -> bool {
         self.to.channel() == Some(id)
+    }
+
+    /// Where it goes, if this application is asked whether it takes it.
+    pub fn asks(&mut self, link: LinkId) -> Option<(&Target, &mut Arriving)> {
+        let is_asked = matches!(self.phase, Phase::Offering { to, .. } if to == link);
+        let target = self.to.here().filter(|_| is_asked)?;
+        Some((target, &mut self.moving.as_mut()?.arriving))
     }
 }

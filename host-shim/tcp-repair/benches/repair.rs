@@ -3,7 +3,7 @@
 //! once for each of many connections and shown as percentiles.
 
 use baton_tcp_repair::{Cold, Frozen, Restoring, decode, encode};
-use socket2::SockRef;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::{
     hint::black_box,
     io::{Read, Write},
@@ -51,12 +51,14 @@ fn moved(listener: &TcpListener, queued: usize) -> Duration {
     let mut copy = vec![0; queued];
     while queued > 0 && server.peek(&mut copy).expect("open") < queued {}
     let socket = duplicate(&server);
+    let new = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
+    let new = OwnedFd::from(new.expect("a socket"));
     let begin = Instant::now();
     let mut frozen = Frozen::new(socket).expect("open");
     let record = encode(&frozen.export().expect("all of it"));
     frozen.commit().expect("it ends");
     let connection = decode(black_box(&record)).expect("as written");
-    let restored = Restoring::new(&connection, &Cold).expect("the ends are free");
+    let restored = Restoring::new(new, &connection, &Cold).expect("the ends are free");
     let socket = TcpStream::from(restored.commit().expect("it speaks"));
     let took = begin.elapsed();
     (&socket).read_exact(&mut copy).expect("what was queued");

@@ -1,6 +1,8 @@
-//! A connection comes to life in a new socket, of the calling thread's network namespace.
+//! A connection comes to life in a new socket, which a caller brings: it is of whoever made it in
+//! all that the kernel counts and filters by (cgroups, user, namespace).
 //!
-//! Owns the order in which the kernel wants to be told. Until the commit nothing is sent.
+//! Owns the order in which the kernel wants to be told. Until the commit nothing is sent. Whoever
+//! has another descriptor of the socket can have this fail, and never wait.
 
 use crate::{
     Connection, Setting,
@@ -9,7 +11,7 @@ use crate::{
     sys::{self, Queue, RepairOption},
 };
 use rustix::net::{SendFlags, send, sockopt};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{SockAddr, SockRef};
 use std::{
     io,
     net::Shutdown,
@@ -36,7 +38,8 @@ const ORPHAN_SECONDS: i32 = 1;
 /// Why a connection cannot be restored here. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The local address is none of this namespace's, or a socket has both ends already.
+    /// The socket is not a new one, the local address is none of its namespace's, or a socket has
+    /// both ends already.
     #[error("{what}: {error}")]
     Kernel {
         /// What the kernel refused.
@@ -91,23 +94,44 @@ pub struct Restoring {
 }
 
 impl Restoring {
-    /// Puts a connection into a new socket. `warm` gives it the old one's congestion window.
+    /// Puts a connection into a new TCP socket of the ends' family. `warm` gives it the old one's
+    /// congestion window. The socket's last descriptor should be another one: closing it may take
+    /// as long as who made it likes (SO_LINGER).
     ///
     /// # Errors
     /// It cannot be: the address is not there, the pair of ends is in use, a right is missing.
     /// Nothing was sent.
-    pub fn new(connection: &Connection, warm: &dyn Warm) -> Result<Self, RestoreError> {
+    pub fn new(
+        socket: OwnedFd,
+        connection: &Connection,
+        warm: &dyn Warm,
+    ) -> Result<Self, RestoreError> {
         let c = connection;
         if c.settings.len() != Setting::ALL.len() {
             return Err(RestoreError::Settings(c.settings.len()));
         }
-        let socket = Socket::new(
-            Domain::for_address(c.local),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )
-        .says("a socket")?;
-        let fd = socket.as_fd();
+        let mut restoring = Self {
+            reuse: 0,
+            no_delay: 0,
+            buffers: c.buffers,
+            again: None,
+            unsent: Vec::new(),
+            socket: Some(socket),
+        };
+        match restoring.fill_in(c, warm) {
+            Ok(()) => Ok(restoring),
+            Err(problem) => {
+                restoring.abort();
+                Err(problem)
+            }
+        }
+    }
+
+    fn fill_in(&mut self, c: &Connection, warm: &dyn Warm) -> Result<(), RestoreError> {
+        let Some(fd) = self.socket.as_ref().map(AsFd::as_fd) else {
+            return Ok(());
+        };
+        let socket = SockRef::from(&fd);
         // From here on its port may be bound although the server listens there; `SO_REUSEADDR`
         // would take that back.
         sys::enter(fd).says("repair mode, which needs CAP_NET_ADMIN")?;
@@ -140,9 +164,7 @@ impl Restoring {
         // (`tcp_connect_init`, `tcp_sync_mss`).
         let own = u32::from(c.negotiated.mss).clamp(MSS_MIN, MSS_MAX);
         socket.set_tcp_mss(own).says("the segments' length")?;
-        socket
-            .connect(&SockAddr::from(c.remote))
-            .says("the remote end")?;
+        sys::connect(fd, &SockAddr::from(c.remote)).says("the remote end")?;
         socket.set_tcp_mss(0).says("the segments' length")?;
         // Only while no byte was sent.
         sys::set_options(fd, &options(c)).says("what the handshake agreed on")?;
@@ -192,14 +214,11 @@ impl Restoring {
             let found = all.find(|(setting, _)| **setting == of);
             found.map_or(0, |(_, value)| *value)
         };
-        Ok(Self {
-            reuse: value(Setting::ReuseAddress),
-            no_delay: value(Setting::NoDelay),
-            buffers: c.buffers,
-            again: leaves.then_some(*again),
-            unsent: unsent.to_vec(),
-            socket: Some(socket.into()),
-        })
+        self.reuse = value(Setting::ReuseAddress);
+        self.no_delay = value(Setting::NoDelay);
+        self.again = leaves.then_some(*again);
+        self.unsent = unsent.to_vec();
+        Ok(())
     }
 
     /// The connection is this socket's from now on: it repeats the last byte that was sent, which
@@ -207,7 +226,7 @@ impl Restoring {
     /// byte would have to wait, a window probe tells the peer.
     ///
     /// # Errors
-    /// The kernel's. The connection is lost then: the socket is closed, which resets the peer.
+    /// The kernel's. The connection is lost then: who closes the socket resets the peer.
     pub fn commit(mut self) -> io::Result<OwnedFd> {
         let socket = self.socket.take().ok_or(io::ErrorKind::NotConnected)?;
         let fd = socket.as_fd();
@@ -243,20 +262,31 @@ impl Restoring {
         Ok(socket)
     }
 
-    /// The socket is closed, and nothing is sent.
+    /// The socket ends, and nothing is sent, whoever else has a descriptor of it.
     pub fn abort(mut self) {
-        // In repair mode a close is silent (`__tcp_close`).
-        self.socket = None;
+        if let Some(socket) = self.socket.take() {
+            end(socket.as_fd());
+        }
     }
 }
 
 /// Nothing is sent: whoever has the connection goes on.
 impl Drop for Restoring {
     fn drop(&mut self) {
-        if self.socket.take().is_some() {
+        if let Some(socket) = self.socket.take() {
             note_bare_drop();
+            end(socket.as_fd());
         }
     }
+}
+
+/// Silent only in repair mode. What fails cannot be mended here: closed, the socket is as silent as
+/// long as it is in that mode.
+fn end(fd: BorrowedFd<'_>) {
+    if sys::is_frozen(fd).unwrap_or(false) {
+        let _ = sys::disconnect(fd).and_then(|()| sys::leave(fd));
+    }
+    let _ = sys::undeafen(fd);
 }
 
 /// Puts bytes at the end of a queue, as if they had been received or sent.

@@ -137,6 +137,8 @@ settings! {
     TypeOfService = IPPROTO_IP, IP_TOS;
     /// A bound port may be bound again.
     ReuseAddress = SOL_SOCKET, SO_REUSEADDR;
+    /// By several sockets of one user.
+    ReusePort = SOL_SOCKET, SO_REUSEPORT;
 }
 
 /// One connection, as it was when its socket was frozen.

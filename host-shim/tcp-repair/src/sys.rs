@@ -6,9 +6,11 @@
 
 use crate::Window;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::SockAddr;
 use std::{
     io, mem,
     os::fd::{AsRawFd, BorrowedFd},
+    sync::Once,
 };
 
 /// Which queue is meant in repair mode.
@@ -268,6 +270,66 @@ pub(crate) fn reads_end(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(end[0].revents().contains(PollFlags::RDHUP))
 }
 
+/// How long [`connect`] may take, which in repair mode asks nobody: what a Transfer has in all.
+const CONNECT_FOR: libc::timespec = libc::timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// Connects, without waiting for anybody. Who has another descriptor of the socket may begin a
+/// deferred fast open at the right moment (`TCP_FASTOPEN_CONNECT`, also in repair mode) and make it
+/// blocking again: then connect(2) would wait for ever. A signal ends that.
+pub(crate) fn connect(fd: BorrowedFd<'_>, to: &SockAddr) -> io::Result<()> {
+    let _alarm = Alarm::set()?;
+    // SAFETY: the pointer and the length are those of `to`.
+    let result = unsafe { libc::connect(fd.as_raw_fd(), to.as_ptr().cast(), to.len()) };
+    done(result)
+}
+
+/// Interrupts the calling thread's system calls, again and again, until it is dropped.
+struct Alarm(libc::timer_t);
+
+impl Alarm {
+    /// Ignored by default, so that one that is late does nothing.
+    const SIGNAL: i32 = libc::SIGURG;
+
+    fn set() -> io::Result<Self> {
+        extern "C" fn nothing(_: i32) {}
+        static HANDLED: Once = Once::new();
+        HANDLED.call_once(|| {
+            // SAFETY: all zeros are a valid action: no flags (SA_RESTART is what must not be).
+            let mut action: libc::sigaction = unsafe { mem::zeroed() };
+            action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+            // SAFETY: the handler does nothing, and so nothing that a handler must not do.
+            unsafe { libc::sigaction(Self::SIGNAL, &raw const action, std::ptr::null_mut()) };
+        });
+        // SAFETY: all zeros are a valid event.
+        let mut event: libc::sigevent = unsafe { mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = Self::SIGNAL;
+        // SAFETY: it has no preconditions.
+        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        let mut timer: libc::timer_t = std::ptr::null_mut();
+        // SAFETY: both pointers are to values that outlive the call.
+        done(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) })?;
+        let alarm = Self(timer);
+        let every = libc::itimerspec {
+            it_interval: CONNECT_FOR,
+            it_value: CONNECT_FOR,
+        };
+        // SAFETY: the timer exists, and `every` outlives the call.
+        done(unsafe { libc::timer_settime(timer, 0, &raw const every, std::ptr::null_mut()) })?;
+        Ok(alarm)
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // SAFETY: the timer exists, and is deleted once.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
 /// Bytes that have arrived and were not read, without a FIN.
 pub(crate) fn unread(fd: BorrowedFd<'_>) -> io::Result<u32> {
     ask(fd, libc::FIONREAD)
@@ -295,4 +357,31 @@ pub(crate) fn disconnect(fd: BorrowedFd<'_>) -> io::Result<()> {
         )
     };
     done(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use socket2::{Domain, Socket, Type};
+    use std::{net::TcpListener, os::fd::AsFd, sync::mpsc, thread, time::Duration};
+
+    /// As whoever has another descriptor of it can have it at any moment.
+    #[test]
+    fn a_deferred_fast_open_that_blocks_is_not_waited_for() {
+        const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = SockAddr::from(listener.local_addr().expect("bound"));
+        let (tells, told) = mpsc::channel();
+        thread::spawn(move || {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            for option in [libc::TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE] {
+                set(socket.as_fd(), tcp(option), 1_i32).expect("an option");
+            }
+            connect(socket.as_fd(), &to).expect("it is deferred");
+            let _ = tells.send(connect(socket.as_fd(), &to));
+        });
+        let ended = told.recv_timeout(Duration::from_secs(60)).expect("it ends");
+        let problem = ended.expect_err("it is not connected");
+        assert_eq!(problem.kind(), io::ErrorKind::Interrupted);
+    }
 }

@@ -24,7 +24,9 @@ typedef struct baton_incoming baton_incoming;
 
 /*
  * Connects to host-shim, in the background, and again whenever that breaks. `ports`: those that the
- * application listens on. NULL: EINVAL, or no thread can be made.
+ * application listens on. NULL: EINVAL, or no thread can be made. A server that forks connects
+ * after the fork, in each child: a child's calls with its parent's link do nothing, and
+ * baton_accept() is not for it.
  */
 baton_link *baton_connect(const uint16_t *ports, size_t count);
 /* 1 while host-shim knows this application, else 0. */
@@ -48,7 +50,8 @@ int baton_wake(const baton_registered *registered);
  * or stays, mostly well under a millisecond, as a rule 200 ms at most. Nothing may be read from or
  * written to it meanwhile. 0: it has gone, close the descriptor. -1: it stays, and goes on; EAGAIN:
  * nobody wants it (any more), EMSGSIZE: the state is too long, ECANCELED: the other side did not
- * take it, ECONNRESET: host-shim has ended.
+ * take it, or host-shim has ended. Only with ECONNRESET does it not go on: host-shim ended in the
+ * middle and no other came, close it.
  */
 int baton_hand_out(const baton_registered *registered, int socket, const void *state, size_t bytes);
 /* Says that it stays. `why`: a sentence for a log, or NULL. */
@@ -60,7 +63,10 @@ void baton_deregister(baton_registered *registered);
 baton_incoming *baton_accept(const baton_link *link);
 /* What that application says of it, as long as `incoming` is not freed. */
 const void *baton_state(const baton_incoming *incoming, size_t *bytes);
-/* Takes it: its descriptor, or -1 if nothing came of it. Frees `incoming` in either case. */
+/*
+ * Takes it, into a new socket: its descriptor, or -1 if nothing came of it (EMFILE: no descriptor
+ * is left). Frees `incoming` in either case.
+ */
 int baton_take(baton_incoming *incoming);
 /* Leaves it where it is, and frees `incoming`. `why`: a sentence for a log, or NULL. */
 void baton_refuse(baton_incoming *incoming, const char *why);

@@ -6,7 +6,7 @@ use crate::{
     http::{Head, Method, answer, head, parse},
     session::{Doing, Range, Session},
 };
-use baton_sdk::{Link, Registered};
+use baton_sdk::{Link, NotMoved, Registered, Why};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -49,6 +49,7 @@ pub fn serve(
         if registered.is_wanted() {
             match registered.hand_out(stream, &session.encode()) {
                 Ok(()) => return Ok(()),
+                Err(NotMoved { why: Why::Lost, .. }) => return Ok(()),
                 Err(not_moved) => stream = not_moved.stream,
             }
         }

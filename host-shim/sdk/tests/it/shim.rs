@@ -11,6 +11,7 @@ use rustix::{
 };
 use std::{
     fs::File,
+    net::{TcpListener, TcpStream},
     os::fd::{AsFd, OwnedFd},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
@@ -84,8 +85,21 @@ impl Application {
         packet::send(&self.0, message, None).expect("room");
     }
 
-    pub fn give(&self, message: &Message, descriptor: impl AsFd) {
-        packet::send(&self.0, message, Some(descriptor.as_fd())).expect("room");
+    /// It takes the offer with this number: a connection comes into its socket, in place of one
+    /// that moves. Its client's end, and a copy of it.
+    pub fn gives(&self, id: u64) -> (TcpStream, TcpStream) {
+        let (take, socket) = self.hear();
+        assert_eq!(take, Message::Take { id });
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let socket = socket.expect("a socket");
+        let at = listener.local_addr().expect("bound");
+        rustix::net::connect(&socket, &at).expect("it listens");
+        let (client, _) = listener.accept().expect("it is connected");
+        (client, socket.into())
+    }
+
+    pub fn reads_nothing(&self) {
+        rustix::net::shutdown(&self.0, rustix::net::Shutdown::Read).expect("it is connected");
     }
 
     pub fn hear(&self) -> (Message, Option<OwnedFd>) {

@@ -13,6 +13,7 @@ use std::{
     thread,
     time::Duration,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -116,9 +117,11 @@ fn what_is_wanted_is_handed_out_or_goes_on() {
     while !registered.is_wanted() {
         thread::yield_now();
     }
+    assert_eq!(poll(&mut wakes, Some(&at_once)), Ok(1));
     registered.refuse("busy");
     let reason = "busy".to_owned();
     assert_eq!(application.hear().0, Message::Refuse { id: 4, reason });
+    assert_eq!(poll(&mut wakes, Some(&at_once)), Ok(0), "that one is over");
 
     application.say(&want(5, &stream.stream));
     while !registered.is_wanted() {
@@ -142,7 +145,7 @@ fn what_is_offered_is_taken_or_refused() {
     let shim = Shim::new();
     let link = Link::connect(&[80]).expect("a link");
     let (application, _) = shim.greet();
-    let (mut client, server) = connection();
+    let (client, server) = connection();
     let ends = (
         server.local_addr().expect("connected"),
         server.peer_addr().expect("connected"),
@@ -173,17 +176,18 @@ fn what_is_offered_is_taken_or_refused() {
 
     application.say(&offer(4, &server));
     let incoming = link.accept().expect("open");
-    // As host-shim does: who does not take it out of the packet, resets it.
-    sockopt::set_socket_linger(&server, Some(Duration::ZERO)).expect("an option");
+    drop((client, server));
     thread::scope(|threads| {
         let taking = threads.spawn(|| incoming.take());
-        assert_eq!(application.hear().0, Message::Take { id: 4 });
-        application.give(&Message::Yours { id: 4 }, &server);
+        let (mut client, server) = application.gives(4);
+        // As host-shim does: who does not hear of it, resets it.
+        sockopt::set_socket_linger(&server, Some(Duration::ZERO)).expect("an option");
+        application.say(&Message::Yours { id: 4 });
         let stream = taking.join().expect("it ends").expect("taken");
         assert_eq!(sockopt::socket_linger(&stream), Ok(None));
         drop((stream, server));
+        assert_eq!(client.read(&mut [0]).expect("an end, no reset"), 0);
     });
-    assert_eq!(client.read(&mut [0]).expect("an end, no reset"), 0);
     // An offer of a host-shim that has ended is void.
     let (_, other) = connection();
     application.say(&offer(5, &other));
@@ -282,6 +286,46 @@ fn connections_in_doubt_with_the_same_ports_are_two() {
     assert_eq!(ends, [(0, true), (1, false)]);
 }
 
+/// Any process may listen there.
+#[test]
+fn who_listens_and_is_not_root_is_not_host_shim() {
+    let _space = Space::enter();
+    let other = thread::spawn(|| {
+        let nobody = rustix::thread::Uid::from_raw(65_534);
+        rustix::thread::set_thread_uid(nobody).expect("root may");
+        Shim::new()
+    });
+    let shim = other.join().expect("it listens");
+    let refused = baton_sdk::packet::reach().expect_err("a stranger");
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    drop(shim);
+    let shim = Shim::new();
+    let _link = Link::connect(&[80]).expect("a link");
+    shim.greet();
+}
+
+/// It was not sent, so it stays, and no other host-shim is waited for.
+#[test]
+fn what_is_not_sent_stays_at_once() {
+    let _space = Space::enter();
+    let shim = Shim::new();
+    let link = Link::connect(&[80]).expect("a link");
+    let (application, _) = shim.greet();
+    let (_client, server) = connection();
+    let registered = link.register(&server).expect("connected");
+    application.say(&want(1, &server));
+    while !registered.is_wanted() {
+        thread::yield_now();
+    }
+    application.reads_nothing();
+    let refused = registered.hand_out(server, b"").expect_err("it stays");
+    match refused.why {
+        Why::Kept(why) => assert!(why.contains("host-shim is not told"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(link.is_connected());
+}
+
 #[test]
 fn tasks_wait_without_threads() {
     let _space = Space::enter();
@@ -294,15 +338,20 @@ fn tasks_wait_without_threads() {
     let told = server.try_clone().expect("a descriptor");
     server.set_nonblocking(true).expect("an option");
     let registered = link.register(&server).expect("connected");
+    let (gives_up, given_up) = mpsc::channel();
     thread::scope(|threads| {
-        threads.spawn(|| {
+        threads.spawn(move || {
             application.say(&want(1, &told));
             let (out, copy) = application.hear();
             assert!(matches!(out, Message::Out { id: 1, .. }), "{out:?}");
             application.say(&Message::Gone { id: 1 });
+            assert!(copy.is_some());
             application.say(&offer(2, &told));
-            assert_eq!(application.hear().0, Message::Take { id: 2 });
-            application.give(&Message::Yours { id: 2 }, copy.expect("a descriptor"));
+            let (mut client, _) = application.gives(2);
+            given_up.recv().expect("it is");
+            application.say(&Message::Yours { id: 2 });
+            client.write_all(b"x").expect("open");
+            client.read_exact(&mut [0]).expect("an answer");
         });
         runtime.block_on(async {
             let stream = tokio::net::TcpStream::from_std(server).expect("non-blocking");
@@ -312,8 +361,16 @@ fn tasks_wait_without_threads() {
             registered.wanted().await;
             registered.hand_out_async(stream, b"x").await.expect("gone");
             let incoming = link.accept_async().await.expect("open");
+            // Given up as well.
+            let early = tokio::time::timeout(Duration::ZERO, incoming.take_async()).await;
+            assert!(early.is_err());
+            gives_up.send(()).expect("it waits");
+            let incoming = link.accept_async().await.expect("it is there again");
+            assert_eq!(incoming.state(), b"state");
             let stream = incoming.take_async().await.expect("taken");
-            tokio::net::TcpStream::from_std(stream).expect("non-blocking");
+            let mut stream = tokio::net::TcpStream::from_std(stream).expect("non-blocking");
+            stream.read_exact(&mut [0]).await.expect("open");
+            stream.write_all(b"x").await.expect("open");
         });
     });
 }

@@ -19,7 +19,6 @@ use baton_tcp_repair::decode;
 use bytes::Bytes;
 use std::{
     net::SocketAddr,
-    os::fd::AsFd,
     time::{Duration, Instant},
 };
 use tracing::{debug, warn};
@@ -187,8 +186,12 @@ impl Serving<'_> {
             .heirs
             .get(&number)
             .is_some_and(|heir| heir.phase == Phase::Over)
+            && let Some(mut heir) = self.heirs.remove(&number)
+            && let Some(socket) = heir.arriving.socket.take()
         {
-            self.heirs.remove(&number);
+            heir.arriving.abort();
+            // Its application may have closed its own by now.
+            self.put_away(heir.target.cookie, socket);
         }
     }
 
@@ -211,8 +214,7 @@ impl Serving<'_> {
             }
             Effect::SayLost => self.tell(channel, Message::Lost { id }),
             Effect::Abort => heir.arriving.abort(),
-            // It resets when it is closed.
-            Effect::Reset => heir.arriving.socket = None,
+            Effect::Reset => heir.arriving.reset(),
             Effect::Back(to) => {
                 let reason = reason("the other node does not hand it on");
                 self.say(to, &ToApplication::Back { id: number, reason }, None);
@@ -252,8 +254,7 @@ impl Serving<'_> {
             Step::Restore => {
                 let record = std::mem::take(&mut heir.record);
                 let connection = decode(&record).map_err(|problem| problem.to_string())?;
-                heir.arriving
-                    .restore(&connection, &heir.target, self.home.as_fd(), self.warm)
+                heir.arriving.restore(connection, &heir.target, self.warm)
             }
             Step::Speak => {
                 heir.arriving.speak()?;
@@ -266,14 +267,9 @@ impl Serving<'_> {
                 let Phase::Doing { to, .. } = heir.phase else {
                     return Err("it is over".into());
                 };
-                let socket = heir.arriving.socket.take().ok_or("no socket")?;
                 let yours = ToApplication::Yours { id: number };
                 let link = self.links.get_mut(&to).ok_or("its application left")?;
-                // What is not sent resets the peer when it is closed here.
-                let given = link.say(&yours, Some(socket.as_fd()));
-                // Its application may have closed its own by now.
-                let pod = heir.target.cookie;
-                self.put_away(pod, socket);
+                let given = link.say(&yours, None);
                 given.then_some(()).ok_or_else(|| "its link broke".into())
             }
         }

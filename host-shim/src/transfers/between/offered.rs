@@ -3,7 +3,10 @@
 //! Owns the form. Which step comes next is `heir`'s, and who takes it `heirs`.
 
 use super::{heir::Phase, wire::Id};
-use crate::transfers::moving::{Arriving, Target};
+use crate::transfers::{
+    decide::LinkId,
+    moving::{Arriving, Target},
+};
 use bytes::Bytes;
 use std::time::Instant;
 
@@ -20,4 +23,12 @@ pub struct Heir {
     pub(super) arriving: Arriving,
     /// Why a step failed.
     pub(super) why: String,
+}
+
+impl Heir {
+    /// Where it goes, if this application is asked whether it takes it.
+    pub fn asks(&mut self, link: LinkId) -> Option<(&Target, &mut Arriving)> {
+        let is_asked = matches!(self.phase, Phase::Offered { to } if to == link);
+        is_asked.then_some((&self.target, &mut self.arriving))
+    }
 }

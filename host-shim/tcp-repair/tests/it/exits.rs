@@ -169,7 +169,10 @@ fn a_bare_drop_is_counted_and_never_makes_two_owners() {
     let error = server.read(&mut [0; 1]).expect_err("another may have it");
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
 
-    let restoring = scene.pods[1].run(|| baton_tcp_repair::Restoring::new(&exported, &Cold));
+    let restoring = scene.pods[1].run(|| {
+        let socket = crate::scene::socket_for(&exported);
+        baton_tcp_repair::Restoring::new(socket, &exported, &Cold)
+    });
     drop(restoring.expect("the address is there, too"));
     assert_eq!(bare_drops(), before + 3);
     for pod in &scene.pods {

@@ -1,17 +1,17 @@
 //! Connections that go from one pod's socket to another's, with all that is queued.
 
 use crate::scene::{
-    Scene, arrived, patient, segment_bytes, set_send_buffer, unacknowledged, until,
+    Scene, arrived, patient, segment_bytes, set_send_buffer, socket_for, unacknowledged, until,
 };
 use baton_tcp_repair::{
     Cold, Connection, ExportError, FreezeError, Frozen, QUEUE_BYTES_MAX, RestoreError, Restoring,
     Warm, decode, encode,
 };
-use socket2::{SockFilter, SockRef, TcpKeepalive};
+use socket2::{Domain, SockFilter, SockRef, Socket, TcpKeepalive, Type};
 use std::{
     cell::Cell,
     io::{Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::{BorrowedFd, OwnedFd},
     thread,
     time::Duration,
@@ -27,7 +27,8 @@ pub fn bytes(seed: u32, len: usize) -> Vec<u8> {
 }
 
 pub fn restored_in(scene: &Scene, pod: usize, connection: &Connection) -> Restoring {
-    let restoring = scene.pods[pod].run(|| Restoring::new(connection, &Cold));
+    let restoring =
+        scene.pods[pod].run(|| Restoring::new(socket_for(connection), connection, &Cold));
     restoring.expect("the address is there")
 }
 
@@ -143,7 +144,7 @@ fn the_congestion_window_comes_along() {
     let asked = |connection: &Connection| {
         scene.pods[1].run(|| {
             let asked = Asked(Cell::new(None));
-            let restoring = Restoring::new(connection, &asked);
+            let restoring = Restoring::new(socket_for(connection), connection, &asked);
             restoring.expect("the address is there").abort();
             asked.0.get()
         })
@@ -285,7 +286,8 @@ fn what_arrives_in_between_is_not_lost() {
             frozen.abort().expect("it goes on");
             server
         } else {
-            let restoring = scene.pods[1].run(|| Restoring::new(&connection, &Cold));
+            let restoring =
+                scene.pods[1].run(|| Restoring::new(socket_for(&connection), &connection, &Cold));
             let restoring = restoring.expect("the address is there");
             scene.route_to(1);
             frozen.commit().expect("the old one ends");
@@ -357,7 +359,7 @@ fn what_cannot_be_restored_says_so_and_sends_nothing() {
     let (_listener, client, server) = scene.connect(false);
     let mut frozen = Frozen::new(server.try_clone().expect("a descriptor").into()).expect("open");
     let mut connection = frozen.export().expect("all of it");
-    let taken = scene.pods[0].run(|| Restoring::new(&connection, &Cold));
+    let taken = scene.pods[0].run(|| Restoring::new(socket_for(&connection), &connection, &Cold));
     let taken = taken
         .expect_err("the old socket is still there")
         .to_string();
@@ -365,21 +367,49 @@ fn what_cannot_be_restored_says_so_and_sends_nothing() {
         taken.contains("the remote end") || taken.contains("the local end"),
         "{taken}"
     );
-    let aborted = scene.pods[1].run(|| Restoring::new(&connection, &Cold));
+    // Whoever made the socket may keep it.
+    let made = scene.pods[1].run(|| socket_for(&connection));
+    let copy = made.try_clone().expect("a descriptor");
+    let aborted = Restoring::new(copy, &connection, &Cold);
     aborted.expect("the address is there").abort();
+    let read = rustix::net::recv(&made, &mut [0; 1], rustix::net::RecvFlags::DONTWAIT);
+    let out_of_repair_mode = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED];
+    assert!(
+        read.is_err_and(|e| out_of_repair_mode.contains(&e)),
+        "{read:?}"
+    );
+    restored_in(&scene, 1, &connection).abort();
+    drop(made);
     frozen.abort().expect("it goes on");
     (&client).write_all(b"still here").expect("open");
     exact(&server, b"still here");
 
+    // It listens, is no socket of TCP, or is in use.
+    let bound = scene.pods[1].run(|| TcpListener::bind("0.0.0.0:81").expect("a port"));
+    let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let connected = TcpStream::connect(listener.local_addr().expect("bound"));
+    let used: [OwnedFd; 3] = [
+        bound.into(),
+        datagrams.into(),
+        connected.expect("it listens").into(),
+    ];
+    for socket in used {
+        let refused = Restoring::new(socket, &connection, &Cold);
+        assert!(
+            matches!(refused, Err(RestoreError::Kernel { .. })),
+            "{refused:?}"
+        );
+    }
     connection.local = "10.9.0.3:80".parse().expect("an address");
-    let refused = scene.pods[1].run(|| Restoring::new(&connection, &Cold));
+    let refused = scene.pods[1].run(|| Restoring::new(socket_for(&connection), &connection, &Cold));
     let refused = refused.expect_err("nobody has that address");
     assert!(
         refused.to_string().starts_with("the local end: "),
         "{refused}"
     );
     connection.settings.pop();
-    let refused = Restoring::new(&connection, &Cold);
+    let refused = Restoring::new(socket_for(&connection), &connection, &Cold);
     assert!(
         matches!(refused, Err(RestoreError::Settings(_))),
         "{refused:?}"
@@ -387,4 +417,26 @@ fn what_cannot_be_restored_says_so_and_sends_nothing() {
     for space in [&scene.client, &scene.pods[0], &scene.pods[1]] {
         assert_eq!(space.count("OutRsts"), 0);
     }
+}
+
+/// The server's next start must find its port as free as if it had accepted the connection itself.
+#[test]
+fn servers_of_one_port_share_it_with_what_came() {
+    let scene = Scene::new();
+    let (_listener, client, server) = scene.connect(false);
+    SockRef::from(&server)
+        .set_reuse_port(true)
+        .expect("an option");
+    SockRef::from(&server)
+        .set_reuse_address(false)
+        .expect("an option");
+    let (_, server) = moved(&scene, server);
+    scene.pods[1].run(|| {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        listener.set_reuse_port(true).expect("an option");
+        let at: SocketAddr = "0.0.0.0:80".parse().expect("an address");
+        listener.bind(&at.into()).expect("it shares the port");
+    });
+    (&server).write_all(b"x").expect("open");
+    exact(&client, b"x");
 }

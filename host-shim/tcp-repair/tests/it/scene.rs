@@ -5,12 +5,13 @@
     reason = "unshare(2) of a thread, SIOCOUTQ, SO_SNDBUFFORCE, TCP_INFO and TCP_REPAIR_WINDOW have no safe binding"
 )]
 
+use baton_tcp_repair::Connection;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     fs::{self, File},
     net::{SocketAddr, TcpListener, TcpStream},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -272,4 +273,11 @@ impl Scene {
         let (server, _) = listener.accept().expect("a connection");
         (listener, patient(client), patient(server))
     }
+}
+
+/// A new socket that a connection can come into, of the calling thread's namespace.
+pub fn socket_for(connection: &Connection) -> OwnedFd {
+    let domain = Domain::for_address(connection.local);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
+    socket.expect("a socket").into()
 }

@@ -8,17 +8,21 @@ use baton_sdk::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::fd::{AsFd, OwnedFd},
 };
 
-pub struct App(pub OwnedFd);
+/// Its link, and in which pod it is.
+pub struct App(pub OwnedFd, usize);
 
 impl App {
     /// Connected, but silent.
     pub fn silent(scene: &Scene, pod: usize) -> Self {
         let socket = scene.pods[pod].within(packet::reach);
-        Self(socket.expect("enter the pod").expect("host-shim is there"))
+        Self(
+            socket.expect("enter the pod").expect("host-shim is there"),
+            pod,
+        )
     }
 
     /// Known to host-shim.
@@ -52,9 +56,18 @@ impl App {
         self.next().expect("a message").0
     }
 
-    pub fn gets(&self) -> (Message, OwnedFd) {
-        let (message, descriptor) = self.next().expect("a message");
-        (message, descriptor.expect("a descriptor"))
+    /// Takes an offer into a new socket of its pod.
+    pub fn take(&self, scene: &Scene, id: u64) -> OwnedFd {
+        let local = SocketAddr::from(([0; 4], 0));
+        let socket = scene.pods[self.1].within(|| packet::new_socket(local));
+        let socket = socket.expect("enter the pod").expect("a socket");
+        self.give(&Message::Take { id }, &socket);
+        socket
+    }
+
+    /// The connection is in that socket.
+    pub fn gets(&self, id: u64) {
+        assert_eq!(self.hear(), Message::Yours { id });
     }
 
     /// The number of the Transfer that asks for a connection.

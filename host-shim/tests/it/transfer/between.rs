@@ -132,7 +132,8 @@ fn what_cannot_go_to_another_node_stays_and_goes_on() {
         b.back();
     });
     // Its answer comes too late.
-    b.say(&Message::Take { id: 0 });
+    b.take(&scene, 0);
+    b.back();
     // The host-shim there is killed while the application thinks.
     kept(&scene, &client, 5, "unreached", || {
         let id = a.wanted();
@@ -257,8 +258,8 @@ fn strangers_at_the_port_are_bounded_and_go() {
         let id = a.wanted();
         a.give(&Message::Out { id, state: vec![] }, &server);
         let id = b.offered();
-        b.say(&Message::Take { id });
-        let (_, socket) = b.gets();
+        let socket = b.take(&scene, id);
+        b.gets(id);
         assert!(matches!(a.hear(), Message::Gone { .. }));
         goes_on_there(&scene, &client, &socket.into());
     });

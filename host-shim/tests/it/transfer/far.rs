@@ -8,11 +8,11 @@ use super::{
     session::{MESSAGE_BYTES_MAX, Session},
 };
 use crate::daemon::{KEY, common::wait_for};
-use baton_sdk::wire::Message;
 use baton_tcp_repair::{Frozen, encode};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
+    os::fd::OwnedFd,
 };
 
 const NODES: [(&str, &str); 2] = [("shop/a", "KEY"), ("shop/b", "KEY")];
@@ -126,6 +126,8 @@ struct Ready {
     scene: Scene,
     far: Far,
     app: App,
+    /// That it has taken it into.
+    socket: (u64, OwnedFd),
     client: TcpStream,
     server: TcpStream,
     frozen: Frozen,
@@ -148,7 +150,8 @@ fn ready() -> Ready {
         assert_eq!(far.answer(ID), (NO, b"no_pod".to_vec()));
     }
     far.offers(ID, number, (local, remote));
-    app.say(&Message::Take { id: app.offered() });
+    let taken = app.offered();
+    let socket = (taken, app.take(&scene, taken));
     assert_eq!(far.answer(ID).0, TAKEN);
     let copy = server.try_clone().expect("a descriptor");
     let mut frozen = Frozen::new(copy.into()).expect("frozen");
@@ -160,6 +163,7 @@ fn ready() -> Ready {
         scene,
         far,
         app,
+        socket,
         client,
         server,
         frozen,
@@ -186,14 +190,14 @@ fn go_comes_over_another_channel_and_is_answered_alike_twice() {
     r.frozen.commit().expect("parted with");
     r.scene.route_to(1);
     far.says(GO, ID, &[]);
-    let (_, socket) = r.app.gets();
+    r.app.gets(r.socket.0);
     assert_eq!(far.answer(ID).0, SPOKEN);
     far.says(GO, ID, &[]);
     assert_eq!(far.answer(ID).0, SPOKEN);
     far.says(GO, ID + 1, &[]);
     assert_eq!(far.answer(ID + 1).0, LOST);
     wait_for("it is counted", || r.scene.received(1, "taken") == 1);
-    goes_on(&r.client, &TcpStream::from(socket));
+    goes_on(&r.client, &TcpStream::from(r.socket.1));
 }
 
 /// Its former pod may have parted with it.
@@ -213,9 +217,9 @@ fn a_host_shim_that_ends_waits_for_the_go_of_what_is_ready() {
     r.frozen.commit().expect("parted with");
     r.scene.route_to(1);
     r.far.says(GO, ID, &[]);
-    let (_, socket) = r.app.gets();
+    r.app.gets(r.socket.0);
     assert_eq!(r.far.answer(ID).0, SPOKEN);
-    goes_on(&r.client, &TcpStream::from(socket));
+    goes_on(&r.client, &TcpStream::from(r.socket.1));
 }
 
 #[test]
@@ -247,14 +251,13 @@ fn what_was_given_is_remembered_of_as_many() {
         connection.remote.set_port(port(n));
         let ends = (connection.local, connection.remote);
         r.far.offers(id, number, ends);
-        r.app.say(&Message::Take {
-            id: r.app.offered(),
-        });
+        let number_here = r.app.offered();
+        let _socket = r.app.take(&r.scene, number_here);
         assert_eq!(r.far.answer(id).0, TAKEN);
         r.far.says(RECORD, id, &encode(&connection));
         assert_eq!(r.far.answer(id), (READY, vec![]));
         r.far.says(GO, id, &[]);
-        r.app.gets();
+        r.app.gets(number_here);
         assert_eq!(r.far.answer(id).0, SPOKEN);
     }
     for (n, answer) in [(0, LOST), (1, SPOKEN), (SPOKEN_MAX, SPOKEN)] {

@@ -12,7 +12,10 @@ use baton_sdk::{
     wire::{Message, STATE_BYTES_MAX, VERSION},
 };
 use baton_tcp_repair::{Frozen, QUEUE_BYTES_MAX};
-use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size_force};
+use rustix::net::{
+    AddressFamily, SocketType,
+    sockopt::{set_socket_linger, set_socket_send_buffer_size_force},
+};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -113,6 +116,48 @@ fn what_cannot_go_stays_and_goes_on() {
         assert!(a.back().contains("does not take it"));
     });
     goes_on(&client, &server);
+    // What is no socket of TCP, one of another pod, of the other family, of no namespace's.
+    let own = |v6: bool| {
+        let local = SocketAddr::new(if v6 { "::" } else { "0.0.0.0" }.parse().expect("one"), 0);
+        baton_sdk::packet::new_socket(local)
+    };
+    let raw = || {
+        let tcp = Some(rustix::net::ipproto::TCP);
+        rustix::net::socket(AddressFamily::INET, SocketType::RAW, tcp)
+    };
+    let wrong = [
+        rustix::pipe::pipe().expect("a pipe").0,
+        scene.pods[0]
+            .within(|| own(false))
+            .expect("enter")
+            .expect("a socket"),
+        scene.pods[1]
+            .within(|| own(true))
+            .expect("enter")
+            .expect("a socket"),
+        scene.pods[1].within(raw).expect("enter").expect("a socket"),
+    ];
+    for descriptor in wrong {
+        kept(&scene, &client, "not_taken", || {
+            let (id, state) = (a.wanted(), vec![]);
+            a.give(&Message::Out { id, state }, &server);
+            let id = b.offered();
+            b.give(&Message::Take { id }, descriptor);
+            assert!(b.back().contains("no new TCP socket"));
+            assert!(a.back().contains("does not take it"));
+        });
+    }
+    // In use already.
+    kept(&scene, &client, "not_restored", || {
+        let (id, state) = (a.wanted(), vec![]);
+        a.give(&Message::Out { id, state }, &server);
+        let used = scene.pods[1].within(|| TcpListener::bind("0.0.0.0:81"));
+        let used = used.expect("enter").expect("a port");
+        b.give(&Message::Take { id: b.offered() }, used);
+        b.back();
+        a.back();
+    });
+    goes_on(&client, &server);
     // Nobody answers; what comes later is sent back.
     kept(&scene, &client, "lease_over", || {
         let (id, state) = (a.wanted(), vec![]);
@@ -123,8 +168,10 @@ fn what_cannot_go_stays_and_goes_on() {
     kept(&scene, &client, "lease_over", || {
         let (id, state) = (a.wanted(), vec![]);
         a.give(&Message::Out { id, state }, &server);
-        b.offered();
+        let id = b.offered();
         assert!(a.back().contains("too long"));
+        assert!(b.back().contains("too long"));
+        b.take(&scene, id);
         assert!(b.back().contains("too long"));
     });
     let not_moved = |why: &str, says: &str| {
@@ -132,7 +179,7 @@ fn what_cannot_go_stays_and_goes_on() {
             let (id, state) = (a.wanted(), vec![]);
             a.give(&Message::Out { id, state }, &server);
             let id = b.offered();
-            b.say(&Message::Take { id });
+            let _socket = b.take(&scene, id);
             for told in [a.back(), b.back()] {
                 assert!(told.contains(says), "{told}");
             }
@@ -182,7 +229,7 @@ fn who_leaves_meanwhile_takes_nothing_along() {
         let id = b.offered();
         // Both at once, as far as host-shim sees.
         scene.daemon.signal("STOP");
-        b.say(&Message::Take { id });
+        b.take(&scene, id);
         drop(b);
         scene.daemon.signal("CONT");
         assert!(a.back().contains("ended its connection"));
@@ -193,7 +240,7 @@ fn who_leaves_meanwhile_takes_nothing_along() {
 
 /// The connection was given to it, and its process ends before it looks.
 #[test]
-fn what_nobody_takes_out_of_the_packet_is_reset() {
+fn what_nobody_hears_of_is_reset() {
     let scene = Scene::new();
     let (_listener, mut client, server) = connection(&scene);
     let (a, b) = (App::new(&scene, 0), App::new(&scene, 1));
@@ -202,9 +249,9 @@ fn what_nobody_takes_out_of_the_packet_is_reset() {
         let (id, state) = (a.wanted(), vec![]);
         a.give(&Message::Out { id, state }, server);
         let id = b.offered();
-        b.say(&Message::Take { id });
+        let socket = b.take(&scene, id);
         assert!(matches!(a.hear(), Message::Gone { .. }));
-        drop(b);
+        drop((b, socket));
         asking.join().expect("it is answered")
     });
     assert_eq!(told.reason, Reason::Moved);
@@ -227,9 +274,8 @@ fn the_old_pod_says_nothing_of_what_has_moved() {
             panic!("not offered");
         };
         assert_eq!(state, [1, 2, 3]);
-        b.say(&Message::Take { id });
-        let (yours, moved) = b.gets();
-        assert_eq!(yours, Message::Yours { id });
+        let moved = b.take(&scene, id);
+        b.gets(id);
         assert!(matches!(a.hear(), Message::Gone { .. }));
         (asking.join().expect("it is answered"), moved)
     });
@@ -322,7 +368,7 @@ fn applications_that_misbehave_are_cut_off_and_others_go_on() {
     bad.say(&hello(VERSION + 1));
     assert!(bad.bye().contains("speaks version"));
     let bad = App::silent(&scene, 0);
-    bad.say(&Message::Take { id: 1 });
+    bad.say(&Message::NotMine { id: 1 });
     assert!(bad.bye().contains("Hello comes first"));
     for said in [hello(VERSION), Message::Gone { id: 1 }] {
         let bad = App::new(&scene, 0);
@@ -334,7 +380,7 @@ fn applications_that_misbehave_are_cut_off_and_others_go_on() {
     assert!(bad.bye().contains("no message has the number"));
     // A descriptor with what has none, and none with what has one.
     let bad = App::new(&scene, 0);
-    bad.give(&Message::Take { id: 1 }, &server);
+    bad.give(&Message::NotMine { id: 1 }, &server);
     assert!(bad.bye().contains("descriptors"));
     let bad = App::new(&scene, 0);
     bad.say(&Message::Out {
@@ -408,8 +454,8 @@ fn a_pod_whose_descriptors_do_not_close_waits_alone() {
     scene.daemon.signal("STOP");
     bad[0].give(&doubt, first.0);
     // With a message that has none, and behind it, where it is not read.
-    bad[1].give(&Message::Take { id: 1 }, second.0);
-    bad[2].give(&Message::Take { id: 1 }, third.0);
+    bad[1].give(&Message::NotMine { id: 1 }, second.0);
+    bad[2].give(&Message::NotMine { id: 1 }, third.0);
     bad[2].give(&doubt, fourth.0);
     scene.daemon.signal("CONT");
     bad[0].back();

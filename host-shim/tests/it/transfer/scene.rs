@@ -182,16 +182,17 @@ impl Scene {
 
     /// A file server in a pod, that host-shim knows.
     pub fn serve(&self, pod: usize, directory: PathBuf, at: &str) -> Arc<Server> {
-        let (server, listener) = self.pods[pod]
+        let server = self.pods[pod]
             .within(|| {
                 let listener = TcpListener::bind(at).expect("the port is free");
                 let link = Link::connect(&[PORT]).expect("a link");
-                (Arc::new(Server::new(directory, link)), listener)
+                let server = Arc::new(Server::new(directory, link));
+                let (taker, acceptor) = (Arc::clone(&server), Arc::clone(&server));
+                std::thread::spawn(move || taker.take_over());
+                std::thread::spawn(move || acceptor.accept(&listener));
+                server
             })
             .expect("enter the pod");
-        let (taker, acceptor) = (Arc::clone(&server), Arc::clone(&server));
-        std::thread::spawn(move || taker.take_over());
-        std::thread::spawn(move || acceptor.accept(&listener));
         self.knows(pod);
         server
     }

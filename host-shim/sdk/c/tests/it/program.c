@@ -8,10 +8,12 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define PORT 8080
@@ -62,6 +64,25 @@ static int serve(baton_link *link, int client, uint32_t count)
 	return 0;
 }
 
+/* What was forked off leaves its parent's link alone, whatever it does with it. */
+static void fork_off(baton_link *link)
+{
+	pid_t child = fork();
+	int status;
+
+	if (child < 0)
+		fail("fork");
+	if (!child) {
+		/* Longer than this takes. */
+		alarm(60);
+		baton_close(link);
+		baton_free(link);
+		_exit(0);
+	}
+	if (waitpid(child, &status, 0) != child || status)
+		fail("a child");
+}
+
 int main(int arguments, char **argument)
 {
 	uint16_t port = PORT, none = 0;
@@ -93,6 +114,9 @@ int main(int arguments, char **argument)
 		setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 		if (bind(listener, (struct sockaddr *)&at, sizeof(at)) || listen(listener, 1))
 			fail("listen");
+		while (!baton_is_connected(link))
+			sched_yield();
+		fork_off(link);
 		puts("listening");
 		fflush(stdout);
 		serve(link, accept(listener, NULL, NULL), 0);
