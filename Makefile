@@ -16,9 +16,6 @@ TESTS ?= migration::http closes:: rescue:: refusal:: shim:: shutdown:: silence::
 CI := --profile ci
 PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-model -p baton-sim \
         -p baton-index -p baton-crds -p baton-push -p baton-tls -p baton-operator
-# The platform that images are for: this machine's.
-TRIPLE = $(shell rustc -vV | sed -n 's/^host: //p')
-TRIPLE_VARIABLE = $(shell echo $(TRIPLE) | tr a-z- A-Z_)
 ROOT := -p baton-xsk -p baton-adopter -p baton-sdk -p baton-sdk-c -p baton-tcp-repair -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
 # With the features of the whole workspace and its tests, so that nothing is built twice.
 NS := $(CARGO) test $(CI) --workspace --test ns
@@ -119,10 +116,9 @@ lint: ## Formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CI) --workspace --all-targets -- -D warnings
 
-images: setup ## Container images with static programs as OCI archives in target/images, no Docker, no registry
-	CARGO_TARGET_$(TRIPLE_VARIABLE)_RUSTFLAGS="-C target-feature=+crt-static" \
-	    $(CARGO) build --release --target $(TRIPLE) -p lb-dataplane -p host-shim -p baton-operator
-	$(CARGO) run --release -p baton-images -- --programs target/$(TRIPLE)/release \
+images: setup ## Container images, programs with the libraries they load, as OCI archives in target/images, no Docker, no registry
+	$(CARGO) build --release -p lb-dataplane -p host-shim -p baton-operator
+	$(CARGO) run --release -p baton-images -- --programs target/release \
 	    --revision "$$(git rev-parse HEAD 2>/dev/null)"
 
 deny: ## Licences, sources and duplicate crates (installs cargo-deny)

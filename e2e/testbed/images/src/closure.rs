@@ -1,13 +1,13 @@
 //! A program of this machine with all that it loads at its start, for images made from Debian's
 //! files.
 //!
-//! Owns finding the shared objects (by asking the dynamic loader, through `ldd`) and removing debug
-//! information. A static program has no such needs and goes in alone. Never guesses at what a
-//! program opens later, such as modules.
+//! Owns finding the shared objects (by asking the dynamic loader, through `ldd`), the packages that
+//! they are of, and removing debug information. A static program has no such needs and goes in
+//! alone. Never guesses at what a program opens later, such as modules.
 
-use crate::layer::Layer;
+use crate::{layer::Layer, sbom::Native};
 use anyhow::{Context, Result, bail, ensure};
-use std::{fs, path::Path, process::Command};
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 /// Adds the program at `source` as `target`, and the shared objects that it needs at the paths
 /// where it looks for them.
@@ -44,6 +44,35 @@ pub fn strip(source: &Path, target: &Path) -> Result<()> {
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(())
+}
+
+/// The packages that a program's shared objects are of. On machines of another kind there are none
+/// to tell.
+///
+/// # Errors
+/// If one of its shared objects is not there.
+pub(crate) fn packages(program: &Path) -> Result<Vec<Native>> {
+    // The loader names by /lib, a link, what most packages have in /usr/lib.
+    let paths = (shared_objects(program)?.into_iter()).flat_map(|p| [format!("/usr{p}"), p]);
+    let owners = dpkg_query(&["-S"], paths);
+    let names: BTreeSet<_> = (owners.lines())
+        .filter_map(|line| Some(line.split_once(": ")?.0.to_owned()))
+        .collect();
+    // Without a name it would list all that is installed.
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let versions = dpkg_query(&["-W", "-f=${Package} ${Version}\n"], names);
+    let native = |(name, version): (&str, &str)| (name.to_owned(), version.to_owned());
+    let split = versions.lines().filter_map(|line| line.split_once(' '));
+    Ok(split.map(native).collect())
+}
+
+/// What it knows: it fails where it knows nothing of one of them.
+fn dpkg_query(options: &[&str], of: impl IntoIterator<Item = String>) -> String {
+    let output = Command::new("dpkg-query").args(options).args(of).output();
+    let said = output.map(|o| o.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&said).into_owned()
 }
 
 fn shared_objects(program: &Path) -> Result<Vec<String>> {
@@ -111,5 +140,13 @@ mod tests {
             objects.iter().any(|o| o.contains("ld-linux")),
             "{objects:?}"
         );
+        let packages = packages(Path::new("/usr/bin/env")).unwrap();
+        if Path::new("/var/lib/dpkg/status").exists() {
+            let libc = packages.iter().find(|(name, _)| name == "libc6");
+            assert!(
+                libc.is_some_and(|(_, v)| v.starts_with("2.")),
+                "{packages:?}"
+            );
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     archive::{Image, Written},
     closure,
     layer::Layer,
-    sbom::{self, Native},
+    sbom,
 };
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -31,8 +31,6 @@ pub struct Product {
     pub user: &'static str,
     /// Variables of the program.
     pub environment: &'static [(&'static str, &'static str)],
-    /// Development packages of Debian whose libraries a static program has in it.
-    native: &'static [&'static str],
 }
 
 /// All images of the product.
@@ -44,21 +42,18 @@ pub const PRODUCTS: &[Product] = &[
         // Tables in huge pages, where the node gives them (glibc manual, "Memory Allocation
         // Tunables"; `transparent_hugepage/enabled` is `madvise` or `always` nearly everywhere).
         environment: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")],
-        native: &["libc6-dev", "libelf-dev", "zlib1g-dev"],
     },
     Product {
         name: "host-shim",
         description: "Lets the pods of a node adopt live TCP connections for Baton",
         user: "0:0",
         environment: &[],
-        native: &["libc6-dev", "libelf-dev", "zlib1g-dev"],
     },
     Product {
         name: "baton-operator",
         description: "Controller of Baton: LoadBalancerPolicy objects program the dataplanes",
         user: "65532:65532",
         environment: &[],
-        native: &["libc6-dev"],
     },
 ];
 
@@ -67,7 +62,7 @@ pub const PRODUCTS: &[Product] = &[
 pub struct Source {
     /// The workspace.
     pub workspace: PathBuf,
-    /// Folder of the programs, as `target/x86_64-unknown-linux-gnu/release`.
+    /// Folder of the programs, as `target/release`.
     pub programs: PathBuf,
     /// Folder of the archives.
     pub output: PathBuf,
@@ -99,12 +94,13 @@ impl Product {
         closure::strip(&program, &stripped)?;
         let mut layer = Layer::base()?;
         closure::add_program(&mut layer, &stripped, &format!("/usr/bin/{name}"))?;
+        let native = closure::packages(&stripped)?;
         fs::remove_file(&stripped).context("removing the stripped program")?;
 
         let lock_path = source.workspace.join("Cargo.lock");
         let lock = fs::read_to_string(&lock_path)
             .with_context(|| format!("reading {}", lock_path.display()))?;
-        let bill = sbom::bill_of_materials(name, metadata, &lock, &installed(self.native))?;
+        let bill = sbom::bill_of_materials(name, metadata, &lock, &native)?;
         let version = bill["metadata"]["component"]["version"].clone();
         let bill = format!("{bill:#}\n").into_bytes();
         let bill_path = source.output.join(format!("{name}.cdx.json"));
@@ -140,21 +136,6 @@ impl Product {
         label("vendor", "Baton");
         labels
     }
-}
-
-/// Versions of the packages that are installed here. On machines of another kind there are none to
-/// tell.
-fn installed(packages: &[&str]) -> Vec<Native> {
-    let version = |package: &&str| {
-        let output = Command::new("dpkg-query")
-            .args(["-W", "-f=${Version}", package])
-            .output()
-            .ok()
-            .filter(|o| o.status.success())?;
-        let version = String::from_utf8(output.stdout).ok()?;
-        Some(((*package).to_owned(), version))
-    };
-    packages.iter().filter_map(version).collect()
 }
 
 /// `cargo metadata` of the workspace, for the platform that the programs are built for.
