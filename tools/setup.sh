@@ -10,6 +10,8 @@ bench=(valgrind)
 # What the project is built and tested with; older ones may do, nobody has tried.
 rust_minor=95
 
+# Nothing that is there is removed for it.
+install() { DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove "$@" >/dev/null; }
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
@@ -32,21 +34,22 @@ if [ ${#missing[@]} -gt 0 ]; then
     chmod 755 "$policy"
     trap 'rm -f "$policy"' EXIT
   fi
-  export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
-  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  install "${missing[@]}"
 fi
 
 export PATH="$HOME/.cargo/bin:$PATH"
 new_enough() { command -v cargo >/dev/null && [ "$(cargo --version | sed -E 's/cargo 1\.([0-9]+).*/\1/')" -ge $rust_minor ]; }
 if ! new_enough; then
-  if command -v rustup >/dev/null || { [ "$(id -u)" = 0 ] && apt-get install -y -qq rustup >/dev/null 2>&1; }; then
+  # Debian's rustup takes the place of its cargo and rustc, and so is no choice where these are.
+  if command -v rustup >/dev/null || { [ "$(id -u)" = 0 ] && install rustup 2>/dev/null; }; then
     say "installing Rust (stable) with rustup"
     rustup toolchain install stable --profile default
     rustup default stable
   else
     say "installing Rust (stable) with the official installer"
     curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile default >/dev/null
+    say 'Rust is in ~/.cargo/bin: for `cargo` in this shell run `. ~/.cargo/env`'
   fi
   new_enough || die "cargo 1.$rust_minor or newer is needed: install Rust from https://rustup.rs"
 fi
@@ -56,7 +59,7 @@ go_new_enough() { [ "$("$1" env GOVERSION 2>/dev/null | sed -nE 's/^go1\.([0-9]+
 if ! go_new_enough go && ! go_new_enough "$cache/go/bin/go"; then
   if ! command -v go >/dev/null; then
     [ "$(id -u)" = 0 ] || die "run as root once: Go is missing"
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends golang-go >/dev/null
+    install golang-go
   fi
   say "fetching Go $go_version (70 MB)"
   folder=$(cd / && go mod download -json "golang.org/toolchain@v0.0.1-go$go_version.linux-$(go env GOARCH)" | sed -nE 's/^\t"Dir": "(.*)",?$/\1/p')

@@ -7,5 +7,6 @@ mod docs;
 mod houses;
 mod pages;
 mod queries;
+mod setup;
 mod tidy;
 mod values;
