@@ -16,6 +16,8 @@ TESTS ?= migration::http closes:: rescue:: refusal:: shim:: shutdown:: silence::
 CI := --profile ci
 PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-model -p baton-sim \
         -p baton-index -p baton-crds -p baton-push -p baton-tls -p baton-operator
+# The running kernel: LINUX=6.9 goes on without a look at it.
+LINUX ?= $(shell uname -r)
 ROOT := -p baton-xsk -p baton-adopter -p baton-sdk -p baton-sdk-c -p baton-tcp-repair -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
 # With the features of the whole workspace and its tests, so that nothing is built twice.
 NS := $(CARGO) test $(CI) --workspace --test ns
@@ -32,7 +34,7 @@ $(NS) -- --test-threads=1 alone::
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak soak-path soak-tracked sim mutants test check test-root test-api test-vm test-ns test-gvisor e2e e2e-kind e2e-cluster \
+.PHONY: help setup linux build demo soak soak-path soak-tracked sim mutants test check test-root test-api test-vm test-ns test-gvisor e2e e2e-kind e2e-cluster \
         images lint deny \
         generate bench-engine bench-pause bench-compare bench-short bench-migration bench-placement bench-uploads bench-rescue \
         bench-operator fuzz clean
@@ -43,19 +45,24 @@ help: ## Show this menu
 setup: ## Install what build, demo and tests need (Debian packages, Rust)
 	@tools/setup.sh
 
+# Before minutes of building.
+linux:
+	@printf '6.9\n%s\n' '$(LINUX)' | sort -VC || { echo 'Linux $(LINUX): its pods cannot adopt connections, which needs Linux 6.9' \
+	    'or newer (`make check` needs no such kernel)' >&2; exit 1; }
+
 build: setup ## Build the binaries in target/release
 	$(CARGO) build --release -p lb-dataplane -p host-shim -p baton-operator -p baton-demo -p baton-lab
 
-demo: build ## The main job: live connections move between real servers, also off killed ones; report in target/demo
+demo: linux build ## The main job: live connections move between real servers, also off killed ones; report in target/demo
 	target/release/baton-demo demo --seconds $(SECONDS)
 
 soak: soak-path ## soak-path, then pods killed, frozen, drained at random for MINUTES; every answer checked
 	target/release/baton-demo soak --minutes $(MINUTES)
 
-soak-path: build ## MIGRATIONS by METHOD (Auto, Adoption, Translation) under loss and reordering, every byte checked
+soak-path: linux build ## MIGRATIONS by METHOD (Auto, Adoption, Translation) under loss and reordering, every byte checked
 	target/release/baton-demo soak --migrations $(MIGRATIONS) --method $(METHOD)
 
-soak-tracked: build ## MINUTES of moves on a node that tracks connections and drops what is INVALID; report in target/soak
+soak-tracked: linux build ## MINUTES of moves on a node that tracks connections and drops what is INVALID; report in target/soak
 	target/release/baton-demo soak-tracked --minutes $(MINUTES)
 
 sim: ## Deterministic simulation: 10,000 seeds; `cargo xtask sim --help` replays and explores
@@ -65,7 +72,7 @@ sim: ## Deterministic simulation: 10,000 seeds; `cargo xtask sim --help` replays
 mutants: ## Deliberate faults of the engine, each of which the simulation must find
 	$(MUTANTS) -- --nocapture
 
-test: setup lint ## Everything that is tested: pure, property, vectors, namespaces with real servers (root)
+test: linux setup lint ## Everything that is tested: pure, property, vectors, namespaces with real servers (root)
 	$(CARGO) build $(CI) --workspace --bins --tests
 	$(MUTANTS) --no-run
 	tools/beside.sh target/sim.log $(MAKE) sim mutants -- $(CARGO) test $(CI) --workspace --exclude baton-ns --tests
@@ -75,7 +82,7 @@ test: setup lint ## Everything that is tested: pure, property, vectors, namespac
 check: lint ## What needs no root: formatting, clippy, unit and property tests, vectors, model, rules of the tree
 	$(CARGO) test $(CI) $(PURE) -p baton-tidy
 
-test-root: setup ## Tests of the crates that need root and namespaces, without the real servers
+test-root: linux setup ## Tests of the crates that need root and namespaces, without the real servers
 	$(BINS)
 	$(CARGO) test $(CI) $(ROOT)
 
@@ -103,7 +110,7 @@ e2e-kind: images ## The same in a kind cluster, for machines with Docker and int
 e2e-cluster: setup ## The real cluster that e2e tests run in: one node, two nodes, removal (root; slow the first time)
 	$(CARGO) test $(CI) -p baton-cluster --test cluster -- --nocapture --test-threads=1
 
-test-ns: setup ## Namespace tests with real nginx and redis
+test-ns: linux setup ## Namespace tests with real nginx and redis
 	$(BINS)
 	$(NS_TESTS)
 

@@ -66,3 +66,28 @@ chmod +x ~/.cargo/bin/cargo"##,
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("run `. ~/.cargo/env`"), "{said}");
 }
+
+#[test]
+fn an_old_linux_is_named_before_anything_is_built() {
+    let make = |linux: &str| {
+        let output = Command::new("make")
+            .args(["--silent", "linux", &format!("LINUX={linux}")])
+            .env_remove("MAKEFLAGS")
+            .current_dir(root())
+            .output()
+            .expect("make");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), said)
+    };
+    let (old, said) = make("6.8.0-45-generic");
+    assert!(!old && said.contains("Linux 6.8.0-45-generic: "), "{said}");
+    assert!(said.contains("Linux 6.9 or newer"), "{said}");
+    for new in ["6.9.0", "6.12.9+deb13-amd64", "10.0"] {
+        assert_eq!(make(new), (true, String::new()), "{new}");
+    }
+    let makefile = fs::read_to_string(root().join("Makefile")).expect("the Makefile");
+    for target in ["demo", "test"] {
+        let first = format!("\n{target}: linux ");
+        assert!(makefile.contains(&first), "{target} builds first");
+    }
+}
