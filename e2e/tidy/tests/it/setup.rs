@@ -12,8 +12,8 @@ use std::{
 struct Machine(PathBuf);
 
 impl Machine {
-    fn new() -> Self {
-        let machine = Self(env::temp_dir().join(format!("baton-setup-{}", process::id())));
+    fn new(name: &str) -> Self {
+        let machine = Self(env::temp_dir().join(format!("baton-{name}-{}", process::id())));
         fs::create_dir_all(machine.0.join("bin")).expect("a folder");
         for name in ["bash", "sh", "env", "sed", "mkdir", "chmod", "cat"] {
             let real = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name));
@@ -42,7 +42,7 @@ impl Drop for Machine {
 
 #[test]
 fn debians_cargo_stays_and_the_installers_is_said_to_be_elsewhere() {
-    let machine = Machine::new();
+    let machine = Machine::new("setup");
     // As apt-get does where a package conflicts with others: it removes them, unless told not to.
     machine.program(
         "apt-get",
@@ -65,6 +65,29 @@ chmod +x ~/.cargo/bin/cargo"##,
     assert!(!machine.0.join("cargo").exists(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("run `. ~/.cargo/env`"), "{said}");
+}
+
+#[test]
+fn a_newer_rusts_lints_are_shown_and_not_refused() {
+    let machine = Machine::new("lint");
+    let refused = |version: &str| {
+        machine.program(
+            "cargo",
+            &format!(r#"[ "$1" = --version ] && echo "cargo {version} (date)" || echo "$@""#),
+        );
+        let cargo = format!("CARGO={}", machine.0.join("bin/cargo").display());
+        let output = Command::new("make")
+            .args(["--silent", "lint", &cargo])
+            .env_remove("MAKEFLAGS")
+            .current_dir(root())
+            .output()
+            .expect("make");
+        let ran = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(ran.contains("clippy "), "{output:?}");
+        ran.contains("-- -D warnings")
+    };
+    assert!(refused(&format!("{}.3", env!("CARGO_PKG_RUST_VERSION"))));
+    assert!(!refused("1.99.1"));
 }
 
 #[test]
