@@ -31,7 +31,7 @@
 //!   of an end, whoever closed without a listener let go of one of them**, and the flow is rescued:
 //!   of several it cannot be known which one a flow was accepted from, and the others answer all
 //!   the while. Watching for a second instead took the connections of a server whose next process
-//!   listened before it left, or 5 ms after it, for meant closes (64 of 64: `quiet::shutdown` in
+//!   listened before it left, or within 5 ms, for meant closes (all 32 of its: `quiet::shutdown` in
 //!   `e2e/ns`). What it costs where it is wrong: a process that never listens, the child of one,
 //!   means to close a connection at rest in that second, and the client is not told.
 //! - **Where it was not known at an end who holds the listener** (two reports alike, a second
