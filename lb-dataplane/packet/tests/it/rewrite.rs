@@ -62,6 +62,20 @@ pub fn right(frame: &[u8]) -> Oracle {
     oracle
 }
 
+/// The packet as it leaves: without an urgent pointer where nothing is urgent.
+fn moved(packet: &Packet, to: &Rewrite) -> Packet {
+    let urgent = packet.flags & Flags::URG.0 != 0;
+    Packet {
+        src: to.src,
+        dst: to.dst,
+        src_port: to.src_port,
+        dst_port: to.dst_port,
+        ttl: packet.ttl - 1,
+        urgent: if urgent { packet.urgent } else { 0 },
+        ..packet.clone()
+    }
+}
+
 fn rewrite_and_check(packet: &Packet, frame: &[u8], to: &Rewrite) {
     let mut out = frame.to_vec();
     rewrite_tcp(&mut out, &segment(frame), to).unwrap();
@@ -77,15 +91,7 @@ fn rewrite_and_check(packet: &Packet, frame: &[u8], to: &Rewrite) {
     assert_eq!((ether_src(&out), ether_dst(&out)), (to.src_mac, to.dst_mac));
     assert_eq!(read.payload, packet.payload);
     // Nothing else moved: the same packet written with the new addresses has the same bytes.
-    let moved = Packet {
-        src: to.src,
-        dst: to.dst,
-        src_port: to.src_port,
-        dst_port: to.dst_port,
-        ttl: packet.ttl - 1,
-        ..packet.clone()
-    };
-    assert_eq!(out[12..], moved.frame()[12..]);
+    assert_eq!(out[12..], moved(packet, to).frame()[12..]);
     assert_eq!(
         tcp_checksum_state(&out, &segment(frame)),
         ChecksumState::Full,
@@ -186,7 +192,7 @@ proptest! {
         }
         if after {
             // The checksum is linear: force it for the rewritten packet, keep the payload.
-            let mut moved = Packet { src: to.src, dst: to.dst, src_port: to.src_port, dst_port: to.dst_port, ..packet.clone() };
+            let mut moved = moved(&packet, &to);
             force_checksum(&mut moved, wanted);
             packet.payload = moved.payload;
         } else {
