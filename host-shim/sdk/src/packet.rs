@@ -8,11 +8,9 @@ use rustix::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
         SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
         SocketType, bind, connect, ipproto, listen, recvmsg, sendmsg, socket_with,
-        sockopt::socket_peercred,
     },
 };
 use std::{
-    fs,
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     net::SocketAddr,
@@ -45,48 +43,14 @@ pub fn open() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A connection to the host-shim of the calling thread's network namespace. Any process there may
-/// listen at that name, and would be given connections: host-shim's user is root of the node.
+/// A connection to the host-shim of the calling thread's network namespace.
 ///
 /// # Errors
-/// The kernel's: `ConnectionRefused` where there is none. `PermissionDenied`: somebody else listens
-/// there.
+/// The kernel's: `ConnectionRefused` where there is none.
 pub fn reach() -> io::Result<OwnedFd> {
     let socket = socket()?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(NAME)?)?;
-    // Of who called listen(2).
-    let uid = socket_peercred(&socket)?.uid.as_raw();
-    if uid != uid_of_root() {
-        let problem = format!("uid {uid} listens at the abstract socket `baton`, not host-shim");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
-    }
     Ok(socket)
-}
-
-/// Root of the node, as the kernel shows it to this process.
-fn uid_of_root() -> u32 {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    uid_in(
-        &read("/proc/self/uid_map"),
-        &read("/proc/sys/kernel/overflowuid"),
-    )
-}
-
-/// The same in a user namespace with this map (user_namespaces(7): first user inside, first user
-/// outside, how many); one that is not in it is shown as the overflow user. Without a map 0.
-fn uid_in(map: &str, overflow: &str) -> u32 {
-    let mut lines = map.lines().peekable();
-    if lines.peek().is_none() {
-        return 0;
-    }
-    let mut root = lines.filter_map(|line| {
-        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
-        let (inside, outside) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-        (outside == 0).then_some(inside)
-    });
-    // DEFAULT_OVERFLOWUID of linux/highuid.h.
-    root.next()
-        .unwrap_or_else(|| overflow.trim().parse().unwrap_or(65_534))
 }
 
 /// A new socket for a connection that has this end here, of the calling thread's network namespace:
@@ -193,23 +157,4 @@ pub fn receive(
         return Err(Malformed::Descriptors.into());
     }
     Ok((message, strays.pop()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::uid_in;
-
-    #[test]
-    fn root_of_the_node_is_known_in_any_user_namespace() {
-        for (map, uid) in [
-            ("         0          0 4294967295\n", 0),
-            ("", 0),
-            // A pod's own namespace: its own root is not the node's.
-            ("         0 1869611008      65536\n", 65_534),
-            ("0 1000 1\n7 0 1\n", 7),
-        ] {
-            assert_eq!(uid_in(map, "65534\n"), uid, "{map}");
-        }
-        assert_eq!(uid_in("0 1000 1", "99\n"), 99);
-    }
 }
