@@ -255,6 +255,14 @@ impl Flow {
         }
     }
 
+    /// A segment of the server's with this timestamp, likewise.
+    #[inline(always)]
+    pub(crate) fn note_server_ts(&mut self, now: Instant, value: u32) {
+        if value.wrapping_sub(self.server_ts).cast_signed() >= 0 {
+            (self.server_ts, self.server_ts_ms) = (value, now.ms32());
+        }
+    }
+
     /// The server's timestamp clock now, going on from its last value at 1 ms a tick (RFC 7323
     /// section 5.4; Linux `tcp_ts_hz`).
     pub(crate) fn server_ts_at(&self, now_ms: u32) -> u32 {

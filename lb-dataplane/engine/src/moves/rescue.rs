@@ -187,10 +187,8 @@ impl Engine {
         // must not be older.
         if flow.bits.has(Bits::TIMESTAMPS)
             && let Some((value, _)) = timestamps(segment.options(frame))
-            && value.wrapping_sub(flow.server_ts) as i32 >= 0
         {
-            let flow = &mut self.flows[id];
-            (flow.server_ts, flow.server_ts_ms) = (value, now.ms32());
+            self.flows[id].note_server_ts(now, value);
         }
         let _ = take_end_mark(frame, segment);
         if segment.flags.has(Flags::FIN) {

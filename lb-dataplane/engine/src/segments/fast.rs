@@ -253,10 +253,8 @@ impl Engine {
         backend.liveness.heard(now);
         flow.last_ms = now.ms32();
         flow.client_acked = ack;
-        if let Some(value) = plain.stamp(frame)
-            && value.wrapping_sub(flow.server_ts) as i32 >= 0
-        {
-            (flow.server_ts, flow.server_ts_ms) = (value, now.ms32());
+        if let Some(value) = plain.stamp(frame) {
+            flow.note_server_ts(now, value);
         }
         let mut treat = Frame::Forward;
         let in_response = flow.state == State::Response;

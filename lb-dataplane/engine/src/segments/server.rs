@@ -160,10 +160,8 @@ impl Engine {
                 .add(segment.seq_len())
                 .at_or_after(flow.server_acked)
             && let Some((value, _)) = timestamps(segment.options(frame))
-            && value.wrapping_sub(flow.server_ts) as i32 >= 0
         {
-            flow.server_ts = value;
-            flow.server_ts_ms = now.ms32();
+            flow.note_server_ts(now, value);
         }
         if flow.backlog.is_some() {
             self.window_moves(now, id, segment, out);
