@@ -27,7 +27,7 @@ mod sysdump;
 mod top;
 mod waits;
 
-use baton_cli::printable;
+use baton_api::printable;
 use std::{path::Path, process::ExitCode};
 
 /// Could not be asked.

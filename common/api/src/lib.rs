@@ -55,3 +55,4 @@ pub use state::{
     PolicyState, RefusedPolicy, State, WorkerState,
 };
 pub use status::{StatusRange, StatusRangeError};
+pub use text::printable;

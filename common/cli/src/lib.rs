@@ -32,6 +32,5 @@ pub use names::{FlowId, PolicyName, flow};
 pub use sentences::{full_tables, judged, reasons, verdict};
 pub use show::{Out, Show};
 pub use text::{
-    Cell, Shown, Style, Table, Tone, WIDTH_MAX, count, line, micros, printable, span, toned,
-    wrapped,
+    Cell, Shown, Style, Table, Tone, WIDTH_MAX, count, line, micros, span, toned, wrapped,
 };

@@ -3,8 +3,8 @@
 //! Owns how the figures of several backends, or of several dataplanes, make one. Which backends are
 //! meant is the tool's to say.
 
-use crate::text::{WIDTH_MAX, count, printable, span};
-use baton_api::{BackendState, DrainState, PolicyState};
+use crate::text::{WIDTH_MAX, count, span};
+use baton_api::{BackendState, DrainState, PolicyState, printable};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,10 +1,8 @@
 //! Where answers go: the standard output as table, JSON or YAML, and a terminal that is drawn anew.
 
-use crate::{
-    args::Output,
-    text::{Style, printable},
-};
+use crate::{args::Output, text::Style};
 use anyhow::Context as _;
+use baton_api::printable;
 
 use serde::Serialize;
 use std::{

@@ -3,7 +3,8 @@
 //!
 //! All text for people is made here, of words that are [`printable`].
 
-use std::{borrow::Cow, fmt::Write as _};
+use baton_api::printable;
+use std::fmt::Write as _;
 
 /// Columns of a terminal that has never been resized.
 pub const WIDTH_MAX: usize = 80;
@@ -220,26 +221,6 @@ fn cut(cell: &str, width: usize) -> String {
     format!("{start}…{end}")
 }
 
-/// `text` with escapes for what a terminal obeys: control characters, and those that turn the
-/// direction of writing around. Annotations, messages of Pods and what a program in one says are
-/// anybody's, and so are names in EndpointSlices.
-#[must_use]
-pub fn printable(text: &str) -> Cow<'_, str> {
-    let obeyed =
-        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if !text.contains(obeyed) {
-        return text.into();
-    }
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match obeyed(c) {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
-        }
-    }
-    shown.into()
-}
-
 /// One line.
 pub fn line(text: &mut String, content: &str) {
     // Writing into a string cannot fail.
@@ -309,6 +290,7 @@ pub fn count(number: u64, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::borrow::Cow;
 
     #[test]
     fn figures_stand_right_text_left_and_no_line_ends_with_a_blank() {

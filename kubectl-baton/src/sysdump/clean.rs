@@ -6,7 +6,7 @@
 //! but for Baton's own containers' arguments and last words.
 
 use crate::cluster::Kind;
-use baton_cli::printable;
+use baton_api::printable;
 use serde_json::{Map, Value, json};
 
 /// Annotations that Baton reads or writes.

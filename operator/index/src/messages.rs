@@ -1,7 +1,11 @@
 //! How things are said to people: the content of conditions, lists that end, texts that end.
 
 use crate::{LIMIT_MESSAGE_CHARS, LIMIT_NAMES_SHOWN, Reason, Status};
-use std::fmt::{self, Display};
+use baton_api::printable;
+use std::{
+    borrow::Cow,
+    fmt::{self, Display},
+};
 
 /// Status, reason and message of a condition.
 pub(crate) type Said = (Status, Reason, String);
@@ -86,17 +90,11 @@ pub(crate) fn is_or_are(number: usize, what: &str) -> String {
 
 /// Not more than anybody reads, and nothing that a terminal obeys: values and names of others are
 /// quoted in it.
-pub(crate) fn bounded(mut text: String) -> String {
-    if text.contains(char::is_control) {
-        let mut shown = String::with_capacity(text.len());
-        for c in text.chars() {
-            match c.is_control() {
-                true => shown.extend(c.escape_default()),
-                false => shown.push(c),
-            }
-        }
-        text = shown;
-    }
+pub(crate) fn bounded(text: String) -> String {
+    let mut text = match printable(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(shown) => shown,
+    };
     if let Some((end, _)) = text.char_indices().nth(LIMIT_MESSAGE_CHARS - 1)
         && end + 1 < text.len()
     {
