@@ -160,6 +160,40 @@ fn ipv6_narrow_leg() -> Result<()> {
     nothing_was_reset(&scene)
 }
 
+/// Pods' kernels remember a path's MTU by address, and to them all clients have the dataplane's.
+#[test]
+fn one_clients_narrow_path_is_no_other_clients() -> Result<()> {
+    let mut scene = Scene::new(
+        "narrow-path",
+        &Options {
+            pods: 2,
+            ..Options::default()
+        },
+    )?;
+    scene.start()?;
+    let (router, client) = (scene.lab.router().namespace(), scene.lab.client());
+    let path = [
+        &*client.ipv4().to_string(),
+        "dev",
+        client.name(),
+        "mtu",
+        "lock",
+        "600",
+    ];
+    router.ip(&[&["route", "replace"][..], &path].concat())?;
+    let mut client = HttpClient::connect(client.namespace(), scene.address(HTTP_PORT)?)?;
+    rounds(&scene, &mut client)?;
+    for pod in scene.lab.pods() {
+        let remembered = pod.namespace().ip(&["route", "show", "cache"])?;
+        ensure!(!remembered.contains("mtu"), "{}: {remembered}", pod.name());
+    }
+    assert!(
+        scene.counter("narrow_paths_total")? > 0,
+        "no router said so"
+    );
+    nothing_was_reset(&scene)
+}
+
 fn one_narrow_leg(name: &str) -> Result<Scene> {
     let mut scene = Scene::new(
         name,

@@ -81,7 +81,9 @@ pub use proxy::{
     PROXY_HEADER_MAX, PROXY_LISTENER_MAX, PROXY_LISTENER_TLV, PROXY_LOCAL, proxy_header,
     proxy_header_len,
 };
-pub use rewrite::{Rewrite, RewriteError, clear_fin, clear_urgent, replace_ack, rewrite_tcp};
+pub use rewrite::{
+    Rewrite, RewriteError, allow_fragments, clear_fin, clear_urgent, replace_ack, rewrite_tcp,
+};
 pub use seq::SeqNumber;
 pub use shift::Shift;
 pub use types::{Flags, Mac, ether_dst, ether_src};

@@ -167,14 +167,14 @@ fn take_stray_pointer(tcp: &mut [u8; TCP_BYTES]) -> u64 {
 /// Takes the FIN flag from a segment, so that its payload can be forwarded while the close is held
 /// back. The checksum is updated incrementally.
 pub fn clear_fin(frame: &mut [u8], seg: &Segment) {
-    const OFFSET_AND_FLAGS: usize = 12;
-    let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) else {
-        return;
-    };
-    let mut word = [0; 4];
-    word.copy_from_slice(&tcp[OFFSET_AND_FLAGS..OFFSET_AND_FLAGS + 4]);
-    word[1] &= !Flags::FIN.0;
-    let delta = replace(tcp, OFFSET_AND_FLAGS, &word);
+    if let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) {
+        clear(tcp, Flags::FIN);
+    }
+}
+
+fn clear(tcp: &mut [u8; TCP_BYTES], flag: Flags) {
+    let [.., offset, flags, a, b, _, _, _, _] = *tcp;
+    let delta = replace(tcp, 12, &[offset, flags & !flag.0, a, b]);
     patch(tcp, TCP_CHECK, delta);
 }
 
@@ -182,21 +182,24 @@ pub fn clear_fin(frame: &mut [u8], seg: &Segment) {
 /// its bytes are all of the stream: Linux leaves the urgent one out of it, without `SO_OOBINLINE`.
 /// The checksum is updated incrementally.
 pub fn clear_urgent(frame: &mut [u8], seg: &Segment) {
-    const OFFSET_AND_FLAGS: usize = 12;
-    const CHECKSUM_AND_POINTER: usize = 16;
-    let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) else {
-        return;
-    };
-    let mut word = [0; 4];
-    word.copy_from_slice(&tcp[OFFSET_AND_FLAGS..OFFSET_AND_FLAGS + 4]);
-    word[1] &= !Flags::URG.0;
-    let flag = replace(tcp, OFFSET_AND_FLAGS, &word);
-    patch(tcp, TCP_CHECK, flag);
-    // The checksum's own half of the word stays as it is.
-    word.copy_from_slice(&tcp[CHECKSUM_AND_POINTER..]);
-    word[2..].fill(0);
-    let pointer = replace(tcp, CHECKSUM_AND_POINTER, &word);
-    patch(tcp, TCP_CHECK, pointer);
+    if let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) {
+        clear(tcp, Flags::URG);
+        let delta = take_stray_pointer(tcp);
+        patch(tcp, TCP_CHECK, delta);
+    }
+}
+
+/// Allows routers to cut an IPv4 packet to pieces (RFC 791 section 3.1, "Don't Fragment"); one of
+/// IPv6 stays as it is.
+pub fn allow_fragments(frame: &mut [u8], seg: &Segment) {
+    const DONT: u8 = 0x40;
+    if !seg.is_v6()
+        && let Some(ip) = array_mut::<IPV4_BYTES>(frame, usize::from(seg.l3))
+    {
+        let [_, _, _, _, a, b, flags, offset, ..] = *ip;
+        let delta = replace(ip, 4, &[a, b, flags & !DONT, offset]);
+        patch(ip, 10, delta);
+    }
 }
 
 /// Gives a segment the acknowledgement number of `seg`, whose header it is. The (full) checksum is

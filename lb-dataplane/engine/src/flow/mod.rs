@@ -147,7 +147,7 @@ pub(crate) struct Flow {
     /// Twice its moves, of which at most 32,767 are counted, and one more since it has another leg
     /// than its first: one that had none between two requests has that without a move.
     pub(crate) migrations: u16,
-    /// The client's MSS.
+    /// The client's MSS, or that of the path to it.
     pub(crate) mss: u16,
     /// What a hand-over, or another opening of a leg, remembers of itself.
     pub(crate) progress: Progress,
@@ -296,6 +296,13 @@ impl Flow {
     #[inline]
     pub(crate) fn client_window_max(&self) -> u32 {
         0xffff << (self.scales & 15)
+    }
+
+    /// Whether the client's path does not take a segment of so many bytes with its header (`icmp`).
+    /// What its MSS allows, pods keep to.
+    #[inline]
+    pub(crate) fn is_narrower_than(&self, bytes: u32) -> bool {
+        bytes > u32::from(self.mss) + 20
     }
 
     /// Moves so far.

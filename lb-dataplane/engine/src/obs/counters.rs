@@ -240,6 +240,7 @@ counters! {
     LoadProbesPaced = "load_probes_paced_total"; #[doc = "Probes for a load report after which the next one waits longer than 10 ms, as a worker sends so many in a second at most."]
     BeyondWindow = "segments_beyond_window_total"; #[doc = "Segments beyond the largest possible window: forwarded (where legs are shared: dropped), nothing learned from them."]
     IcmpTranslated = "icmp_translated_total"; #[doc = "ICMP errors passed to the other leg."]
+    NarrowPaths = "narrow_paths_total"; #[doc = "ICMP errors not passed on, of clients' paths that take less than 1,260 bytes (IPv6: 1,280): the pod would send less to all clients."]
     OptionsStripped = "options_stripped_total"; #[doc = "Client segments that lost MPTCP, TFO, accurate ECN or experimental options."]
     UrgentCleared = "urgent_cleared_total"; #[doc = "Client segments with urgent data that go on as plain ones, since a guard follows: a pod's kernel would take the urgent byte out of the stream."]
     Disputed = "disputed_flows_total"; #[doc = "Flows with shared legs that keep theirs to themselves: their client repeated bytes, unacknowledged, that were others or of which there is no copy."]

@@ -20,8 +20,8 @@ use crate::{
     states::State,
 };
 use baton_packet::{
-    Decoded, Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, build_segment,
-    carry_tcp, ether_dst, ether_src, rewrite_tcp,
+    Decoded, Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, allow_fragments,
+    build_segment, carry_tcp, ether_dst, ether_src, rewrite_tcp,
 };
 use std::net::IpAddr;
 
@@ -152,6 +152,9 @@ impl Engine {
             src_mac: self.settings.mac,
             dst_mac,
         };
+        if flow.is_narrower_than(u32::from(segment.end - segment.l4)) {
+            allow_fragments(frame, segment);
+        }
         self.readdressed(frame, segment, to)
     }
 

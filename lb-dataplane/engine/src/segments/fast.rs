@@ -241,7 +241,8 @@ impl Engine {
         let predicted = seq == flow.server_next
             && is_within(ack, flow.client_acked, flow.client_next)
             && is_open(flow, STAMPED)
-            && flow.server_may_send(seq);
+            && flow.server_may_send(seq)
+            && (plain.data_len() == 0 || !flow.is_narrower_than(plain.segment_len()));
         if !predicted || !is_right(&mut self.counters, frame, plain) {
             return None;
         }

@@ -1,6 +1,15 @@
 //! ICMP errors about our segments, translated to the leg that the segment came from, so that path
 //! MTU discovery (RFC 1191, RFC 8201) works through the dataplane. That a pod cannot be reached is
 //! no client's concern while another one can be.
+//!
+//! # Decisions
+//!
+//! - **Pods are told of no path that takes less than 1,260 bytes**: a pod's kernel remembers that
+//!   by address, for 10 minutes, and to it all clients have ours. One that says 552, the least that
+//!   Linux takes (`net.ipv4.route.min_pmtu`), would have had the pod send to everyone in pieces of
+//!   500 bytes. What is too long for such a client goes without "don't fragment", and its
+//!   connection has its MSS from the next pod on. What it costs: the client waits once for the
+//!   pod's retransmission time-out, where the pod's kernel would have repeated at once.
 
 use crate::{
     Engine, Output, Verdict,
@@ -18,6 +27,12 @@ use std::net::IpAddr;
 /// A quoted sequence number may be this far from the flow's: anything else is a guess by a third
 /// party (RFC 5927 section 4.1).
 const QUOTE_WINDOW: u32 = 1 << 24;
+/// Pods are told of no path that takes less, and of none to an IPv6 client (RFC 8201 section 4)
+/// below 1,280, which are these once an IPv4 pod hears of them.
+const PATH_MTU_MIN: u32 = 1_260;
+const PATH_MTU_MIN_V6: u32 = 1_280;
+/// What an IPv4 host takes at least (RFC 791 section 3.1), less both headers.
+const MSS_MIN: u16 = 576 - 40;
 
 impl Engine {
     pub(crate) fn icmp(
@@ -38,7 +53,13 @@ impl Engine {
             }
             quoted.and_then(|(id, leg)| self.icmp_to_client(frame, error, id, leg))
         } else {
-            self.icmp_to_leg(frame, error)
+            let quoted = self.quoted_to_client(error);
+            if let Some(id) = quoted
+                && self.is_path_of_its_own(id, error)
+            {
+                return Verdict::Absorbed;
+            }
+            quoted.and_then(|id| self.icmp_to_leg(frame, error, id))
         };
         match translated {
             Some(len) => {
@@ -140,8 +161,8 @@ impl Engine {
         self.readdressed_error(frame, error, (ours, client), inner, macs)
     }
 
-    /// Our segment to a client met the error: the owner sent it.
-    fn icmp_to_leg(&mut self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
+    /// The flow whose segment to a client met the error.
+    fn quoted_to_client(&self, error: &IcmpError) -> Option<FlowId> {
         let frontend = self
             .ids
             .frontends
@@ -149,10 +170,37 @@ impl Engine {
         let id = self
             .flows
             .find(to_addr(error.inner_dst), error.inner_dst_port, frontend)?;
-        let flow = &self.flows[id];
-        if error.inner_seq.since(flow.server_next).unsigned_abs() > QUOTE_WINDOW {
-            return None;
+        let far = error.inner_seq.since(self.flows[id].server_next);
+        (far.unsigned_abs() <= QUOTE_WINDOW).then_some(id)
+    }
+
+    /// Whether the error says that the client's path takes less than a pod is told. Routers may cut
+    /// to pieces what the owner sends, and the flow's next pods hear of it as of a client's MSS.
+    fn is_path_of_its_own(&mut self, id: FlowId, error: &IcmpError) -> bool {
+        let Some(mtu) = error.kind.mtu() else {
+            return false;
+        };
+        let flow = &mut self.flows[id];
+        let owner = self.backends.get(usize::from(flow.owner.backend));
+        let v4 = owner.is_some_and(|owner| !owner.addr.is_v6());
+        let least = match error.v6 {
+            true => PATH_MTU_MIN_V6,
+            false => PATH_MTU_MIN,
+        };
+        let is = v4 && mtu < least;
+        if is {
+            self.counters.add(Counter::NarrowPaths);
+            if !error.v6 {
+                let mss = (mtu as u16).saturating_sub(40).max(MSS_MIN);
+                flow.mss = flow.mss.min(mss);
+            }
         }
+        is
+    }
+
+    /// Our segment to a client met the error: the owner sent it.
+    fn icmp_to_leg(&mut self, frame: &mut [u8], error: &IcmpError, id: FlowId) -> Option<usize> {
+        let flow = &self.flows[id];
         let spec = self.to_leg(flow.owner)?;
         let inner = NewTuple {
             src: spec.dst,

@@ -3,8 +3,8 @@
 
 use crate::{
     common::{
-        Conn, Dest, FRAME_BYTES, OUR_MAC, ROUTER_MAC, World, backend, conn::*, frontend, policy,
-        router, settings, wire,
+        Conn, Dest, FRAME_BYTES, OUR_MAC, ROUTER_MAC, Sent, World, backend, conn::*, frontend,
+        policy, router, settings, wire,
     },
     translation::{agrees, moved, opens, pod_says},
 };
@@ -111,6 +111,22 @@ fn an_address_of_the_other_family_is_not_restored() {
     both_ways(test, |p| p.client_address = ClientAddress::Restore);
 }
 
+/// What a router says of a segment that is too long for a link of so many bytes.
+fn too_big(quoted: &Sent, mtu: u32) -> Vec<u8> {
+    let v6 = quoted.segment.is_v6();
+    let kind = if v6 { [2, 0] } else { [3, 4] };
+    let between = (router(v6), quoted.segment.src);
+    let macs = (ROUTER_MAC, OUR_MAC);
+    wire::icmp(
+        macs,
+        between,
+        60,
+        kind,
+        &mtu.to_be_bytes(),
+        &quoted.frame[14..],
+    )
+}
+
 /// A segment of theirs was too long for a link of so many bytes: what the one who sent it is told.
 fn told(w: &mut World, error: &[u8]) -> IcmpKind {
     let mut buffer = error.to_vec();
@@ -138,18 +154,7 @@ fn who_sends_too_long_segments_hears_of_his_own_familys_limit() {
                 w.stays(&mut c, GET)
             };
             let v6 = quoted.segment.is_v6();
-            let kind = if v6 { [2, 0] } else { [3, 4] };
-            let between = (router(v6), quoted.segment.src);
-            let rest = u32::to_be_bytes(1_400);
-            let error = wire::icmp(
-                (ROUTER_MAC, OUR_MAC),
-                between,
-                60,
-                kind,
-                &rest,
-                &quoted.frame[14..],
-            );
-            let kind = told(w, &error);
+            let kind = told(w, &too_big(&quoted, 1_400));
             let expected = if v6 {
                 IcmpKind::FragmentationNeeded { mtu: 1_380 }
             } else {
@@ -159,6 +164,26 @@ fn who_sends_too_long_segments_hears_of_his_own_familys_limit() {
         };
         both_ways(test, |p| p.migration.mode = baton_api::MigrationMode::Never);
     }
+}
+
+/// Below what IPv6 promises, no pod hears of it, also not by way of IPv4.
+#[test]
+fn an_ipv6_clients_path_takes_what_ipv6_promises() {
+    let mut w = world(false, |p| {
+        p.migration.mode = baton_api::MigrationMode::Never
+    });
+    let mut c = Conn::of(1, true);
+    c.options.mss = Some(1_440);
+    let c = w.idle_as(c);
+    let wire = w.pod_wire(&c, PSH_ACK, OK);
+    let quoted = w.forwarded_to_client(&c, &wire);
+    let mut error = too_big(&quoted, 1_279);
+    let len = error.len();
+    w.call_frame(&mut error, len);
+    assert_eq!(w.verdict, Verdict::Absorbed);
+    assert_eq!(w.count(Counter::NarrowPaths), 1);
+    let kind = told(&mut w, &too_big(&quoted, 1_280));
+    assert_eq!(kind, IcmpKind::FragmentationNeeded { mtu: 1_260 });
 }
 
 #[test]

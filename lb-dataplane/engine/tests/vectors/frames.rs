@@ -308,5 +308,8 @@ fn segment_text(frame: &[u8], s: &Segment, names: &mut Names) -> Option<String> 
     if !data.is_empty() {
         words.push(data_text(data));
     }
+    if !s.is_v6() && frame[20] == 0 {
+        words.push("{set 20=00}".into());
+    }
     Some(words.join(" "))
 }

@@ -244,6 +244,13 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
     pub const fn data_len(&self) -> u32 {
         (self.end - Self::PAYLOAD) as u32
     }
+
+    /// Bytes of the TCP segment: its header, and data.
+    #[inline]
+    #[must_use]
+    pub const fn segment_len(&self) -> u32 {
+        (self.end - F::L4 as u16) as u32
+    }
 }
 
 /// The ends of a frame whose IP header is a plain one's; nothing behind its ports is looked at.

@@ -2,9 +2,9 @@
 
 use crate::support::{Oracle, Packet, oracle, packet, packet_and_rewrite, segment};
 use baton_packet::{
-    ChecksumState, Flags, Mac, Rewrite, RewriteError, SegmentSpec, SeqNumber, build_segment,
-    clear_fin, clear_urgent, complete_tcp_checksum, ether_dst, ether_src, part_of_segment,
-    rewrite_tcp, settle_tcp_checksum, tcp_checksum_state,
+    ChecksumState, Flags, Mac, Rewrite, RewriteError, SegmentSpec, SeqNumber, allow_fragments,
+    build_segment, clear_fin, clear_urgent, complete_tcp_checksum, ether_dst, ether_src,
+    part_of_segment, rewrite_tcp, settle_tcp_checksum, tcp_checksum_state,
 };
 use proptest::prelude::*;
 
@@ -134,6 +134,25 @@ proptest! {
         expected[l4 + 13] &= !Flags::URG.0;
         expected[l4 + 18..l4 + 20].fill(0);
         expected[l4 + 16..l4 + 18].copy_from_slice(&frame[l4 + 16..l4 + 18]);
+        prop_assert_eq!(frame, expected);
+    }
+}
+
+proptest! {
+    #[test]
+    fn routers_may_cut_it_and_nothing_else_is_changed(packet in packet()) {
+        let before = packet.frame();
+        let mut frame = before.clone();
+        let whole = segment(&before);
+        allow_fragments(&mut frame, &whole);
+        right(&frame);
+        let mut expected = before;
+        if !whole.is_v6() {
+            let ip = usize::from(whole.l3);
+            prop_assert!(expected[ip + 6] & 0x40 != 0);
+            expected[ip + 6] &= !0x40;
+            expected[ip + 10..ip + 12].copy_from_slice(&frame[ip + 10..ip + 12]);
+        }
         prop_assert_eq!(frame, expected);
     }
 }
