@@ -275,6 +275,43 @@ async fn a_detach_that_was_stopped_goes_on_where_it_was_and_deletes_nothing_too_
     assert_eq!(fake.written.borrow().len(), 3);
 }
 
+/// `kubectl apply` of a manifest from before, or of a newer one.
+#[tokio::test(start_paused = true)]
+async fn a_selector_that_somebody_gave_back_is_taken_again_and_another_one_kept() {
+    let fake = with(|_| ());
+    let _ = typed_in(&fake, "attach front").await;
+    let apply = |what: &str, value: Value| {
+        let objects = &mut *fake.objects.borrow_mut();
+        let mut services = objects.get_mut(&Kind::Services).expect("some").iter_mut();
+        let front = services.find(|s| s["metadata"]["name"] == "front");
+        front.expect("it")["spec"][what] = value;
+        reacts(objects);
+        fake.written.borrow_mut().clear();
+    };
+    apply("selector", json!({"app": "front"}));
+    let seen = typed_in(&fake, "attach front").await;
+    assert!(seen.is(0), "{}", seen.err);
+    assert_eq!(*fake.written.borrow(), ["patch services/front"]);
+    assert_eq!(
+        find(&fake.objects.borrow(), Kind::Services, "front").expect("it")["spec"]["selector"],
+        Value::Null
+    );
+
+    apply("selector", json!({"app": "newer"}));
+    refused(
+        &fake,
+        "attach front",
+        "has another spec.selector than when it was attached",
+    )
+    .await;
+    let seen = typed_in(&fake, "detach front").await;
+    assert!(seen.is(0), "{}", seen.err);
+    let objects = fake.objects.borrow();
+    let front = find(&objects, Kind::Services, "front").expect("it");
+    assert_eq!(front["spec"]["selector"], json!({"app": "newer"}));
+    assert_eq!(front["metadata"]["labels"], json!({}));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_begun_can_be_taken_back() {
     let mut fake = with(|_| ());

@@ -91,9 +91,9 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
     };
     let refusal = service::refusal(service);
     if let Some(Refusal::Attached(policy)) = &refusal
-        && let Some(plan) = begun(scene, service, policy)
+        && let Some(plan) = begun(scene, service, policy, wanted)
     {
-        return Ok(plan);
+        return plan;
     }
     if let Some(refusal) = refusal {
         return Err(refusal.sentence(name));
@@ -103,15 +103,7 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
     let ports = service::ports(service);
     let listeners = listeners(ports);
     let mut notes = Vec::new();
-    if let Some(who) = kept_by(service)
-        && !wanted.dry_run
-    {
-        return Err(format!(
-            "Service {name} is kept by {who}, which would give it its selector back: commit what `kubectl baton attach \
-             svc/{name} -n {} --dry-run -o yaml` prints instead",
-            scene.namespace
-        ));
-    }
+    is_nobodys(scene, service, wanted)?;
     if label(service, "app.kubernetes.io/managed-by") == Some("Helm") {
         notes.push(format!(
             "Service {name} was made by Helm: the next `helm upgrade` of its release gives it its selector back, and clients \
@@ -153,18 +145,41 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
             }),
             policy_there,
         ),
-        patch: json!({
-            "metadata": {
-                // Whoever changes it meanwhile is not overruled.
-                "resourceVersion": service.metadata.resource_version,
-                "labels": {POLICY_LABEL: policy},
-                "annotations": {SELECTOR_ANNOTATION: json!(selector).to_string()},
-            },
-            "spec": {"selector": null},
-        }),
+        patch: without_selector(service, &policy, &selector),
         manifest: manifest(service, &policy),
         notes,
     })
+}
+
+/// Nobody would give it its selector back at once.
+fn is_nobodys(scene: &Scene, service: &Service, wanted: &Attach) -> Result<(), String> {
+    let name = named(&wanted.service);
+    match kept_by(service) {
+        Some(who) if !wanted.dry_run => Err(format!(
+            "Service {name} is kept by {who}, which would give it its selector back: commit what `kubectl baton attach \
+             svc/{name} -n {} --dry-run -o yaml` prints instead",
+            scene.namespace
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn without_selector(service: &Service, policy: &str, selector: &BTreeMap<String, String>) -> Value {
+    json!({
+        "metadata": {
+            // Whoever changes it meanwhile is not overruled.
+            "resourceVersion": service.metadata.resource_version,
+            "labels": {POLICY_LABEL: policy},
+            "annotations": {SELECTOR_ANNOTATION: json!(selector).to_string()},
+        },
+        "spec": {"selector": null},
+    })
+}
+
+/// What it selects by, if anything.
+fn selector_of(service: &Service) -> Option<&BTreeMap<String, String>> {
+    let selector = service.spec.as_ref()?.selector.as_ref();
+    selector.filter(|selector| !selector.is_empty())
 }
 
 /// The name of the Service that has the pods: no longer than that of a Service may be.
@@ -180,21 +195,55 @@ fn pods_of<'a>(scene: &'a Scene, name: &str) -> Option<&'a Service> {
 }
 
 /// An attach that was stopped after its last change, before the Service led to dataplanes: there
-/// is nothing to do but wait.
-fn begun(scene: &Scene, service: &Service, policy: &str) -> Option<Attachment> {
+/// is nothing to do but wait. Or somebody gave the Service its selector back since (`kubectl apply`
+/// of a manifest from before): that is taken away again.
+fn begun(
+    scene: &Scene,
+    service: &Service,
+    policy: &str,
+    wanted: &Attach,
+) -> Option<Result<Attachment, String>> {
     let name = service.metadata.name.as_deref()?;
     let (pods, policy) = (pods_of(scene, name)?, scene.policy(policy)?);
+    let (pods_name, policy_name) = (
+        pods.metadata.name.as_deref()?,
+        policy.metadata.name.as_deref()?,
+    );
     let status = policy.status.as_ref();
     let leads_to = status.and_then(|status| Some(status.frontend.as_ref()?.leads_to));
-    let is_its = policy.spec.service() == pods.metadata.name.as_deref() && fronts(policy, name);
-    (is_its && leads_to != Some(LeadsTo::Dataplanes)).then(|| Attachment {
+    if policy.spec.service() != Some(pods_name) || !fronts(policy, name) {
+        return None;
+    }
+    let patch = match selector_of(service) {
+        Some(selector) => {
+            let spec = service.spec.clone().unwrap_or_default();
+            let now = &pods_service(scene, name, pods_name, &spec)["spec"];
+            let then = json!(pods.spec);
+            if let Some(other) = ["selector", "ports"]
+                .into_iter()
+                .find(|what| now[what] != then[what])
+            {
+                return Some(Err(format!(
+                    "Service {name} has another spec.{other} than when it was attached: `kubectl baton detach svc/{name}`, which \
+                     keeps that, and attach it again"
+                )));
+            }
+            if let Err(why) = is_nobodys(scene, service, wanted) {
+                return Some(Err(why));
+            }
+            without_selector(service, policy_name, selector)
+        }
+        None if leads_to == Some(LeadsTo::Dataplanes) => return None,
+        None => Value::Null,
+    };
+    Some(Ok(Attachment {
         service: name.to_owned(),
         pods: (json!(pods), true),
         policy: (json!(policy), true),
-        patch: Value::Null,
-        manifest: manifest(service, policy.metadata.name.as_deref().unwrap_or_default()),
+        patch,
+        manifest: manifest(service, policy_name),
         notes: Vec::new(),
-    })
+    }))
 }
 
 /// Whether clients come to a policy by this Service.
@@ -418,12 +467,16 @@ pub fn detach(scene: &Scene, service: &str) -> Result<Detachment, String> {
     let selector: BTreeMap<String, String> = serde_json::from_str(selector).map_err(|error| {
         format!("the annotation {SELECTOR_ANNOTATION} of Service {name} is no selector: {error}")
     })?;
-    Ok(detachment(json!({
+    let mut patch = json!({
         "metadata": {
             "resourceVersion": service.metadata.resource_version,
             "labels": {POLICY_LABEL: null},
             "annotations": {SELECTOR_ANNOTATION: null},
         },
-        "spec": {"selector": selector},
-    })))
+    });
+    // What somebody gave it since is newer.
+    if selector_of(service).is_none() {
+        patch["spec"] = json!({"selector": selector});
+    }
+    Ok(detachment(patch))
 }
