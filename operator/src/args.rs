@@ -26,11 +26,13 @@ pub enum Command {
     Crds,
     /// Apply them.
     Apply(Apply),
+    /// Have Services lead past Baton.
+    Detach(Apply),
     /// Say whether an installation works.
     Verify(Verify),
 }
 
-/// Where definitions go.
+/// Where that is done.
 #[derive(Debug)]
 pub struct Apply {
     /// Another kubeconfig than the usual one.
@@ -173,6 +175,15 @@ enum RawCommand {
         #[arg(long, value_name = "FILE", requires = "apply")]
         kubeconfig: Option<PathBuf>,
     },
+    /// Have all Services that `kubectl baton attach` attached lead to their Pods again
+    ///
+    /// For an uninstallation. Does what `kubectl baton detach` does, for all namespaces, but leaves
+    /// the policies and the Services of the Pods (`web-pods`), which then only wait to be deleted.
+    Detach {
+        /// A kubeconfig file other than the usual one
+        #[arg(long, value_name = "FILE")]
+        kubeconfig: Option<PathBuf>,
+    },
     /// Say whether an installation works: definitions of this version, Pods ready, dataplanes in
     /// step
     Verify {
@@ -272,6 +283,7 @@ fn command(raw: Raw) -> anyhow::Result<Command> {
         RawCommand::Check { files } => Command::Check(files),
         RawCommand::Crds { apply: false, .. } => Command::Crds,
         RawCommand::Crds { kubeconfig, .. } => Command::Apply(Apply { kubeconfig }),
+        RawCommand::Detach { kubeconfig } => Command::Detach(Apply { kubeconfig }),
         RawCommand::Verify {
             namespace,
             within_seconds,
@@ -461,6 +473,7 @@ mod tests {
             Ok(Command::Apply(_))
         ));
         assert!(parsed(&["crds", "--kubeconfig", "a"]).is_err());
+        assert!(matches!(parsed(&["detach"]), Ok(Command::Detach(_))));
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub fn verify(settings: &Verify) -> anyhow::Result<()> {
     })
 }
 
-fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -94,13 +94,15 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
         .block_on(work)
 }
 
-async fn limited<T>(request: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
+pub(crate) async fn limited<T>(
+    request: impl Future<Output = kube::Result<T>>,
+) -> anyhow::Result<T> {
     let answer = timeout(REQUEST_LIMIT, request).await;
     Ok(answer.context("no answer from the API server")??)
 }
 
 /// Looks until nothing is wrong any more; what was wrong last is the error.
-async fn until<F: Future<Output = anyhow::Result<Option<String>>>>(
+pub(crate) async fn until<F: Future<Output = anyhow::Result<Option<String>>>>(
     within: Duration,
     mut look: impl FnMut() -> F,
 ) -> anyhow::Result<()> {

@@ -7,6 +7,7 @@ mod check;
 mod coalescing;
 mod connect;
 mod core;
+mod detach;
 mod digest;
 #[cfg(test)]
 mod fake_api;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Ok(Command::Check(files)) => check::run(&files),
         Ok(Command::Crds) => print_crds().map(|()| ExitCode::SUCCESS),
         Ok(Command::Apply(settings)) => install::apply(&settings).map(|()| ExitCode::SUCCESS),
+        Ok(Command::Detach(settings)) => detach::detach(&settings).map(|()| ExitCode::SUCCESS),
         Ok(Command::Verify(settings)) => install::verify(&settings).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| complain(&error, 1))

@@ -460,8 +460,8 @@ fn outlive(site: &Site) -> Result<()> {
     front_door::through(site, workload, &mut table)?;
     transfers::between_nodes(site)?;
     classes::second(site, &baton, &mut table)?;
+    front_door::uninstalled(site, &mut table)?;
     table.print();
-    site.helm("uninstall", &["--wait"])?;
     site.until("nothing is left on the nodes", || {
         let left = site.left_on_nodes()?;
         ensure!(left.is_empty(), "{left:?}");

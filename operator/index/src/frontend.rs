@@ -333,6 +333,16 @@ fn names<'a>(
 ) -> Vec<(Text, &'a Listener, &'a Listening)> {
     let mut found = Vec::new();
     let ports = world.service.iter().flat_map(|service| &service.ports);
+    let service = record.served.frontend.as_ref().map_or("", |f| &f.service);
+    let listens = |port: &ServicePort| record.served.listeners.iter().any(|l| l.port == port.port);
+    if let Some(port) = ports.clone().find(|port| !front.made && !listens(port)) {
+        let message = format!(
+            "Service {service} has port {}, which no listener is for: clients that connect there are refused; add one \
+             (spec.listeners[].port), or take the port away",
+            port.port
+        );
+        *problem = Some((Reason::FrontendPortNotServed, message));
+    }
     for listening in &translation.listeners {
         let mut listeners = record.served.listeners.iter();
         let Some(listener) = listeners.find(|l| l.name == listening.listener) else {
@@ -348,10 +358,8 @@ fn names<'a>(
             Some(name) => found.push((name.clone(), listener, listening)),
             None => {
                 let message = format!(
-                    "Service {} has no port {} (listener {}): add it to the Service, or correct spec.listeners[].port",
-                    record.served.frontend.as_ref().map_or("", |f| &f.service),
-                    listener.port,
-                    listener.name
+                    "Service {service} has no port {} (listener {}): add it to the Service, or correct spec.listeners[].port",
+                    listener.port, listener.name
                 );
                 *problem = Some((Reason::FrontendPortNotFound, message));
             }

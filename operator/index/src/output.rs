@@ -392,6 +392,8 @@ pub enum Reason {
     FrontendNotOwned,
     /// Degraded: the Service that clients connect to has no such port.
     FrontendPortNotFound,
+    /// Degraded: the Service that clients connect to has a port that no listener is for.
+    FrontendPortNotServed,
     /// Degraded: no dataplane is ready, so clients are led to the pods.
     FrontendLeadsToPods,
     /// Degraded: no dataplane is ready, and the pods take only what dataplanes send.
@@ -458,6 +460,7 @@ impl Reason {
             Self::NotProbed => "NotProbed",
             Self::FrontendNotOwned => "FrontendNotOwned",
             Self::FrontendPortNotFound => "FrontendPortNotFound",
+            Self::FrontendPortNotServed => "FrontendPortNotServed",
             Self::FrontendLeadsToPods => "FrontendLeadsToPods",
             Self::FrontendLeadsNowhere => "FrontendLeadsNowhere",
             Self::EndpointsNotAllowed => "EndpointsNotAllowed",

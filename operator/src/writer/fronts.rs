@@ -60,7 +60,7 @@ impl Writer {
             note(written);
         }
         if let Some(selector) = &writes.restore {
-            match restored(selector, writes.uid.as_ref()) {
+            match restored(selector, writes.uid.as_deref()) {
                 Some(patch) => {
                     let patch = Patch::Merge(patch);
                     let params = PatchParams::default();
@@ -290,19 +290,22 @@ fn service(key: &Key, wanted: &FrontService, policy: &Text, uid: &Text) -> Value
 
 /// The selector that it had, and no mark of a policy. The uid makes sure that another Service that
 /// has the name by now stays as it is.
-fn restored(selector: &str, uid: Option<&Text>) -> Option<Value> {
+pub(crate) fn restored(selector: &str, uid: Option<&str>) -> Option<Value> {
     let selector: Value = serde_json::from_str(selector).ok()?;
     let texts = |all: &serde_json::Map<String, Value>| {
         !all.is_empty() && all.values().all(Value::is_string)
     };
-    let mut metadata = json!({
-        "labels": {POLICY_LABEL: null}, "annotations": {SELECTOR_ANNOTATION: null},
-    });
+    let mut metadata = unmarked();
     if let Some(uid) = uid {
-        metadata["uid"] = json!(&**uid);
+        metadata["uid"] = json!(uid);
     }
     let usable = selector.as_object().is_some_and(texts);
     usable.then(|| json!({"metadata": metadata, "spec": {"selector": selector}}))
+}
+
+/// A patch of its metadata, after which it is no policy's.
+pub(crate) fn unmarked() -> Value {
+    json!({"labels": {POLICY_LABEL: null}, "annotations": {SELECTOR_ANNOTATION: null}})
 }
 
 fn family(family: Family) -> &'static str {

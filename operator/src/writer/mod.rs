@@ -2,6 +2,6 @@
 
 pub mod events;
 pub mod files;
-mod fronts;
+pub mod fronts;
 mod handover;
 pub mod kubernetes;

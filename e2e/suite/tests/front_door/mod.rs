@@ -141,6 +141,24 @@ pub fn through(site: &Site, workload: &str, table: &mut Table) -> Result<()> {
     })
 }
 
+/// Clients of an attached Service when Baton goes.
+pub fn uninstalled(site: &Site, table: &mut Table) -> Result<()> {
+    let service = ["svc/web", "-n", "store"];
+    println!("{}", site.baton(&[&["attach"][..], &service].concat())?);
+    let address = site.field("store", "service/web", ".spec.clusterIP")?;
+    row(
+        site,
+        table,
+        "attached: helm uninstall",
+        &address,
+        25,
+        || site.helm("uninstall", &["--wait"]).map(drop),
+    )?;
+    // The policy, and the Service of its Pods.
+    println!("{}", site.baton(&[&["detach"][..], &service].concat())?);
+    Ok(())
+}
+
 /// Both kinds of clients, while something is done.
 fn row(
     site: &Site,

@@ -148,6 +148,87 @@ async fn definitions_of_an_older_version_are_brought_up_to_date() -> Result<()> 
     Ok(())
 }
 
+/// Nobody makes slices of a Service here: those of the cluster are there from the start.
+#[tokio::test]
+async fn attached_services_lead_to_their_pods_before_baton_goes() -> Result<()> {
+    let Some(scene) = scene("baton-detach").await? else {
+        return Ok(());
+    };
+    let namespace = scene.server.namespace("shop").await?.name;
+    let service = |name: &str, label: (&str, &str), annotations: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": name, "namespace": namespace, "annotations": annotations,
+                "labels": { label.0: label.1, "baton.dev/policy": "p" },
+            },
+            "spec": { "ports": [{ "port": 80 }] },
+        })
+    };
+    let slice = |name: &str, of: &str, by: &str| {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": name, "namespace": namespace,
+                "labels": { "kubernetes.io/service-name": of, "endpointslice.kubernetes.io/managed-by": by },
+            },
+            "addressType": "IPv4", "endpoints": [], "ports": [],
+        })
+    };
+    let (cluster, baton) = ("endpointslice-controller.k8s.io", "baton-operator");
+    let had = json!({ "baton.dev/selector": r#"{"app":"web"}"# });
+    let mut newer = service("newer", ("app", "web"), had.clone());
+    newer["spec"]["selector"] = json!({ "app": "newer" });
+    for object in [
+        service("web", ("app", "web"), had.clone()),
+        newer,
+        service("made", ("app.kubernetes.io/managed-by", baton), had),
+        service("unsaid", ("app", "web"), json!({})),
+        slice("web-1", "web", cluster),
+        slice("web-2", "web", baton),
+        slice("made-1", "made", baton),
+        slice("newer-1", "newer", cluster),
+    ] {
+        apply(&scene.admin, &object).await?.object()?;
+    }
+    let get = async |kind: &str, name: &str| {
+        let api = if kind == "services" {
+            "api/v1"
+        } else {
+            "apis/discovery.k8s.io/v1"
+        };
+        let path = format!("/{api}/namespaces/{namespace}/{kind}/{name}");
+        let got = send(
+            &scene.admin,
+            Method::GET,
+            &path,
+            "application/json",
+            &Value::Null,
+        )
+        .await?;
+        anyhow::Ok(got.object().unwrap_or_default())
+    };
+    for _ in 0..2 {
+        let (good, said) = scene.run("baton-detach", &["detach"]).await?;
+        assert!(
+            !good && said.contains(&format!("Service {namespace}/unsaid: it does not say")),
+            "{said}"
+        );
+        let web = get("services", "web").await?;
+        assert_eq!(web["spec"]["selector"], json!({ "app": "web" }));
+        assert_eq!(web["metadata"]["labels"], json!({ "app": "web" }));
+        let newer = get("services", "newer").await?;
+        assert_eq!(newer["spec"]["selector"], json!({ "app": "newer" }));
+        assert_eq!(newer["metadata"]["labels"], json!({ "app": "web" }));
+        assert!(get("services", "made").await?["spec"]["selector"].is_null());
+        for (name, stays) in [("web-1", true), ("web-2", false), ("made-1", true)] {
+            let slice = get("endpointslices", name).await?;
+            assert_eq!(slice["metadata"]["name"] == name, stays, "{name}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_installation_is_judged_by_what_is_there() -> Result<()> {
     let Some(scene) = scene("baton-test").await? else {

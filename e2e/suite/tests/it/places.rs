@@ -30,7 +30,7 @@ fn every_pod_goes_to_linux_and_where_the_user_says() -> Result<()> {
     let all: Vec<_> = pods(&objects)
         .map(|(name, pod)| (name, &pod["nodeSelector"]))
         .collect();
-    assert_eq!(all.len(), 5, "{all:?}");
+    assert_eq!(all.len(), 6, "{all:?}");
     for (name, selector) in all {
         let expected = match name {
             "baton-lb-dataplane" => json!({ "edge": "yes", "kubernetes.io/os": "linux" }),
@@ -63,7 +63,10 @@ fn on_openshift_pods_without_rights_take_the_namespaces_user() -> Result<()> {
             names.push(name);
         }
         names.sort_unstable();
-        assert_eq!(names, ["baton-crds", "baton-operator", "baton-test"]);
+        assert_eq!(
+            names,
+            ["baton-crds", "baton-detach", "baton-operator", "baton-test"]
+        );
     }
     Ok(())
 }

@@ -241,13 +241,25 @@ fn the_service_of_a_policy_that_cannot_be_read_stays() {
 }
 
 #[test]
-fn a_port_that_the_clients_service_lacks_is_named() {
+fn ports_that_the_clients_service_lacks_or_nobody_serves_are_named() {
     let mut scene = bare();
     let mut service = scene.clients_service();
-    service.ports[0].port = 81;
+    let mut other = service.ports[0].clone();
+    (other.name, other.port) = ("alt".into(), 81);
+    service.ports.push(other);
     (service.selects, service.front) = (false, Some(Arc::new(front("p", false, &[]))));
-    scene.service(&key("web"), service);
+    scene.service(&key("web"), service.clone());
     add(&mut scene.index, "p", fronted(1, "s", "web"));
+    scene.settle();
+    expect(
+        &scene.index,
+        "p",
+        ConditionKind::Degraded,
+        Reason::FrontendPortNotServed,
+        "has port 81, which no listener is for",
+    );
+    service.ports.remove(0);
+    scene.service(&key("web"), service);
     scene.settle();
     expect(
         &scene.index,
