@@ -139,7 +139,12 @@ pub fn flow(text: &str) -> Result<FlowId, String> {
     if dataplane.as_deref() == Some("") {
         return Err("expected the name of a dataplane's Pod before `/`".to_owned());
     }
-    let client = clients(rest).map_err(|error| error.to_string())?;
+    let client = clients(rest).map_err(|_| {
+        format!(
+            "`{text}` names no connection: expected its client's address (10.0.0.7), address and port (10.0.0.7:4711, \
+             [fd00::7]:4711), or either behind a dataplane's Pod and `/`"
+        )
+    })?;
     Ok(FlowId { dataplane, client })
 }
 
@@ -187,5 +192,10 @@ mod tests {
         assert_eq!(named.dataplane.as_deref(), Some("baton-lb-dataplane-x"));
         assert!(named.client.has("[fd00::7]:4711".parse().expect("address")));
         assert!(!named.client.has("[fd00::7]:4712".parse().expect("address")));
+        let network = flow("10.0.0.0/24").expect_err("many");
+        assert!(
+            network.contains("`10.0.0.0/24` names no connection"),
+            "{network}"
+        );
     }
 }
