@@ -258,6 +258,7 @@ fn degraded(
             not_allowed(key, record, translation),
         ));
     }
+    let explained = !translation.without_port.is_empty() || !translation.not_allowed.is_empty();
     if translation.total == 0 {
         let message = match translation.absent_pods.is_empty() {
             true => format!(
@@ -269,7 +270,9 @@ fn degraded(
                 few(&translation.absent_pods, ", ")
             ),
         };
-        issues.push((Reason::NoEndpoints, message));
+        if !explained || !translation.absent_pods.is_empty() {
+            issues.push((Reason::NoEndpoints, message));
+        }
     } else if translation.ready == 0 {
         let draining = |b: &&Measured| b.verdict.state == BackendState::Draining;
         let message = format!(

@@ -249,8 +249,13 @@ fn only_pods_of_the_namespace_that_have_the_address_are_backends() {
     }));
     let _ = index.fold(6);
     assert_eq!(names(&index), ["169.254.169.254", "dual", "late", "pod-1"]);
-    index.apply(slice_at(&[("10.0.7.7", Some("gone"))]));
+    index.apply(slice_at(&[("10.0.7.7", None)]));
     let _ = index.fold(7);
+    let said = verdict(&index, "p");
+    let message = &said.condition(degraded).message;
+    assert!(!message.contains("selector"), "{message}");
+    index.apply(slice_at(&[("10.0.7.7", Some("gone"))]));
+    let _ = index.fold(8);
     let words = "the Pods that its EndpointSlices name (gone) do not exist";
     expect(&index, "p", degraded, Reason::NoEndpoints, words);
 }
