@@ -73,13 +73,10 @@ static __always_inline __u32 outcome_of(__u32 reason)
 /* Why a listener cannot take one more connection by adoption, or READY_TO_ADOPT. */
 static __always_inline __u32 obstacle(struct tcp_sock *tcp, const struct net *net)
 {
-	const struct sock *listener = (const struct sock *)tcp;
-
 	/* The kernel ignores the assigned request without a word when syncookies are off. */
 	if (!net->ipv4.sysctl_tcp_syncookies)
 		return SYNCOOKIES_OFF;
-	/* The kernel's own test, sk_acceptq_is_full(): it would drop the segment without a word. */
-	if (listener->sk_ack_backlog > listener->sk_max_ack_backlog)
+	if (has_full_queue(tcp))
 		return ACCEPT_QUEUE_FULL;
 	/* bpf_sk_assign_tcp_reqsk() refuses them; said here so that a Probe finds it out. */
 	if (bpf_core_field_exists(tcp->is_mptcp) && BPF_CORE_READ_BITFIELD(tcp, is_mptcp))

@@ -42,7 +42,7 @@ struct search {
 	__u16 found;
 };
 
-/* One descriptor. See count_socket() in listener_report.h for the reads. */
+/* One descriptor. See socket_of() in listener_report.h for the reads. */
 static long look_at(__u32 i, struct search *search)
 {
 	const void *at = (const void *)search->descriptors + i * sizeof(void *);

@@ -73,7 +73,7 @@ static __always_inline __u32 stall_units(__u64 ns)
 
 /*
  * What a group's CPU quota did. Its controllers are read as the first pointer of a list node, as
- * count_socket() does.
+ * socket_of() does.
  */
 static __always_inline void add_quota(const struct cgroup *group, __u64 *throttled_ns, __u32 *flags)
 {

@@ -9,8 +9,11 @@ use crate::common::{
     },
     ends,
     segment::{ACK, Checksum, FIN_ACK, Message, PSH_ACK, RST, SYN, Segment},
+    wait_for,
 };
 use baton_adopter::Outcome;
+use socket2::{Domain, Socket, Type};
+use std::net::SocketAddr;
 
 #[test]
 fn no_listener() {
@@ -92,6 +95,39 @@ fn accept_queue_full() {
     let counters = adopter.counters().expect("counters");
     assert_eq!(counters.of(Outcome::AcceptQueueFull), 4);
     assert_eq!(counters.of(Outcome::Adopted), 6);
+}
+
+/// Which of several listeners at all addresses the kernel takes cannot be known: a full one among
+/// them refuses, and nothing that was taken is dropped.
+#[test]
+fn accept_queue_full_of_one_of_several_listeners() {
+    for v6 in [false, true] {
+        let lab = Lab::new();
+        let (adopter, _attachment) = adopter(&lab);
+        let (pod, _) = ends(v6, 8080, PORT);
+        let all = ["0.0.0.0:8080", "[::]:8080"][usize::from(v6)];
+        let all: SocketAddr = all.parse().expect("an address");
+        // A backlog of 0 holds one connection.
+        let _listeners = [0, 100].map(|backlog| {
+            lab.within_pod(|| {
+                let domain = Domain::for_address(all);
+                let socket = Socket::new(domain, Type::STREAM, None).expect("a socket");
+                socket.set_reuse_port(true).expect("SO_REUSEPORT");
+                socket.bind(&all.into()).expect("bind");
+                socket.listen(backlog).expect("listen");
+                socket
+            })
+        });
+        for port in PORT..PORT + 32 {
+            let (_, ours) = ends(v6, 8080, port);
+            lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
+        }
+        let count = |outcome| lab.count(&adopter, outcome);
+        wait_for("all decided", || {
+            count(Outcome::Adopted) + count(Outcome::AcceptQueueFull) == 32
+        });
+        assert_eq!(count(Outcome::Adopted), lab.sockets(8080) as u64);
+    }
 }
 
 #[test]
