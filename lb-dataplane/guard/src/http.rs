@@ -109,7 +109,7 @@ impl Http1 {
     }
 
     pub(crate) fn until_close(&self) -> bool {
-        self.server.at == At::UntilClose
+        self.server.at == At::UntilClose || (self.closing && self.server.idle())
     }
 
     pub(crate) fn to_come(&self) -> ToCome {

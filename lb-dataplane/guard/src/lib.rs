@@ -202,7 +202,9 @@ impl Tracker {
         each!(&self.talk, t => t.closing())
     }
 
-    /// Whether the response in progress has no end but that of the connection.
+    /// Whether the end of the connection cuts nothing off: the response in progress has no other
+    /// end, or the one that ended last announced it, so that what was asked behind it has no answer
+    /// (RFC 9112 section 9.6).
     pub fn until_close(&self) -> bool {
         matches!(&self.talk, Talk::Http1(http) if http.until_close())
     }

@@ -46,7 +46,8 @@ impl Deciding<'_> {
             self.count(Counter::ReleasesDone);
         }
         if !state.is_open() {
-            let cut = talk.unanswered && !talk.until_close;
+            // A client that leaves in the middle of its request wants no answer.
+            let cut = talk.unanswered && talk.complete && !talk.until_close;
             let counts = (cut || self.view.outstanding) && self.safe.half_closed_is_counted;
             if state == State::ClientFin && counts {
                 // The client closed its direction behind its request, and a half-closed flow does

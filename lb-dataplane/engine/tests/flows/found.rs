@@ -194,6 +194,35 @@ fn an_end_behind_the_clients_fin_is_counted() {
     }
 }
 
+/// Lighttpd and HAProxy end the connection of a client that leaves while it uploads.
+#[test]
+fn an_end_behind_a_client_that_left_within_its_request_is_no_loss() {
+    for how in End::BOTH {
+        let mut w = World::of(2, |p| p.migration.mode = MigrationMode::Never);
+        let mut c = w.idle(1);
+        w.stays(&mut c, b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf");
+        let ack = w.pod_wire(&c, Flags::ACK, &[]);
+        w.forwarded_to_client(&c, &ack);
+        w.client_fin(&mut c);
+        let wire = w.pod_wire(&c, how.flags(), &[]);
+        w.forwarded_to_client(&c, &wire);
+        assert_eq!(w.engine.lost(Lost::HalfClosed), 0);
+    }
+}
+
+/// Unicorn answers the first one of pipelined requests, and closes.
+#[test]
+fn what_is_behind_a_response_that_announced_the_close_is_no_loss() {
+    let close = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
+    let mut w = never(2);
+    let mut c = w.idle(1);
+    w.stays(&mut c, &[GET, GET].concat());
+    w.responds(&mut c, close);
+    w.ack(&mut c);
+    w.pod_fin(&mut c);
+    assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
+}
+
 #[test]
 fn an_honest_answer_that_comes_late_is_no_forgery() {
     let mut w = World::new(2);

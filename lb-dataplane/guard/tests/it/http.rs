@@ -415,6 +415,21 @@ fn ends_of_connections() {
     ]);
 }
 
+/// What was asked behind a response that announced the end has no answer, and is cut off by none.
+#[test]
+fn what_an_end_cuts_off() {
+    http(&[
+        GET,
+        GET,
+        r"< HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\no",
+        "= closing unanswered=2 not_until_close",
+        "< k",
+        "= held unanswered=1 until_close",
+    ]);
+    http(&[GET, GET, OK, "= unanswered=1 not_until_close"]);
+    http(&[GET, r"< HTTP/1.1 200 OK\r\n\r\no", "= until_close"]);
+}
+
 #[test]
 fn authentication_bound_to_the_connection() {
     for fields in [

@@ -37,6 +37,7 @@ pub struct Seen {
     pub idempotent: bool,
     pub unanswered: u32,
     pub closing: bool,
+    pub until_close: bool,
     pub default: bool,
     pub prelude: Option<(Vec<u8>, u16)>,
 }
@@ -108,6 +109,7 @@ pub fn seen(tracker: &Followed) -> Seen {
         idempotent: tracker.idempotent(),
         unanswered: tracker.unanswered(),
         closing: tracker.closing(),
+        until_close: tracker.until_close(),
         default: tracker.is_default(),
         prelude: prelude.map(|p| (out[..usize::from(p.len)].to_vec(), p.reply)),
     }
@@ -256,6 +258,8 @@ fn must(now: &Seen, what: &str) {
             "not_idempotent" => !now.idempotent,
             "closing" => now.closing,
             "not_closing" => !now.closing,
+            "until_close" => now.until_close,
+            "not_until_close" => !now.until_close,
             "default" => now.default,
             "not_default" => !now.default,
             "no_prelude" => prelude.is_none(),
