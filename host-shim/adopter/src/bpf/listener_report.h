@@ -95,9 +95,10 @@ static long look_at_queue(__u32 i, struct queues *queues)
 }
 
 /*
- * Whether the listener may have no room, one of several if any of them has none: for those of all
- * addresses the kernel chooses once more, by a hash of the pod's address (inet_steal_sock()), where
- * a look-up takes that of the wildcard (inet_lhash2_lookup(), Linux 6.18).
+ * Whether the listener may have no room, one of several if any of the first LISTENERS_MAX has none:
+ * for those of all addresses the kernel chooses once more, by a hash of the pod's address
+ * (inet_steal_sock()), where a look-up takes that of the wildcard (inet_lhash2_lookup(), Linux
+ * 6.18).
  */
 static __always_inline int has_full_queue(struct tcp_sock *tcp)
 {
@@ -106,7 +107,7 @@ static __always_inline int has_full_queue(struct tcp_sock *tcp)
 
 	if (sockets <= 1)
 		return queue_is_full(plain_sock(tcp));
-	bpf_loop(sockets, look_at_queue, &queues, 0);
+	bpf_loop(sockets < LISTENERS_MAX ? sockets : LISTENERS_MAX, look_at_queue, &queues, 0);
 	return queues.full;
 }
 
