@@ -76,7 +76,7 @@ impl Engine {
         if flags.has(Flags::RST) {
             return self.client_rst(now, frame, segment, id, out);
         }
-        if flags.has(Flags::URG) && self.is_guarded(id) {
+        if flags.has(Flags::URG) && self.is_guarded(id) && self.flows[id].pin.is_none() {
             self.counters.add(Counter::UrgentCleared);
             clear_urgent(frame, segment);
         }

@@ -86,6 +86,18 @@ fn urgent_data_is_plain_where_a_guard_follows() {
     assert_eq!(w.count(Counter::UrgentCleared), 1);
 }
 
+/// Nothing is followed any more, and telnet, FTP and rlogin mean something by it.
+#[test]
+fn urgent_data_stays_urgent_where_a_guard_cannot_follow() {
+    let mut w = world(1);
+    let mut c = w.idle(1);
+    w.client_sends(&mut c, PSH_ACK, b"\xff\xf4");
+    let wire = w.client_wire(&c, PSH_ACK | Flags::URG, b"\xff\xf2");
+    let sent = one(w.inject(&wire.build()));
+    assert_eq!(sent.segment.flags, PSH_ACK | Flags::URG);
+    assert_eq!(w.count(Counter::UrgentCleared), 0);
+}
+
 /// By what the first one promised, whoever has the leg next would be read wrongly.
 #[test]
 fn a_syn_with_another_offer_is_another_connection() {
