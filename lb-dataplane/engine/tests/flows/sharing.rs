@@ -287,6 +287,15 @@ fn a_leg_with_other_promises_is_not_taken() {
     assert_eq!(w.count(Counter::LegsShared), 0);
 }
 
+/// Its pod has seen larger windows, and would send full segments only.
+#[test]
+fn a_client_whose_window_holds_no_segment_takes_no_leg() {
+    let (mut w, _, mut b, _) = parked();
+    b.window = 1_460 >> 7;
+    assert!(w.moves(&mut b, GET).is_adoption());
+    assert_eq!(w.count(Counter::LegsShared), 0);
+}
+
 #[test]
 fn a_parked_leg_is_closed_when_its_time_is_over() {
     let (mut w, _, _, old) = parked();
