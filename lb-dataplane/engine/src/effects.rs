@@ -17,6 +17,7 @@ use crate::{
     },
     timing::{ADOPTION_TRIES_MAX, IDLE_ENDS_MAX, RST_PAUSE_MS},
 };
+use baton_api::Protocol;
 use baton_guard::{ToCome, Tracker};
 use baton_packet::{EndMark, Segment};
 
@@ -69,6 +70,7 @@ impl Engine {
             outstanding: flow.bits.has(Bits::OUTSTANDING),
             restoring: flow.bits.has(Bits::PRELUDE),
             pinned: flow.pin.is_some(),
+            followed: flow.pin.is_none() && self.protocol(id) != Protocol::None,
             session_refused: flow.pin == Some(PinReason::SessionRefused),
             kept_whole: flow.bits.has(Bits::KEPT_WHOLE),
             replay_allowed: self.allows_replay(id),

@@ -82,6 +82,7 @@ impl Run<'_> {
             outstanding: flow.outstanding,
             restoring: false,
             pinned: flow.pinned,
+            followed: !flow.pinned,
             session_refused: false,
             kept_whole: flow.kept,
             replay_allowed: self.config.replay,

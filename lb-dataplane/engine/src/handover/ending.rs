@@ -49,9 +49,10 @@ impl Deciding<'_> {
             // A client that leaves in the middle of its request wants no answer.
             let cut = talk.unanswered && talk.complete && !talk.until_close;
             let counts = (cut || self.view.outstanding) && self.safe.half_closed_is_counted;
-            if state == State::ClientFin && counts {
+            if state == State::ClientFin && self.view.followed && counts {
                 // The client closed its direction behind its request, and a half-closed flow does
-                // not move.
+                // not move. Where nothing is followed that may be a last word, which has no answer:
+                // so does each client of PostgreSQL and MySQL leave.
                 self.with(Effect::Lost(Lost::HalfClosed));
             }
         } else if !rescuable {

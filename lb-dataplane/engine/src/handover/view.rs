@@ -184,6 +184,8 @@ pub struct View {
     pub restoring: bool,
     /// The flow does not move any more.
     pub pinned: bool,
+    /// Requests and answers are told apart.
+    pub followed: bool,
     /// Because a pod did not take its session.
     pub session_refused: bool,
     /// Copies hold every byte since the boundary, and no answer has begun.

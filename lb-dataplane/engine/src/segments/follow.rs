@@ -33,7 +33,7 @@ use baton_api::Protocol;
 use baton_guard::{Guard, Tracker};
 
 impl Engine {
-    fn protocol(&self, id: FlowId) -> Protocol {
+    pub(crate) fn protocol(&self, id: FlowId) -> Protocol {
         self.policies[usize::from(self.flows[id].policy)]
             .spec
             .protocol

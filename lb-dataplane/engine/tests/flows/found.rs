@@ -223,6 +223,23 @@ fn what_is_behind_a_response_that_announced_the_close_is_no_loss() {
     assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
 }
 
+/// PostgreSQL's Terminate has no answer, nor has MySQL's `COM_QUIT`: a process ends.
+#[test]
+fn the_end_behind_the_last_word_of_what_nobody_follows_is_no_loss() {
+    for protocol in [Protocol::None, Protocol::Http1] {
+        for how in End::BOTH {
+            let mut w = World::of(2, |p| p.protocol = protocol);
+            let mut c = w.idle(1);
+            w.data(&mut c, b"X\0\0\0\x04");
+            w.client_fin(&mut c);
+            w.assert_state(&c, "ClientFin");
+            let wire = w.pod_wire(&c, how.flags(), &[]);
+            w.forwarded_to_client(&c, &wire);
+            assert_eq!(w.engine.lost(Lost::HalfClosed), 0, "{protocol:?}");
+        }
+    }
+}
+
 #[test]
 fn an_honest_answer_that_comes_late_is_no_forgery() {
     let mut w = World::new(2);
