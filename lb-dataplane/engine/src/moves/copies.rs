@@ -52,7 +52,8 @@ impl Engine {
         flow.progress.set(Mark::Released, false);
         flow.bits.set(Bits::CLIENT_RESET, false);
         let spec = &self.policies[usize::from(flow.policy)].spec;
-        let of_use = flow.pin.is_none()
+        // One that pins a flow without an owner still has to reach one.
+        let of_use = (flow.pin.is_none() || flow.state.lacks_owner())
             && spec.protocol != Protocol::None
             && (spec.on_backend_failure != BackendFailure::Reset
                 || spec.migration.mode != MigrationMode::Never);

@@ -164,6 +164,19 @@ fn without_a_leg_that_is_ready_one_is_opened() {
     assert_eq!(w.count(Counter::LegsShared), 0);
 }
 
+/// redis' `WAIT` and `CLIENT`, HTTP's `CONNECT`: each was answered by a reset.
+#[test]
+fn a_request_that_pins_gets_a_leg_of_its_own() {
+    const CONNECT: &[u8] = b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n";
+    let (mut w, mut c) = legless(1);
+    let sent = w.data(&mut c, CONNECT);
+    assert!(sent[0].is_adoption(), "{sent:?}");
+    take_leg(&mut c, &sent[0]);
+    assert_eq!(sent[1].data(), CONNECT);
+    w.responds(&mut c, OK);
+    assert_eq!(w.count(Counter::LegsShared), 0);
+}
+
 #[test]
 fn the_pods_time_out_ends_the_leg_and_not_the_connection() {
     // Parked.
