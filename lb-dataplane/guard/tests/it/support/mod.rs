@@ -50,6 +50,7 @@ impl Seen {
                 begun: false,
                 unanswered: 0,
                 closing: false,
+                until_close: false,
                 ..self
             },
             None => self,
