@@ -154,7 +154,8 @@ impl Deciding<'_> {
     /// Whether a process that goes on serving meant to close instead of an answer (nginx's `return
     /// 444`, a header that did not come in time). Linux sends a RST where unread bytes were thrown
     /// away (`tcp_close`), so that after a FIN all that was acknowledged was read; one that came
-    /// too early is handed over like any other.
+    /// too early is handed over like any other. Not so where only its own side is shut down, as
+    /// Apache does: what had come and was not read ends with the connection (docs/limits.md).
     fn is_meant(&self, end: End) -> bool {
         let numbers = &self.view.numbers;
         let has_all = end.acked == Some(numbers.client_next);

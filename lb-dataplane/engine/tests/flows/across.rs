@@ -170,7 +170,7 @@ fn who_sends_too_long_segments_hears_of_his_own_familys_limit() {
 #[test]
 fn an_ipv6_clients_path_takes_what_ipv6_promises() {
     let mut w = world(false, |p| {
-        p.migration.mode = baton_api::MigrationMode::Never
+        p.migration.mode = baton_api::MigrationMode::Never;
     });
     let mut c = Conn::of(1, true);
     c.options.mss = Some(1_440);
