@@ -22,13 +22,15 @@ pub enum EndMark {
     Exiting,
     /// It had the listener of the connection's port.
     Listening,
+    /// It had the listener, too, and shut its side down with bytes of the client's unread.
+    Unread,
     /// It had read nothing of what a Release asked about, and the adopter let the connection go.
     Released,
 }
 
 impl EndMark {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Exiting, Self::Listening, Self::Released];
+    pub const ALL: [Self; 4] = [Self::Exiting, Self::Listening, Self::Unread, Self::Released];
 
     /// The urgent pointer of such a segment.
     #[must_use]
@@ -37,6 +39,7 @@ impl EndMark {
             Self::Exiting => 0xBA7E,
             Self::Listening => 0xBA7F,
             Self::Released => 0xBA80,
+            Self::Unread => 0xBA81,
         }
     }
 }

@@ -54,6 +54,14 @@
 #define TCP_BYTES 20
 #define TCP_URGENT_AT 18
 
+/* The client's bytes that nobody has read, where only the own side is shut down: close() resets. */
+static __always_inline int has_unread(const struct sock *sk)
+{
+	const struct tcp_sock *tcp = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
+
+	return tcp->rcv_nxt != tcp->copied_seq;
+}
+
 SEC("tc")
 int baton_exit_mark(struct __sk_buff *skb)
 {
@@ -135,7 +143,7 @@ int baton_exit_mark(struct __sk_buff *skb)
 	else if (before)
 		how = *before;
 	else if (own && closer_listens(sk, port, task, peer.netns))
-		how = ENDED_BY_LISTENER;
+		how = flags & TCP_FIN && has_unread(sk) ? ENDED_UNREAD : ENDED_BY_LISTENER;
 	else
 		return PASS_ON;
 	/* Never a socket that is nobody's. Without memory a repetition will not be marked. */
@@ -143,6 +151,9 @@ int baton_exit_mark(struct __sk_buff *skb)
 		bpf_map_update_elem(&ended, &socket, &how, BPF_ANY);
 	if (how == ENDED_BY_LISTENER) {
 		mark = bpf_htons(LISTENER_MARK);
+		outcome = LISTENER_MARKED;
+	} else if (how == ENDED_UNREAD) {
+		mark = bpf_htons(UNREAD_MARK);
 		outcome = LISTENER_MARKED;
 	} else if (how == ENDED_BY_RELEASE) {
 		mark = bpf_htons(RELEASE_MARK);

@@ -174,6 +174,7 @@ enum ending {
 	ENDED_BY_EXIT = 1,
 	ENDED_BY_LISTENER = 2,
 	ENDED_BY_RELEASE = 3,	/* written before its last segment is sent */
+	ENDED_UNREAD = 4,
 };
 
 struct {

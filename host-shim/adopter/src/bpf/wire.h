@@ -50,6 +50,7 @@
 #define EXIT_MARK 0xBA7E
 /* The same: its process has the listener of the port. */
 #define LISTENER_MARK 0xBA7F
+#define UNREAD_MARK 0xBA81
 /* The same: the socket was ended by a Release, and nobody read what it asked about. */
 #define RELEASE_MARK 0xBA80
 

@@ -10,14 +10,15 @@ use crate::common::{
 };
 use baton_adopter::{Adopter, Attachment, Outcome};
 use std::{
-    io::Write,
-    net::{SocketAddr, TcpListener, TcpStream},
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::{AsRawFd, OwnedFd},
     process::{Child, Command, Stdio},
 };
 
 const EXIT_MARK: u16 = 0xBA7E;
 const LISTENER_MARK: u16 = 0xBA7F;
+const UNREAD_MARK: u16 = 0xBA81;
 /// `DESCRIPTORS_MAX` of the program.
 const DESCRIPTORS_MAX: i32 = 1_024;
 const FIN: u8 = 0x01;
@@ -239,6 +240,23 @@ fn a_process_that_listens_marks_what_it_closes() {
         let last = resets.last();
         assert_eq!(last.segment.flags & (FIN | RST), RST, "{last:?}");
         assert_eq!(last.urgent, LISTENER_MARK);
+    }
+}
+
+/// Apache does so before it closes.
+#[test]
+fn a_process_that_shuts_its_side_down_says_whether_it_had_read_all() {
+    for (read, mark) in [(1, UNREAD_MARK), (2, LISTENER_MARK)] {
+        let pod = Accepted::new(read == 1);
+        (pod.lab).send(&data(pod.ours, pod.pod, SEQ, ACKED, PSH_ACK, b"??"));
+        let mut connection = pod.connection.as_ref().expect("open");
+        connection
+            .read_exact(&mut b"??"[..read].to_vec())
+            .expect("read");
+        connection.shutdown(Shutdown::Write).expect("shutdown");
+        let last = pod.last();
+        assert_eq!(last.segment.flags & (FIN | RST), FIN, "{last:?}");
+        assert_eq!(last.urgent, mark);
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{
     },
     states::{Event, State},
 };
-use baton_packet::SeqNumber;
+use baton_packet::{EndMark, SeqNumber};
 
 impl Deciding<'_> {
     pub(super) fn owner_ended(&mut self, mut end: End, gone: bool, rescues: bool, rescuable: bool) {
@@ -153,14 +153,16 @@ impl Deciding<'_> {
 
     /// Whether a process that goes on serving meant to close instead of an answer (nginx's `return
     /// 444`, a header that did not come in time). Linux sends a RST where unread bytes were thrown
-    /// away (`tcp_close`), so that after a FIN all that was acknowledged was read; one that came
-    /// too early is handed over like any other. Not so where only its own side is shut down, as
-    /// Apache does: what had come and was not read ends with the connection (docs/limits.md).
+    /// away (`tcp_close`), so that after a FIN all that was acknowledged was read, or its mark says
+    /// that it was not (Apache, which shuts its own side down first); one that came too early is
+    /// handed over like any other.
     fn is_meant(&self, end: End) -> bool {
         let numbers = &self.view.numbers;
         let has_all = end.acked == Some(numbers.client_next);
         let has_some = end.acked.is_some_and(|acked| acked != numbers.boundary);
-        end.closer_listens() && ((end.fin && has_all) || (!self.view.talk.complete && has_some))
+        let read = end.mark != Some(EndMark::Unread);
+        end.closer_listens()
+            && ((end.fin && has_all && read) || (!self.view.talk.complete && has_some))
     }
 
     /// Somebody listens in the owner's pod.

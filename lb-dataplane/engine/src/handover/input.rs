@@ -75,7 +75,7 @@ impl End {
     /// A process that goes on: one that shuts down lets go of the listener first.
     #[must_use]
     pub fn closer_listens(self) -> bool {
-        self.mark == Some(EndMark::Listening)
+        matches!(self.mark, Some(EndMark::Listening | EndMark::Unread))
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::common::{Conn, End, Sent, World, conn::*, policy, settings};
 use baton_api::{Health, Micros, MigrationMode, Policy};
 use baton_engine::{Counter, Lost};
+use baton_packet::EndMark;
 
 /// Ejects after two failures.
 fn world(mode: MigrationMode) -> World {
@@ -75,7 +76,12 @@ fn a_request_that_did_not_come_in_time_is_not_handed_on() {
 /// reads.
 #[test]
 fn a_request_that_crosses_a_close_is_handed_on() {
-    for (how, unseen) in [(End::Fin, true), (End::Rst, true), (End::Rst, false)] {
+    for (how, unseen, mark) in [
+        (End::Fin, true, EndMark::Listening),
+        (End::Fin, false, EndMark::Unread),
+        (End::Rst, true, EndMark::Listening),
+        (End::Rst, false, EndMark::Listening),
+    ] {
         let mut w = world(MigrationMode::Never);
         let mut c = w.idle(1);
         let before = c.clone();
@@ -90,7 +96,7 @@ fn a_request_that_crosses_a_close_is_handed_on() {
         } else {
             c.clone()
         };
-        let sent = w.ends_listening(&told, how);
+        let sent = w.inject(&w.marked_end(&told, how, mark));
         let sent = [sent, w.run_ms(5)].concat();
         assert!(
             World::to_client(&sent).is_empty(),

@@ -229,13 +229,14 @@ fn edited(mut frame: Vec<u8>, edits: &str) -> Result<Vec<u8>, String> {
                 };
                 frame[usize::from(segment.l4) + 17] ^= 1;
             }
-            [mark @ ("exit" | "listens" | "released")] => {
+            [mark @ ("exit" | "listens" | "unread" | "released")] => {
                 let Ok(Decoded::Tcp(segment)) = decode(&frame) else {
                     return Err(wrong());
                 };
                 let mark = match mark {
                     "exit" => EndMark::Exiting,
                     "listens" => EndMark::Listening,
+                    "unread" => EndMark::Unread,
                     _ => EndMark::Released,
                 };
                 if !put_end_mark(&mut frame, &segment, mark) {
