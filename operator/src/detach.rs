@@ -8,6 +8,7 @@ use crate::{
     args::Apply,
     install::{block_on, limited, until},
     run::client,
+    translate::cluster::{MANAGED_BY, SERVICE_LABEL, SLICE_MANAGED_BY},
     writer::fronts::{restored, unmarked},
 };
 use anyhow::Context as _;
@@ -20,8 +21,6 @@ use kube::{
 use serde_json::json;
 use std::time::Duration;
 
-/// Whose a slice is.
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// For the cluster to make slices of a Service that has its selector again; usually some
 /// milliseconds.
 const LED_WITHIN: Duration = Duration::from_secs(10);
@@ -33,7 +32,7 @@ const LED_WITHIN: Duration = Duration::from_secs(10);
 pub fn detach(settings: &Apply) -> anyhow::Result<()> {
     block_on(async {
         let client = client(settings.kubeconfig.as_deref()).await?;
-        let attached = format!("{POLICY_LABEL},app.kubernetes.io/managed-by!={MANAGER}");
+        let attached = format!("{POLICY_LABEL},{MANAGED_BY}!={MANAGER}");
         let all: Api<Service> = Api::all(client.clone());
         let found = limited(all.list(&ListParams::default().labels(&attached))).await?;
         let mut failed = Ok(());
@@ -73,11 +72,11 @@ async fn one(client: &Client, service: &Service) -> anyhow::Result<()> {
     let services: Api<Service> = Api::namespaced(client.clone(), &namespace);
     limited(services.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await?;
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), &namespace);
-    let of = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
+    let of = ListParams::default().labels(&format!("{SERVICE_LABEL}={name}"));
     let ours = |slice: &EndpointSlice| {
         slice
             .labels()
-            .get(MANAGED_BY)
+            .get(SLICE_MANAGED_BY)
             .is_some_and(|by| by == MANAGER)
     };
     until(LED_WITHIN, || async {

@@ -40,7 +40,7 @@ pub enum Outcome {
     /// A probe that was answered Ready without a word of who holds the listeners, because more than
     /// 128 are on the port.
     ProbeTooManyListeners,
-    /// A FIN or RST of a process that listens on the port, which got the listener mark.
+    /// A FIN or RST of a process that listens on the port, which got the listener or unread mark.
     ListenerMarked,
     /// A FIN or RST whose process has more than 1,024 descriptors and no listener among the first
     /// of them: not marked.

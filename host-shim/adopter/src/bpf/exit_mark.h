@@ -9,7 +9,9 @@
  * exit_files, tcp_close), which holds the socket's lock. The kernel's repetitions of such a FIN are
  * marked as it was, whoever runs then and whatever became of the listener. What waits behind unsent
  * data leaves later and unmarked, and so do resets of connections that were never accepted. The RST
- * of a socket that a Release ended has a third mark: release.h notes the socket before it sends.
+ * of a socket that a Release ended has a third mark: release.h notes the socket before it sends. A
+ * fourth one is in place of the listener's on the FIN of a side that is shut down (shutdown())
+ * while bytes of the client's are unread: the segment acknowledges them all the same.
  * What the kernel says of a connection that a Transfer took to another pod is dropped (transfer.h).
  *
  * Decisions:

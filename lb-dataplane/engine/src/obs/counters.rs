@@ -198,7 +198,7 @@ counters! {
     AffinitiesReplaced = "affinities_replaced_total"; #[doc = "Clients with affinity that were forgotten early, as the table was full."]
     Stranded = "stranded_total"; #[doc = "Flows whose owner was gone, from the moment that this was known."]
     OwnersExited = "exit_marks_total"; #[doc = "Owners' FINs and RSTs that came with the exit mark: their process was exiting."]
-    OwnersListening = "listener_marks_total"; #[doc = "Owners' FINs and RSTs that came with the listener mark: a process that listens closed them."]
+    OwnersListening = "listener_marks_total"; #[doc = "Owners' FINs and RSTs that came with the listener mark, or the unread mark: a process that listens closed them."]
     OwnersClosed = "owners_lost_total", "how": "closed"; #[doc = "Stranded flows whose owner closed."]
     OwnersReset = "owners_lost_total", "how": "reset"; #[doc = "Stranded flows whose owner reset."]
     OwnersSilent = "owners_lost_total", "how": "silent"; #[doc = "Stranded flows of whose owner nothing was heard any more."]
