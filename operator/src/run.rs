@@ -127,17 +127,18 @@ async fn serve(run: Run, spans: Option<IntCounterVec>) -> anyhow::Result<()> {
         selector: run.shim_selector.clone(),
         port: run.shim_port,
     };
+    let (index, overtaken_wait) = match &run.source {
+        // There is no election, so nobody can be in the way.
+        Source::Directory { .. } => (Index::of_files(), Duration::ZERO),
+        // Longer than a Lease lasts: whoever still leads then is the leader.
+        Source::Kubernetes(kubernetes) => (Index::new(), kubernetes.lease + LEASE_ROOM),
+    };
     let settings = Settings {
-        overtaken_wait: match &run.source {
-            // There is no election, so nobody can be in the way.
-            Source::Directory { .. } => Duration::ZERO,
-            // Longer than a Lease lasts: whoever still leads then is the leader.
-            Source::Kubernetes(kubernetes) => kubernetes.lease + LEASE_ROOM,
-        },
+        overtaken_wait,
         ..Settings::default()
     };
     let listener = http::bind(run.listen)?;
-    let parts = parts(settings, shims, run.key_rest, spans)?;
+    let parts = parts(index, settings, shims, run.key_rest, spans)?;
     let (metrics, health) = (parts.metrics.clone(), Arc::clone(&parts.health));
     tokio::spawn(http::serve(listener, metrics, health));
     match run.source {
@@ -158,6 +159,7 @@ async fn serve(run: Run, spans: Option<IntCounterVec>) -> anyhow::Result<()> {
 }
 
 fn parts(
+    index: Index,
     settings: Settings,
     shims: ShimPods,
     key_rest: Duration,
@@ -185,7 +187,7 @@ fn parts(
     let live_keys = Arc::new(watch::Sender::new(None));
     let translator = Arc::new(Translator::new());
     let core = Core {
-        index: Index::new(),
+        index,
         messages: received,
         leadership: led,
         fleet: Fleet::new(

@@ -285,18 +285,23 @@ proptest! {
     }
 }
 
-/// The examples of the README are checked as they stand there.
+/// The examples of the pages are checked as they stand there.
 #[test]
-fn the_readmes_examples_are_good() {
-    let readme = include_str!("../../README.md");
-    let examples: Vec<&str> = readme
-        .split("```yaml\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next())
-        .collect();
-    assert_eq!(examples.len(), 2);
-    for example in examples {
-        let report = report(example);
-        assert_eq!((report.problems.as_slice(), report.checked), (&[][..], 1));
+fn the_pages_examples_are_good() {
+    fn examples(page: &str) -> impl Iterator<Item = &str> {
+        let all = page.split("```yaml\n").skip(1);
+        all.filter_map(|rest| rest.split("```").next())
     }
+    let readme = examples(include_str!("../../README.md"));
+    let machines = examples(include_str!("../../../docs/machines.md"));
+    let directory = machines.filter(|example| example.contains("kind: BatonDataplane"));
+    let objects: Vec<usize> = readme
+        .chain(directory)
+        .map(|example| {
+            let report = report(example);
+            assert_eq!(report.problems, [], "{example}");
+            report.checked
+        })
+        .collect();
+    assert_eq!(objects, [1, 1, 2]);
 }

@@ -304,3 +304,30 @@ fn without_keys_the_operator_sends_those_of_this_node() {
         "{words}"
     );
 }
+
+/// The shim's files of the page for machines without a cluster.
+#[test]
+fn the_pages_examples_are_good() {
+    let keys = Keys::new("pages");
+    keys.write("adoption-1.key", &"ab".repeat(16), 0o600);
+    let authority = Authority::new();
+    let pair = authority.pair(Name::Shim);
+    keys.write("tls.crt", &pair.certificate, 0o644);
+    keys.write("tls.key", &pair.key, 0o600);
+    keys.write("ca.crt", &authority.pem, 0o644);
+    let page = include_str!("../../../docs/machines.md");
+    let examples = page.split("```yaml\n").skip(1);
+    let examples = examples.filter(|example| example.starts_with("# shim.yaml"));
+    let all: Vec<Config> = examples
+        .filter_map(|rest| rest.split("```").next())
+        .map(|example| {
+            let example = example
+                .replace("adoption-1.key", "DIR/adoption-1.key")
+                .replace("/var/lib/baton/baton-shim-tls", "DIR");
+            keys.parse(&example).expect(&example)
+        })
+        .collect();
+    let node = "machine-1".to_owned();
+    assert_eq!(all[1].keys, super::Keys::Operator { node });
+    assert_eq!(all.len(), 2);
+}

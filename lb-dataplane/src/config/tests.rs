@@ -407,3 +407,26 @@ fn a_change_says_what_can_be_applied_and_what_waits_for_a_restart() {
         3
     );
 }
+
+/// The dataplane's files of the page for machines without a cluster.
+#[test]
+fn the_pages_examples_are_good() {
+    let folder = Folder::new();
+    folder.write("epoch-1", KEY, 0o400);
+    folder.write("current", "1", 0o400);
+    let page = include_str!("../../../docs/machines.md");
+    let examples = page.split("```yaml\n").skip(1);
+    let examples = examples.filter(|example| example.starts_with("# dataplane.yaml"));
+    let all: Vec<Config> = examples
+        .filter_map(|rest| rest.split("```").next())
+        .map(|example| {
+            let keys = folder.path("").display().to_string();
+            let example = example.replace("/var/lib/baton/baton-adoption-keys", &keys);
+            Config::parse(&folder.file(), &example).expect(&example)
+        })
+        .collect();
+    let policies = all
+        .iter()
+        .map(|config| config.policies.as_ref().map(Vec::len));
+    assert_eq!(policies.collect::<Vec<_>>(), [Some(1), None]);
+}

@@ -25,6 +25,8 @@ use std::{
 /// All that is known, and what was made of it.
 #[derive(Debug)]
 pub struct Index {
+    /// Objects are files, and no controller makes others of them.
+    pub(crate) of_files: bool,
     pub(crate) world: World,
     /// In boxes: a tree's nodes are half empty, and a record takes 600 bytes.
     pub(crate) policies: BTreeMap<Key, Box<PolicyRecord>>,
@@ -127,6 +129,7 @@ pub(crate) struct Dirty {
 impl Default for Index {
     fn default() -> Self {
         Self {
+            of_files: false,
             world: World::default(),
             policies: BTreeMap::new(),
             classes: BTreeMap::new(),
@@ -185,6 +188,16 @@ impl Index {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Knows nothing, of objects that are files: there are no EndpointSlices and no Services that
+    /// nobody wrote down, and clients may be led to dataplanes by what is no object.
+    #[must_use]
+    pub fn of_files() -> Self {
+        Self {
+            of_files: true,
+            ..Self::default()
+        }
     }
 
     /// Whether a fold would have anything to do.

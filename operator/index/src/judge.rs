@@ -261,6 +261,10 @@ fn degraded(
     let explained = !translation.without_port.is_empty() || !translation.not_allowed.is_empty();
     if translation.total == 0 {
         let message = match translation.absent_pods.is_empty() {
+            true if index.of_files => format!(
+                "Service {service} has no endpoints: without a cluster nobody makes EndpointSlices of its selector, so \
+                 write one, with the label `kubernetes.io/service-name: {service}`"
+            ),
             true => format!(
                 "Service {service} has no endpoints: see whether its selector matches pods that run"
             ),

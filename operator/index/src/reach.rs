@@ -18,13 +18,14 @@ pub(crate) type Leads = (BTreeSet<Text>, BTreeSet<u16>);
 /// The EndpointSlices say what each `targetPort` came to, also one by name, and who is behind a
 /// Service without a selector. One Service in front of one of the policy's classes is enough.
 /// Nothing is said while nobody is ready, which is another problem; nor where the dataplanes have
-/// the nodes' addresses, nor of a listener that has addresses of its own, as these are routed.
+/// the nodes' addresses, nor of a listener that has addresses of its own, as these are routed; nor
+/// without a cluster, as what leads clients there is no object.
 pub(crate) fn unreached(
     index: &Index,
     record: &PolicyRecord,
     translation: &Translation,
 ) -> Option<String> {
-    if record.served.frontend.is_some() || index.holdings.partial {
+    if index.of_files || record.served.frontend.is_some() || index.holdings.partial {
         return None;
     }
     let in_force = |one: &&Listener| {

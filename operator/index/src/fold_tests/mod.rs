@@ -178,7 +178,11 @@ pub(crate) fn class() -> Class {
 /// One class with one dataplane (pod-200), a Service `lb` in front of it, Services `s` and `t` with
 /// two ready pods each, policy `p` on `s`.
 fn index() -> Index {
-    let mut index = Index::new();
+    built(Index::new())
+}
+
+/// The same, of one that knows nothing yet.
+fn built(mut index: Index) -> Index {
     index.apply(Change::Class("class".into(), Some(Arc::new(class()))));
     index.apply(pod(200, Labels::from_iter([("app", "dataplane")])));
     index.apply(in_front("lb", &["pod-200"], &[80]));

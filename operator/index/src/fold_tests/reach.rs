@@ -50,6 +50,18 @@ fn a_port_that_no_service_leads_to_is_said_until_one_does() {
 }
 
 #[test]
+fn without_a_cluster_clients_are_led_by_others_and_slices_written_by_hand() {
+    let mut index = built(Index::of_files());
+    index.apply(Change::Slice(key("lb-1"), None));
+    let _ = index.fold(2);
+    assert_eq!(reason(&index), Reason::AsExpected);
+    index.apply(Change::Slice(key("s-1"), None));
+    let _ = index.fold(3);
+    let words = "so write one, with the label `kubernetes.io/service-name: s`";
+    expect(&index, "p", DEGRADED, Reason::NoEndpoints, words);
+}
+
+#[test]
 fn each_listener_is_named_that_is_not_reached() {
     let mut index = index();
     let mut more = policy(1, "s", 80);
