@@ -4,7 +4,8 @@
 #
 #   tools/vm.sh KERNEL COMMAND...
 #
-# KERNEL is a file linux-image-*.deb, or the name of such a package that apt-get here knows. The command runs in this folder, as root,
+# KERNEL is a file linux-image-*.deb (since Debian 14 with linux-binary-*.deb and linux-modules-*.deb of the same version beside
+# it), or the name of such a package that apt-get here knows. The command runs in this folder, as root,
 # with MEMORY (6G) and CPUS (2). Without hardware acceleration it is about ten times as slow; ACCEL=kvm where the machine has it.
 # The exit status is the command's; 125 if the machine did not come so far.
 set -euo pipefail
@@ -36,13 +37,26 @@ if [ ! -f "$kernel" ]; then
   (cd $work && ls "$real"_*.deb >/dev/null 2>&1 || apt-get download -qq "$real" 2>/dev/null) ||
     die "there is no file and no package \`$kernel\`: \`apt-cache search linux-image\` names the packages"
   kernel=$(ls -t $work/"$real"_*.deb | head -1)
+  # Since Debian 14 the kernel and its modules are packages of their own.
+  for part in $(dpkg-deb -f "$kernel" Depends | grep -oE 'linux-(binary|modules)-[^ ]+'); do
+    (cd $work && ls "$part"_*.deb >/dev/null 2>&1 || apt-get download -qq "$part") || die "there is no package \`$part\`"
+  done
 fi
 root=$home/$work/$(basename "$kernel" .deb)
-[ -d "$root" ] || { dpkg -x "$kernel" "$root.part"; mv "$root.part" "$root"; }
+[ -d "$root" ] || {
+  for part in image binary modules; do
+    file=${kernel/linux-image-/linux-$part-}
+    [ ! -f "$file" ] || dpkg -x "$file" "$root.part"
+  done
+  mv "$root.part" "$root"
+}
 # Since Debian 13 modules are below /usr.
 modules=$(find "$root" -mindepth 2 -maxdepth 4 -type d -path '*/lib/modules/*' | head -1)
 [ -n "$modules" ] || die "$kernel holds no kernel modules"
 release=$(basename "$modules")
+bzimage=$root/boot/vmlinuz-$release
+[ -f "$bzimage" ] || bzimage=$modules/vmlinuz
+[ -f "$bzimage" ] || die "$kernel holds no kernel, nor does linux-binary-*.deb beside it"
 mkdir -p "$root/lib"
 [ -e "$root/lib/modules" ] || ln -s ../usr/lib/modules "$root/lib/modules"
 depmod -b "$root" "$release"
@@ -99,7 +113,7 @@ FIRST
 echo "vm: Linux $release (${ACCEL:-tcg})"
 # The second serial line is the command's.
 qemu-system-x86_64 -accel "${ACCEL:-tcg,thread=multi}" -cpu max -smp "${CPUS:-2}" -m "${MEMORY:-6G}" -display none -no-reboot \
-  -monitor none -nic none -kernel "$root/boot/vmlinuz-$release" -initrd "$run/start.gz" -append "console=ttyS0 quiet panic=1" \
+  -monitor none -nic none -kernel "$bzimage" -initrd "$run/start.gz" -append "console=ttyS0 quiet panic=1" \
   -fsdev local,id=files,path=/,security_model=none,readonly=on,multidevs=remap \
   -device virtio-9p-pci,fsdev=files,mount_tag=files \
   -fsdev local,id=out,path="$run/out",security_model=none -device virtio-9p-pci,fsdev=out,mount_tag=out \

@@ -30,7 +30,6 @@
 #include "wire.h"
 
 #define IPV4_FRAGMENT_AT 6
-#define TCP_DATA_OFFSET_AT 12
 /* Header words that a segment with the option has at least: 20 fixed bytes and 28 of the option. */
 #define TCP_WORDS_MIN 12
 #define HEAD_BYTES (OPTION_AT + OPTION_LENGTH)
@@ -260,7 +259,7 @@ static __noinline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, str
 /*
  * A segment with the option: everything from here on is rare, and never inlined into the fast path.
  */
-static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
+static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at, const struct transport *of)
 {
 	const struct sk_buff *kernel_skb = kernel_of(skb);
 	struct net *net = kernel_skb->dev->nd_net.net;
@@ -275,7 +274,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	struct bpf_sock *sk;
 
 	/* Another host's, or a VLAN's: not for a socket behind this interface. */
-	if (is_of_vlan(skb) || skb->pkt_type != 0)
+	if (!of || is_of_vlan(skb) || skb->pkt_type != 0)
 		return PASS_ON;
 	payload = bpf_skb_load_bytes(skb, tcp_at, &m, sizeof(m)) ? -1 : addresses(skb, tcp_at, &t);
 	if (payload < 0) {
@@ -417,6 +416,7 @@ SEC("tc")
 int baton_adopter(struct __sk_buff *skb)
 {
 	__u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct transport of;
 	__u32 tcp_at, head, words;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP))
@@ -436,10 +436,10 @@ int baton_adopter(struct __sk_buff *skb)
 			goto no_message;
 	}
 
-	words = data[tcp_at + TCP_DATA_OFFSET_AT] >> 4;
 	/* A SYN, which may have a client block behind it; or what is no TCP at all. */
-	if ((data[tcp_at + TCP_FLAGS_AT] & ~(TCP_ECE | TCP_CWR)) == TCP_SYN && has_block(skb, tcp_at, words * 4))
-		return greet(skb, tcp_at, words * 4);
+	if ((data[tcp_at + TCP_FLAGS_AT] & ~(TCP_ECE | TCP_CWR)) == TCP_SYN && has_block(skb, tcp_at))
+		return greet(skb, tcp_at, &of);
+	words = data[tcp_at + TCP_DATA_OFFSET_AT] >> 4;
 	if (words < TCP_WORDS_MIN)
 		goto no_message;
 	head = bpf_ntohl(*(__be32 *)(data + tcp_at + OPTION_AT));
@@ -455,9 +455,9 @@ int baton_adopter(struct __sk_buff *skb)
 	} else if (data[ETH_HLEN + IPV6_NEXT_HEADER_AT] != IPPROTO_TCP) {
 		goto no_message;
 	}
-	return handle(skb, tcp_at);
+	return handle(skb, tcp_at, &of);
 no_message:
-	return is_restoring() ? arrive(skb) : PASS_ON;
+	return is_restoring() ? arrive(skb, &of) : PASS_ON;
 }
 
 /* The helpers and kernel functions that it calls are for GPL-compatible programs only. */

@@ -41,7 +41,14 @@
 #define FRAGMENT_OFFSET 0x1fff
 #define MORE_FRAGMENTS 0x2000
 
-/* Where a packet's transport header is, and of which protocol; 0 if there is none. */
+/*
+ * Where a packet's transport header is, and of which protocol; 0 if there is none. One is on the
+ * stack of the program at ingress, and all that it calls have a pointer to it: Linux 7.2
+ * computes which slots of its callers' stacks a function reads (`kernel/bpf/liveness.c`), counting
+ * calls from the outermost function that hands on such a pointer. Where that was greet() or
+ * handle(), whose own callees came to choose() by one call and by two, it took the one chain's
+ * slots for the other's, and refused the program ("slot poisoned by dead code elimination").
+ */
 struct transport {
 	__u16 at;
 	__u8 protocol;
@@ -170,9 +177,17 @@ static __noinline int client_of(struct __sk_buff *skb, __u32 block_at, struct ta
 	return baton_tag_of(t, slot) == block.tag;
 }
 
-/* A SYN with a client block for its payload: 0 if it is none. */
-static __noinline int has_block(struct __sk_buff *skb, __u32 tcp_at, __u32 header_bytes)
+static __always_inline __u32 header_bytes_of(struct __sk_buff *skb, __u32 tcp_at)
 {
+	__u8 data_offset;
+
+	return bpf_skb_load_bytes(skb, tcp_at + TCP_DATA_OFFSET_AT, &data_offset, 1) ? 0 : (data_offset >> 4) * 4;
+}
+
+/* A SYN with a client block for its payload: 0 if it is none. */
+static __noinline int has_block(struct __sk_buff *skb, __u32 tcp_at)
+{
+	__u32 header_bytes = header_bytes_of(skb, tcp_at);
 	__be16 length, exid;
 
 	if (header_bytes < TCP_HEADER_MIN)
@@ -214,16 +229,17 @@ static __noinline int begin_tagged(struct __sk_buff *skb, __u32 tcp_at, struct t
 }
 
 /* A SYN that has_block(). */
-static __noinline int greet(struct __sk_buff *skb, __u32 tcp_at, __u32 header_bytes)
+static __noinline int greet(struct __sk_buff *skb, __u32 tcp_at, const struct transport *of)
 {
 	const struct sk_buff *kernel_skb = kernel_of(skb);
 	__u64 netns = kernel_skb->dev->nd_net.net->net_cookie;
 	struct tagged t = {};
 	struct end client = {};
 	enum choice choice;
+	__u32 header_bytes = header_bytes_of(skb, tcp_at);
 	int sum, block;
 
-	if (header_bytes < TCP_HEADER_MIN || header_bytes > MESSAGE_BYTES || !begin_tagged(skb, tcp_at, &t))
+	if (!of || header_bytes < TCP_HEADER_MIN || header_bytes > MESSAGE_BYTES || !begin_tagged(skb, tcp_at, &t))
 		return TC_ACT_SHOT;
 	sum = sum_of(skb, tcp_at, header_bytes + CLIENT_BLOCK_BYTES);
 	block = sum_of(skb, tcp_at + header_bytes, CLIENT_BLOCK_BYTES);
@@ -325,30 +341,29 @@ static __noinline int quote(struct __sk_buff *skb, __u32 at, struct restored_key
 }
 
 /* Whatever enters a pod that is no message and has no block, once any leg is remembered. */
-static __noinline int arrive(struct __sk_buff *skb)
+static __noinline int arrive(struct __sk_buff *skb, struct transport *of)
 {
 	struct restored_key key = {};
 	const struct restored *found;
-	struct transport of = {};
 	struct end shown = {};
 	__u8 flags;
 
-	if (is_of_vlan(skb) || skb->pkt_type != 0)
+	if (!of || is_of_vlan(skb) || skb->pkt_type != 0)
 		return PASS_ON;
-	if (transport_of(skb, &of)) {
+	if (transport_of(skb, of)) {
 		/* Nobody sends such a thing, but to get past this. */
 		const struct sk_buff *kernel_skb = kernel_of(skb);
 
 		count(kernel_skb->dev->nd_net.net->net_cookie, CLIENT_SPOOFED);
 		return TC_ACT_SHOT;
 	}
-	if (of.protocol == IPPROTO_ICMP || of.protocol == IPPROTO_ICMPV6) {
+	if (of->protocol == IPPROTO_ICMP || of->protocol == IPPROTO_ICMPV6) {
 		const struct sk_buff *kernel_skb = kernel_of(skb);
 
 		key.netns = kernel_skb->dev->nd_net.net->net_cookie;
-		return of.fragment ? PASS_ON : quote(skb, of.at, &key);
+		return of->fragment ? PASS_ON : quote(skb, of->at, &key);
 	}
-	if (of.protocol != IPPROTO_TCP || !ends_of(skb, of.at, &key, SOURCE))
+	if (of->protocol != IPPROTO_TCP || !ends_of(skb, of->at, &key, SOURCE))
 		return PASS_ON;
 	key.by = BY_LEG;
 	found = bpf_map_lookup_elem(&restored, &key);
@@ -357,7 +372,7 @@ static __noinline int arrive(struct __sk_buff *skb)
 		if (!bpf_map_lookup_elem(&restored, &key))
 			return PASS_ON;
 		/* The client itself, past the dataplane, on a pair whose leg has ended. */
-		if (!of.fragment && !bpf_skb_load_bytes(skb, of.at + TCP_FLAGS_AT, &flags, 1) &&
+		if (!of->fragment && !bpf_skb_load_bytes(skb, of->at + TCP_FLAGS_AT, &flags, 1) &&
 		    (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
 		    is_free(&key, (const struct ends *)&key, on_pair(skb, &key), 1))
 			return PASS_ON;
@@ -365,7 +380,7 @@ static __noinline int arrive(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	}
 	/* No dataplane sends these; a part without its ports would not be led on. */
-	if (of.fragment || bpf_skb_load_bytes(skb, of.at + TCP_FLAGS_AT, &flags, 1))
+	if (of->fragment || bpf_skb_load_bytes(skb, of->at + TCP_FLAGS_AT, &flags, 1))
 		return PASS_ON;
 	shown = found->other;
 	if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
@@ -378,7 +393,7 @@ static __noinline int arrive(struct __sk_buff *skb)
 			break;
 		}
 	}
-	return readdress_source(skb, of.at, &shown) ? TC_ACT_SHOT : PASS_ON;
+	return readdress_source(skb, of->at, &shown) ? TC_ACT_SHOT : PASS_ON;
 }
 
 /*

@@ -126,7 +126,12 @@ typedef struct {
 
 struct psi_group {
 	_Bool enabled;		/* Linux 6.1: cgroup.pressure */
-	__u64 total[6];		/* of PSI_AVGS, then of other aggregators; ns */
+	__u64 total[2][6];	/* by aggregator, the first is PSI_AVGS; ns */
+};
+
+/* The same array, as the BTF of most kernels until 6.18 has it: flat. */
+struct psi_group___flat {
+	__u64 total[12];
 };
 
 struct cgroup;

@@ -96,6 +96,12 @@ static __always_inline void add_quota(const struct cgroup *group, __u64 *throttl
 		*flags |= THROTTLED_NOW;
 }
 
+/* Of PSI_AVGS. Which of the two it is depends on what the kernel was built with (kernel.h). */
+#define PSI_TOTAL(group, state)                                                        \
+	(bpf_core_field_exists((group)->total) ?                                       \
+		 (group)->total[0][state] :                                            \
+		 ((const struct psi_group___flat *)(group))->total[state])
+
 /* Not inlined, see adopt(). A kernel without one of the types is as one where nothing is known. */
 static __noinline __u32 stalls_field(struct tcp_sock *listener)
 {
@@ -113,8 +119,8 @@ static __noinline __u32 stalls_field(struct tcp_sock *listener)
 	if (bpf_core_field_exists(group->psi)) {
 		pressure = group->psi;
 		if (pressure && pressure->enabled)
-			field = PRESSURE_KNOWN | stall_units(pressure->total[PSI_CPU_FULL]) << CPU_SHIFT |
-				stall_units(pressure->total[PSI_MEM_SOME]) << MEMORY_SHIFT;
+			field = PRESSURE_KNOWN | stall_units(PSI_TOTAL(pressure, PSI_CPU_FULL)) << CPU_SHIFT |
+				stall_units(PSI_TOTAL(pressure, PSI_MEM_SOME)) << MEMORY_SHIFT;
 	}
 	if (bpf_core_type_exists(struct task_group) &&
 	    bpf_core_field_exists(((struct task_group *)0)->cfs_bandwidth)) {

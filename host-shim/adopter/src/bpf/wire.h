@@ -19,6 +19,7 @@
 #define IPV6_LENGTH_AT 4
 #define IPV6_NEXT_HEADER_AT 6
 #define TCP_SEQ_AT 4
+#define TCP_DATA_OFFSET_AT 12
 #define TCP_FLAGS_AT 13
 #define TCP_CHECKSUM_AT 16
 
