@@ -21,6 +21,8 @@ mod printed;
 mod releases;
 mod restored;
 mod rules;
+#[cfg(test)]
+mod stack_tests;
 mod sys;
 mod transfers;
 mod warm;

@@ -77,7 +77,7 @@ pub(crate) struct Loaded {
 /// Forces cargo's include to be aligned as the ELF reader of libbpf needs it.
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
-static OBJECT: &Aligned<[u8]> =
+pub(crate) static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/adopter.bpf.o")));
 
 /// Loads the programs. Without Releases, if the kernel does not take what they need.

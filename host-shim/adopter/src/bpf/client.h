@@ -43,7 +43,7 @@
 
 /*
  * Where a packet's transport header is, and of which protocol; 0 if there is none. One is on the
- * stack of the program at ingress, and all that it calls have a pointer to it: Linux 7.2
+ * stack of each program's first function, and what that calls has a pointer to it. Linux 7.2
  * computes which slots of its callers' stacks a function reads (`kernel/bpf/liveness.c`), counting
  * calls from the outermost function that hands on such a pointer. Where that was greet() or
  * handle(), whose own callees came to choose() by one call and by two, it took the one chain's
@@ -401,20 +401,19 @@ static __noinline int arrive(struct __sk_buff *skb, struct transport *of)
  * The next hop is the leg's, not the client's, which may be a neighbour. It passes here again, with
  * the leg's address, which is no client's.
  */
-static __noinline int depart(struct __sk_buff *skb)
+static __noinline int depart(struct __sk_buff *skb, struct transport *of)
 {
 	struct restored_key key = { .by = BY_CLIENT };
 	const struct restored *found;
-	struct transport of = {};
 	struct end leg;
 
-	if (transport_of(skb, &of) || of.protocol != IPPROTO_TCP || of.fragment || !ends_of(skb, of.at, &key, DESTINATION))
+	if (!of || transport_of(skb, of) || of->protocol != IPPROTO_TCP || of->fragment || !ends_of(skb, of->at, &key, DESTINATION))
 		return PASS_ON;
 	found = bpf_map_lookup_elem(&restored, &key);
 	if (!found)
 		return PASS_ON;
 	leg = found->other;
-	if (readdress_destination(skb, of.at, &leg))
+	if (readdress_destination(skb, of->at, &leg))
 		return TC_ACT_SHOT;
 	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
 }

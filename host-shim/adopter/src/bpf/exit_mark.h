@@ -81,7 +81,8 @@ int baton_exit_mark(struct __sk_buff *skb)
 	int own;
 
 	if (is_restoring()) {
-		int led = depart(skb);
+		struct transport of;
+		int led = depart(skb, &of);
 
 		/* It passes here again, towards its leg. */
 		if (led != PASS_ON)
