@@ -3,7 +3,7 @@
 //!
 //! Owns how far each is and when it goes on. What is done at each is its module's.
 
-use crate::{clock::Instant, containers::pass::Pass};
+use crate::{clock::Instant, containers::pass::Pass, timing::BEHIND_MAX_US};
 use baton_api::LIMIT_POLICIES;
 use std::collections::VecDeque;
 
@@ -17,6 +17,8 @@ pub(crate) struct Rounds {
     pub(crate) sweeps: VecDeque<u16>,
     /// When going through the legs of some backend goes on.
     pub(crate) sweep_due_ms: Option<u64>,
+    /// Since when not all that came to the interface was given to the engine.
+    behind: Option<Instant>,
     /// What this call of `Engine::poll` may still do; see `Engine::spend`.
     pub(crate) acts: usize,
     /// Policies whose pools are to be judged.
@@ -43,6 +45,7 @@ impl Rounds {
             health: Pass::new(now.ms()),
             sweeps: VecDeque::with_capacity(backends),
             sweep_due_ms: None,
+            behind: None,
             acts: 0,
             to_judge: VecDeque::with_capacity(2 * LIMIT_POLICIES),
             judged: (0, 0),
@@ -51,6 +54,21 @@ impl Rounds {
             pending_moves: false,
             new_pending_moves: false,
         }
+    }
+
+    /// Whether all that came was given to the engine.
+    pub(crate) fn behind(&mut self, now: Instant, behind: bool) {
+        if behind {
+            self.behind.get_or_insert(now);
+        } else if self.behind.take().is_some() && !self.sweeps.is_empty() {
+            self.sweep_due_ms = Some(0);
+        }
+    }
+
+    /// Until when it is waited for what came already, at the latest.
+    pub(crate) fn catches_up_by_ms(&self, now: Instant) -> Option<u64> {
+        let until_us = self.behind?.0 + BEHIND_MAX_US;
+        (now.0 < until_us).then_some(until_us.div_ceil(1_000))
     }
 
     /// Some was begun and is not at its end: it goes on at once.

@@ -11,6 +11,11 @@
 //!   enough: between the change and the probe that showed it flows came to the new pod already.
 //!   Where the last segments were lost with the pod, a client with nothing to send had waited on
 //!   (simulation, seed 246382401305514).
+//! - **A client at rest is told of its server's end when all that came to the interface was looked
+//!   at**: its next request may wait there, and goes to another pod then. A worker that wants for
+//!   CPU time goes through its timers with its rings full. Measured (Apache, busy, 400 connections
+//!   on two cores): 36 of 268,000 requests found their connection closed, 0 of as many since; each
+//!   of those that were looked at had waited there for 1 to 24 ms when the FIN left.
 
 use crate::{
     Engine, Output,
@@ -134,6 +139,11 @@ impl Engine {
         room: &mut Room,
         out: &mut impl Output,
     ) -> Option<(Progress, u64)> {
+        if progress.what == Sweep::CloseStands
+            && let Some(due_ms) = self.rounds.catches_up_by_ms(now)
+        {
+            return Some((progress, due_ms));
+        }
         let next_busy = |engine: &Self, from: u32| {
             let ports = &engine.backends[usize::from(index)].ports;
             ports.next_busy(&engine.legs.rests, from as usize)

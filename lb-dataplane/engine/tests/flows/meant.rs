@@ -135,3 +135,44 @@ fn the_end_of_a_new_owner_that_goes_on_is_an_answer() {
     assert_eq!(w.count(Counter::FateReplayed), 0);
     assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
 }
+
+/// A dataplane that wants for CPU time: the client's next request came before it had been told of
+/// the end, and nobody has looked at it.
+#[test]
+fn a_request_that_waits_at_the_interface_is_looked_at_before_an_end_is_told() {
+    for how in End::BOTH {
+        let mut w = world(MigrationMode::Never);
+        let mut c = w.idle(1);
+        let boundary = c.seq;
+        w.engine.is_behind(w.now, true);
+        let sent = [w.ends_listening(&c, how), w.run_ms(20)].concat();
+        assert!(sent.is_empty(), "{sent:?}");
+        let mut sent = w.data(&mut c, GET);
+        w.engine.is_behind(w.now, false);
+        sent.extend(w.run_ms(20));
+        assert!(World::to_client(&sent).is_empty(), "{how:?}: {sent:?}");
+        let behind = w.adopted_from(&mut c, &sent, boundary);
+        assert_eq!(one(behind).data(), GET);
+        w.responds(&mut c, OK);
+    }
+}
+
+#[test]
+fn an_end_is_told_when_all_that_came_was_looked_at_or_half_a_second_later() {
+    for catches_up in [true, false] {
+        let mut w = world(MigrationMode::Never);
+        let c = w.idle(1);
+        w.engine.is_behind(w.now, true);
+        assert!(w.ends_listening(&c, End::Fin).is_empty());
+        assert!(w.run_ms(499).is_empty());
+        w.engine.is_behind(w.now, !catches_up);
+        let fin = one(w.run_ms(if catches_up { 0 } else { 2 }));
+        assert!(World::to_client(&[fin.clone()]).len() == 1 && fin.is(FIN_ACK));
+        w.assert_state(&c, "ServerFin");
+        // And the next one at once, while nothing has changed.
+        let mut next = w.idle(2);
+        if !catches_up {
+            w.pod_closes(&mut next);
+        }
+    }
+}
