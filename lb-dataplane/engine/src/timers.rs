@@ -10,7 +10,9 @@ use crate::{
     mutants::Mutant,
     obs::counters::Counter,
     states::{Action, Event, State},
-    timing::{BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
+    timing::{
+        BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS, UNHEARD_MS,
+    },
 };
 
 /// Timers handled in one call, so that packets never wait long for them: each may send a segment,
@@ -204,6 +206,10 @@ impl Engine {
                 timeouts.half_closed.0 / 1_000,
                 Some(Counter::TimeoutsHalfClosed),
             ),
+            State::Closed if flow.owner.is_some() && !flow.all_acked() => {
+                let limit_ms = UNHEARD_MS.min(timeouts.half_closed.0 / 1_000);
+                (limit_ms, None)
+            }
             State::Closed => (LINGER_MS, None),
             // Of a policy that is gone: no backend is named that could have its next request.
             State::Legless if !self.policies[usize::from(flow.policy)].listed => (0, None),
@@ -232,7 +238,11 @@ impl Engine {
         // Packets do not touch the timer; it looks here whether they came.
         let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
         if quiet_ms < limit_ms {
-            let left_ms = (limit_ms - quiet_ms).min(self.answer_due_ms(now, id));
+            let mut left_ms = (limit_ms - quiet_ms).min(self.answer_due_ms(now, id));
+            if flow.state == State::Closed {
+                // All may be acknowledged soon.
+                left_ms = left_ms.min(LINGER_MS);
+            }
             self.wheel.arm(id, now.ms() + left_ms);
             return;
         }

@@ -128,6 +128,9 @@ pub(crate) const RESOLVE_AGAIN_MS: u64 = 1_000;
 /// own TIME_WAIT outlives it; what comes later is answered with a reset, which such a socket
 /// ignores or ends by.
 pub(crate) const LINGER_MS: u64 = 1_000;
+/// Both sides closed, and one has not heard all of the other: who still has something to repeat
+/// does so within this time (Linux `TCP_RTO_MAX`).
+pub(crate) const UNHEARD_MS: u64 = 120_000;
 /// A held end whose backend's liveness probe got lost, as with a backend that left the snapshot. An
 /// end is judged in half that time.
 pub(crate) const HELD_MS: u64 = 2_000;

@@ -147,7 +147,8 @@ impl Engine {
             }
             // The server has said all, and the client has it.
             State::ServerFin => (acked || cut).then_some(Event::DrainCut),
-            State::Request | State::Response => cut.then_some(Event::DrainCut),
+            // Both have said all, and somebody has not heard it yet.
+            State::Request | State::Response | State::Closed => cut.then_some(Event::DrainCut),
             // These have timers of their own.
             _ => None,
         }

@@ -144,6 +144,7 @@ table! {
     Closed + Doubt => Closed [SendFin, ArmFinSentToClient] Absorb;
     Closed + ClientRst => Gone [Release] Forward;
     Closed + ServerRst => Gone [Release] Forward;
+    Closed + DrainCut => Gone [CutClient, ResetOwner, Release] Absorb;
     Closed + Timeout => Gone [Release] Absorb;
 
     FinSentToClient + Doubt => FinSentToClient [SendFin, ArmFinSentToClient] Absorb;

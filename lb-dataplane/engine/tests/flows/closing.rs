@@ -36,6 +36,81 @@ fn both_sides_close_and_the_port_is_freed() {
     }
 }
 
+/// A client that closed its direction behind its request, and lacks the response, whose pod closed;
+/// and its SYN.
+fn closed_unheard(stamped: bool) -> (World, Conn, Vec<u8>) {
+    let mut w = World::new(2);
+    let mut c = Conn::new(1);
+    c.options.timestamps = stamped;
+    let syn = w.syn_wire(&c).build();
+    let mut c = w.open_as(c);
+    w.stays(&mut c, GET);
+    w.client_fin(&mut c);
+    w.responds(&mut c, OK);
+    w.pod_fin(&mut c);
+    w.assert_state(&c, "Closed");
+    (w, c, syn)
+}
+
+/// The pod's kernel repeats what its client lacks.
+fn repeats(w: &mut World, c: &Conn) {
+    let mut again = w.pod_wire(c, FIN_ACK, OK);
+    again.seq = c.server.wrapping_sub(OK.len() as u32 + 1);
+    w.forwarded_to_client(c, &again);
+}
+
+#[test]
+fn what_the_client_of_a_closed_flow_lacks_arrives_however_late() {
+    let (mut w, mut c, _) = closed_unheard(true);
+    // From a kernel that has measured no round trip yet, and a path that loses all for a minute.
+    for wait_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000] {
+        w.run_ms(wait_ms);
+        repeats(&mut w, &c);
+    }
+    w.ack(&mut c);
+    w.run_ms(2_100);
+    assert_eq!(w.state(&c), None);
+}
+
+#[test]
+fn a_closed_flow_is_forgotten_when_nobody_repeats_anything() {
+    let (mut w, c, _) = closed_unheard(true);
+    w.run_ms(119_000);
+    w.assert_state(&c, "Closed");
+    w.run_ms(2_100);
+    assert_eq!(w.state(&c), None);
+}
+
+#[test]
+fn a_late_copy_of_its_syn_does_not_end_a_closed_flow_whose_client_lacks_bytes() {
+    for stamped in [true, false] {
+        let (mut w, mut c, syn) = closed_unheard(stamped);
+        let challenge = one(w.inject(&syn));
+        assert_eq!(challenge.to, Dest::Client);
+        assert!(challenge.is(Flags::ACK));
+        w.assert_state(&c, "Closed");
+        repeats(&mut w, &c);
+        w.ack(&mut c);
+        // It has all, and may have gone.
+        assert!(matches!(one(w.inject(&syn)).to, Dest::Pod(_)));
+    }
+}
+
+#[test]
+fn a_client_that_comes_back_to_a_closed_flow_before_it_heard_all_is_let_in() {
+    for newer in ["number", "clock"] {
+        let (mut w, c, _) = closed_unheard(true);
+        let mut again = Conn::new(1);
+        if newer == "clock" {
+            w.run_ms(1);
+        } else {
+            again.seq = c.seq.wrapping_add(1);
+        }
+        let again = w.open_as(again);
+        w.assert_state(&again, "Fresh");
+    }
+}
+
 #[test]
 fn a_half_closed_flow_is_pinned() {
     let mut w = World::new(2);
@@ -311,6 +386,7 @@ fn a_protocol_without_boundaries_closes_alike() {
     let mut c = w.idle(1);
     w.pod_fin(&mut c);
     w.client_fin(&mut c);
+    w.inject(&w.pod_wire(&c, Flags::ACK, &[]).build());
     w.run_ms(2_200);
     assert_eq!(w.state(&c), None);
 }

@@ -396,6 +396,7 @@ fn a_fin_waits_behind_the_bytes_in_front_of_it() {
         w.responds(&mut c, OK);
         w.pod_fin(&mut c);
         w.assert_state(&c, "Closed");
+        w.ack(&mut c);
         w.run_ms(2_000);
         assert_eq!(w.state(&c), None);
         assert_eq!(w.count(Counter::UnexpectedEvents), 0);

@@ -47,6 +47,7 @@ const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
     (State::Response, Event::DrainCut, DEADLINE),
     (State::ClientFin, Event::DrainCut, DEADLINE),
     (State::ServerFin, Event::DrainCut, DEADLINE),
+    (State::Closed, Event::DrainCut, DEADLINE),
     (
         State::Response,
         Event::ClientData,
