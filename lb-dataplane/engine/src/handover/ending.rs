@@ -291,9 +291,9 @@ pub fn judge_reset(
     seq: SeqNumber,
     challenged: SeqNumber,
 ) -> Reset {
-    let open = state.is_open() || state == State::ClientFin;
+    let closing = matches!(state, State::ClientFin | State::ServerFin | State::Closed);
     let told_apart = safe.every_rst_is_told_apart || (migrated && state != State::Fresh);
-    let asks = open && told_apart && safe.late_rst_is_told_apart;
+    let asks = (state.is_open() || closing) && told_apart && safe.late_rst_is_told_apart;
     if !asks || (acks && exact) {
         Reset::Owners
     } else if !acks && seq == challenged {

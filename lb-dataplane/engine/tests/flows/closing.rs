@@ -96,6 +96,36 @@ fn a_late_copy_of_its_syn_does_not_end_a_closed_flow_whose_client_lacks_bytes() 
     }
 }
 
+/// A request overtook its adoption and drew a RST, which the network holds until the new owner has
+/// answered and closed: for a client that lacks the answer its number is exact.
+#[test]
+fn a_reset_from_before_the_adoption_does_not_end_what_closes() {
+    for client_first in [false, true] {
+        let mut w = World::new(2);
+        let mut c = w.idle(1);
+        let from = c.server;
+        w.moves(&mut c, POST);
+        w.responds(&mut c, OK);
+        w.run_ms(20);
+        if client_first {
+            w.client_fin(&mut c);
+            w.pod_fin(&mut c);
+        } else {
+            w.pod_closes(&mut c);
+        }
+        let mut rst = w.pod_wire(&c, Flags::RST, &[]);
+        rst.seq = from;
+        let asks = one(w.inject(&rst.build()));
+        assert_eq!((asks.to, asks.is(Flags::ACK)), (Dest::Pod(c.pod), true));
+        repeats(&mut w, &c);
+        // Its kernel has no socket any more: the client is told.
+        rst.seq = asks.segment.ack.0;
+        let told = one(w.inject(&rst.build()));
+        assert_eq!((told.to, told.is(RST_ACK)), (Dest::Client, true));
+        assert_eq!(w.state(&c), None);
+    }
+}
+
 #[test]
 fn a_client_that_comes_back_to_a_closed_flow_before_it_heard_all_is_let_in() {
     for newer in ["number", "clock"] {
