@@ -52,7 +52,7 @@ use crate::{
     tables::legs::Use,
     timing::{HALF_OPEN_US, SYN_PORTS_MAX, SYN_TRIES_MAX},
 };
-use baton_packet::{Flags, Segment, SynOptions, ether_src, parse_syn_options};
+use baton_packet::{Flags, Segment, SynOptions, ether_src, parse_syn_options, timestamps};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
@@ -123,7 +123,62 @@ fn offers_the_same(frame: &[u8], segment: &Segment, flow: &Flow) -> bool {
     offer(segment, &options) == (flow.mss, flow.scales, has)
 }
 
+/// What a SYN-ACK says of the flow.
+fn learn_answer(now: Instant, frame: &[u8], segment: &Segment, flow: &mut Flow) {
+    let options = parse_syn_options(segment.options(frame));
+    let both = |bits: &Bits, bit: u16, server: bool| bits.has(bit) && server;
+    let bits = flow.bits;
+    flow.bits.set(
+        Bits::WSCALE,
+        both(&bits, Bits::WSCALE, options.window_scale.is_some()),
+    );
+    flow.bits
+        .set(Bits::SACK, both(&bits, Bits::SACK, options.sack_permitted));
+    flow.bits.set(
+        Bits::TIMESTAMPS,
+        both(&bits, Bits::TIMESTAMPS, options.timestamps.is_some()),
+    );
+    let ecn = agrees_to_ecn(segment.flags);
+    flow.bits.set(Bits::ECN, both(&bits, Bits::ECN, ecn));
+    if flow.bits.has(Bits::WSCALE) {
+        flow.scales = options.window_scale.unwrap_or(0) << 4 | flow.scales & 15;
+    } else {
+        flow.scales = 0;
+    }
+    if let Some((value, _)) = options.timestamps {
+        flow.server_ts = value;
+        flow.server_ts_ms = now.ms32();
+    }
+    flow.client_acked = segment.ack;
+    flow.server_next = segment.seq.add(segment.seq_len());
+    flow.server_acked = segment.seq;
+    flow.moved_ms = now.ms32();
+}
+
 impl Engine {
+    /// Another SYN-ACK of a flow whose client has not answered one yet. With another number it is a
+    /// new listener's, to a repeated SYN: the client takes whichever reaches it, and the older one
+    /// may have been lost.
+    pub(crate) fn answered_anew(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        segment: &Segment,
+        id: FlowId,
+    ) {
+        let flow = &mut self.flows[id];
+        let stamps = timestamps(segment.options(frame)).filter(|_| flow.bits.has(Bits::TIMESTAMPS));
+        let late =
+            stamps.is_some_and(|(value, _)| value.wrapping_sub(flow.server_ts).cast_signed() < 0);
+        if segment.flags.has(Flags::SYN | Flags::ACK)
+            && segment.ack == flow.client_next
+            && segment.seq != flow.server_acked
+            && !late
+        {
+            learn_answer(now, frame, segment, flow);
+        }
+    }
+
     pub(crate) fn client_syn(
         &mut self,
         now: Instant,
@@ -334,34 +389,7 @@ impl Engine {
             return self.syn_refused(now, frame, segment, id, out);
         }
         if flags.has(Flags::SYN | Flags::ACK) && acks_syn {
-            let options = parse_syn_options(segment.options(frame));
-            let both = |bits: &Bits, bit: u16, server: bool| bits.has(bit) && server;
-            let bits = flow.bits;
-            flow.bits.set(
-                Bits::WSCALE,
-                both(&bits, Bits::WSCALE, options.window_scale.is_some()),
-            );
-            flow.bits
-                .set(Bits::SACK, both(&bits, Bits::SACK, options.sack_permitted));
-            flow.bits.set(
-                Bits::TIMESTAMPS,
-                both(&bits, Bits::TIMESTAMPS, options.timestamps.is_some()),
-            );
-            flow.bits
-                .set(Bits::ECN, both(&bits, Bits::ECN, agrees_to_ecn(flags)));
-            if flow.bits.has(Bits::WSCALE) {
-                flow.scales = options.window_scale.unwrap_or(0) << 4 | flow.scales & 15;
-            } else {
-                flow.scales = 0;
-            }
-            if let Some((value, _)) = options.timestamps {
-                flow.server_ts = value;
-                flow.server_ts_ms = now.ms32();
-            }
-            flow.client_acked = segment.ack;
-            flow.server_next = segment.seq.add(segment.seq_len());
-            flow.server_acked = segment.seq;
-            flow.moved_ms = now.ms32();
+            learn_answer(now, frame, segment, flow);
             let backend = flow.owner.backend;
             self.backends[usize::from(backend)].figures.begun += 1;
             self.backend_works(id);

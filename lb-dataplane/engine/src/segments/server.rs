@@ -118,6 +118,7 @@ impl Engine {
                     return verdict;
                 }
             }
+            State::SynAcked => self.answered_anew(now, frame, segment, id),
             State::OwnerFinPending | State::Orphan => {
                 return self.on_ended_owner(now, frame, segment, id);
             }

@@ -3,7 +3,7 @@
 use crate::common::{
     Conn, Dest, ROUTER_MAC, World, conn::*, ours, pod, pod_mac, policy, router, settings, wire,
 };
-use baton_api::Algorithm;
+use baton_api::{Algorithm, Legs};
 use baton_engine::{Counter, DropReason, Route, Verdict, Via};
 use baton_packet::{Flags, Mac, ether_dst, parse_syn_options};
 use std::net::IpAddr;
@@ -290,6 +290,29 @@ impl World {
         take_leg(c, sent.last().expect("a request that leaves"));
         self.responds(c, OK);
         self.ack(c);
+    }
+}
+
+/// The first SYN-ACK is lost, and the pod's server begins anew, whose kernel answers the repeated
+/// SYN with another number.
+#[test]
+fn a_pod_that_answers_anew_with_another_number_is_believed() {
+    for legs in [Legs::Private, Legs::Shared] {
+        let mut w = World::of(1, |p| p.migration.legs = legs);
+        let mut c = Conn::new(1);
+        w.syn(&mut c);
+        let first = w.synack_wire(&c);
+        w.forwarded_to_client(&c, &first);
+        w.run_ms(1_000);
+        w.syn(&mut c);
+        c.server = c.server.wrapping_add(16_000_000);
+        w.synack(&mut c);
+        // It was not lost but late.
+        w.forwarded_to_client(&c, &first);
+        w.ack(&mut c);
+        w.assert_state(&c, "Fresh");
+        w.stays(&mut c, GET);
+        w.responds(&mut c, OK);
     }
 }
 
