@@ -42,6 +42,12 @@ fn uid_of_part(part: &str) -> Option<String> {
     part.strip_prefix(POD).and_then(uid)
 }
 
+/// Whether it is a hash as static Pods have, which no UID is.
+#[must_use]
+pub fn is_hash(text: &str) -> bool {
+    text.len() == HASH_BYTES && uid(text).is_some_and(|plain| plain == text)
+}
+
 /// A UID in its usual form.
 fn uid(text: &str) -> Option<String> {
     let plain = text.replace('_', "-").to_ascii_lowercase();
@@ -151,6 +157,7 @@ mod tests {
         }
         let text = format!("0::/kubepods/burstable/pod{HASH}/ab12\n");
         assert_eq!(pod_uid(&text).as_deref(), Some(HASH));
+        assert!(is_hash(HASH) && !is_hash(UID) && !is_hash(&HASH.to_uppercase()));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Objects of the API server as far as they matter here. Owns which fields are read at all: a Pod
 //! is some 10 KB of text, of which some 300 bytes are kept.
 
-use super::wanted::{Key, Labels, NodePod, OfPolicy, Slice};
+use super::{
+    cgroup,
+    wanted::{Key, Labels, NodePod, OfPolicy, Slice},
+};
 use baton_crds::{LoadBalancerPolicy, PodMultipathTcp};
 use k8s_openapi::{
     api::{apps::v1 as apps, core::v1, discovery::v1 as discovery},
@@ -12,6 +15,9 @@ use std::net::IpAddr;
 
 /// Annotation of a static Pod: what its control groups are named after.
 const STATIC_HASH: &str = "kubernetes.io/config.hash";
+/// The same, of the object that a kubelet makes for a static Pod; one that has it never runs
+/// itself.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Label of an EndpointSlice: the Service that it is of.
 const SERVICE: &str = "kubernetes.io/service-name";
@@ -219,7 +225,11 @@ impl Pod {
     /// What matters of it.
     pub fn fold(&self) -> NodePod {
         let meta = &self.metadata;
-        let hash = meta.annotations.as_ref().and_then(|a| a.get(STATIC_HASH));
+        // Whoever makes a Pod writes its annotations: another Pod's UID is no hash, and who says a
+        // hash has no processes of his own.
+        let annotation = |name| meta.annotations.as_ref().and_then(|a| a.get(name));
+        let hash = annotation(STATIC_HASH).filter(|hash| cgroup::is_hash(hash));
+        let hash = hash.filter(|hash| annotation(MIRROR) == Some(hash));
         let ips = self.status.pod_ips.iter();
         let (first, then) = (
             self.status.init_container_statuses.iter(),
@@ -244,11 +254,13 @@ mod tests {
     use super::*;
     use serde_json::{from_value, json};
 
+    const HASH: &str = "0123456789abcdef0123456789abcdef";
+
     #[test]
     fn what_matters_is_read() {
         let pod: Pod = from_value(json!({
             "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "labels": {"app": "web"},
-                         "annotations": {"kubernetes.io/config.hash": "h", "x": "y"}},
+                         "annotations": {"kubernetes.io/config.hash": HASH, "kubernetes.io/config.mirror": HASH, "x": "y"}},
             "spec": {"hostNetwork": true, "containers": [{"name": "c"}]},
             "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
                        "initContainerStatuses": [{"containerID": "cri-o://0", "state": {"terminated": {"exitCode": 0}}}],
@@ -258,7 +270,7 @@ mod tests {
         }))
         .expect("a Pod");
         let folded = pod.fold();
-        assert_eq!(folded.uids, ["u", "h"]);
+        assert_eq!(folded.uids, ["u", HASH]);
         assert_eq!(folded.addresses.len(), 2);
         assert!(folded.host_network && folded.running && !folded.ended);
         assert_eq!(folded.containers, ["cri-o://1"]);
@@ -285,6 +297,22 @@ mod tests {
         let service: Service =
             from_value(json!({"metadata": {}, "spec": {"clusterIP": "None"}})).expect("a Service");
         assert!(service.selector().is_empty());
+    }
+
+    /// Its policy would have that Pod's connections, and write in its network namespace.
+    #[test]
+    fn nobody_passes_for_another_pod_by_his_annotations() {
+        let of_another = "1f0c2d3e-4a5b-6c7d-8e9f-a0b1c2d3e4f5";
+        for annotations in [
+            json!({"kubernetes.io/config.hash": of_another}),
+            json!({"kubernetes.io/config.hash": of_another, "kubernetes.io/config.mirror": of_another}),
+            json!({"kubernetes.io/config.hash": HASH}),
+            json!({"kubernetes.io/config.hash": HASH, "kubernetes.io/config.mirror": "x"}),
+        ] {
+            let meta = json!({"uid": "u", "annotations": annotations});
+            let pod: Pod = from_value(json!({"metadata": meta})).expect("a Pod");
+            assert_eq!(pod.fold().uids, ["u"], "{meta}");
+        }
     }
 
     #[test]

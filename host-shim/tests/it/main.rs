@@ -3,6 +3,7 @@
 mod cli;
 mod control_tls;
 mod daemon;
+mod discovered;
 mod release;
 mod run;
 #[path = "../../../common/tls/tests/it/support/mod.rs"]

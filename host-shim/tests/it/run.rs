@@ -6,7 +6,7 @@ use crate::daemon::common::{
     wait_for,
 };
 use crate::daemon::{
-    ADOPTER_IS_THERE, Daemon, Files, KEY, OTHER_KEY, answer, common, free_address, probe,
+    ADOPTER_IS_THERE, Daemon, Files, KEY, ONE_KEY, OTHER_KEY, answer, common, free_address, probe,
 };
 use std::{
     net::SocketAddr,
@@ -23,7 +23,6 @@ fn config(lab: &Lab, control: SocketAddr, keys: &str) -> String {
     )
 }
 
-const ONE_KEY: &str = "{epoch: 1, file: KEY}";
 const TWO_KEYS: &str = "{epoch: 1, file: KEY}, {epoch: 2, file: OTHER_KEY}";
 
 #[test]

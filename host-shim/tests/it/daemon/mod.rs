@@ -1,5 +1,6 @@
 //! A host-shim process with its files, for tests that need root. Ends with the test.
 
+pub mod cluster;
 #[path = "../../../adopter/tests/it/common/mod.rs"]
 pub mod common;
 
@@ -24,6 +25,8 @@ use std::{
 
 pub const KEY_HEX: &str = "000102030405060708090a0b0c0d0e0f";
 pub const KEY: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+/// For [`Files::config`].
+pub const ONE_KEY: &str = "{epoch: 1, file: KEY}";
 pub const OTHER_KEY: [u8; 16] = [0xab; 16];
 
 /// A configuration, keys and a pin directory, removed on drop.
