@@ -34,7 +34,7 @@ pub struct Shim {
     adopter: Result<Adopter, Error>,
     pods: Vec<PodState>,
     started: Instant,
-    swept: bool,
+    swept: Swept,
     /// Epochs of the configured keys, or of those that the operator sent to this process, the one
     /// to sign with first.
     epochs: Vec<u8>,
@@ -58,12 +58,35 @@ pub struct Shim {
     legs_due: Instant,
 }
 
+/// Whether what a predecessor left is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Swept {
+    /// It is to be looked for.
+    No,
+    /// But for what writes clients' addresses: it is looked for again, as its namespaces go.
+    Partly,
+    Wholly,
+}
+
 /// What is needed to find pods.
 #[derive(Debug)]
 struct Discovery {
     processes: Processes,
     /// The API server has said once which pods there are.
     listed: bool,
+    /// The turn in which the processes were read last.
+    looked: Option<Instant>,
+}
+
+impl Discovery {
+    /// Reads the node's processes, once in a turn.
+    fn look(&mut self, now: Instant) {
+        if self.looked.replace(now) != Some(now)
+            && let Err(error) = self.processes.look(now)
+        {
+            warn!(%error, "the node's processes cannot be listed");
+        }
+    }
 }
 
 /// How often the configuration was read again.
@@ -108,6 +131,7 @@ impl Shim {
                     )
                 })?,
                 listed: false,
+                looked: None,
             }),
             None => None,
         };
@@ -128,7 +152,7 @@ impl Shim {
             adopter,
             pods: Vec::new(),
             started: Instant::now(),
-            swept: false,
+            swept: Swept::No,
             epochs: Vec::new(),
             keys_of: None,
             reloads: Reloads::default(),
@@ -175,7 +199,7 @@ impl Shim {
                 self.pods.push(PodState::configured(pod.clone()));
             }
         }
-        self.swept = false;
+        self.swept = Swept::No;
         self.release(gone);
         self.attend(Instant::now());
         Ok(())
@@ -224,7 +248,7 @@ impl Shim {
             && !discovery.listed
         {
             discovery.listed = true;
-            self.swept = false;
+            self.swept = Swept::No;
         }
         // A pod that was made anew under its name is another one.
         let identity = |w: &WantedPod| (w.name.clone(), w.pod.uids.clone());
@@ -329,9 +353,8 @@ impl Shim {
                 return;
             }
         };
-        let mut looked = false;
         for state in &mut self.pods {
-            if is_lost(state, self.discovery.as_mut()) {
+            if is_lost(state, self.discovery.as_mut(), now) {
                 if state.is_ending() || state.is_gone() {
                     info!(pod = state.name(), "it has ended");
                 } else {
@@ -358,11 +381,7 @@ impl Shim {
                     interface: pod.interface.clone(),
                 }),
                 (Origin::Discovered { wanted, .. }, Some(discovery)) => {
-                    if !std::mem::replace(&mut looked, true)
-                        && let Err(error) = discovery.processes.look(now)
-                    {
-                        warn!(%error, "the node's processes cannot be listed");
-                    }
+                    discovery.look(now);
                     place::find(&mut discovery.processes, wanted)
                 }
                 (Origin::Discovered { .. }, None) => continue,
@@ -415,7 +434,7 @@ impl Shim {
         }
         self.pods
             .retain(|state| !state.is_gone() || state.stays_to_the_end());
-        if !self.swept {
+        if self.swept == Swept::No {
             self.swept = self.sweep();
         }
         if let Ok(decider) = &self.releases {
@@ -440,6 +459,9 @@ impl Shim {
                 restored::attend(adopter, &self.pods);
             }
             self.let_go();
+            if self.swept == Swept::Partly {
+                self.swept = Swept::No;
+            }
         }
     }
 
@@ -474,16 +496,16 @@ impl Shim {
         }
     }
 
-    /// Removes what a predecessor left and nobody wants, and where no client's address is written:
-    /// that goes with its namespace. Waits while a pod's adopter may be among it, or while nothing
-    /// is known of the pods yet.
-    fn sweep(&self) -> bool {
+    /// Removes what a predecessor left and nobody wants, but for where clients' addresses are
+    /// written in a namespace that is there still. Waits while a pod's adopter may be among it, or
+    /// while nothing is known of the pods yet.
+    fn sweep(&self) -> Swept {
         let Ok(adopter) = &self.adopter else {
-            return true;
+            return Swept::Wholly;
         };
         let unlisted = self.discovery.as_ref().is_some_and(|d| !d.listed);
         if unlisted || self.pods.iter().any(PodState::is_unsure) {
-            return false;
+            return Swept::No;
         }
         let wanted: HashSet<AttachmentId> = self
             .pods
@@ -491,22 +513,28 @@ impl Shim {
             .filter_map(|state| Some(state.attachment()?.id()))
             .collect();
         let Some(in_use) = restored::in_use(adopter) else {
-            return false;
+            return Swept::No;
         };
-        let stays = |id: &AttachmentId| wanted.contains(id) || in_use.contains(&id.netns);
+        let serves = |id: &AttachmentId| in_use.contains(&id.netns) && adopter.is_on(*id);
         match adopter.pinned() {
             Ok(pinned) => {
-                for id in pinned.into_iter().filter(|id| !stays(id)) {
+                let others = pinned.into_iter().filter(|id| !wanted.contains(id));
+                let (stay, go): (Vec<_>, Vec<_>) = others.partition(serves);
+                for id in go {
                     info!(attachment = %id, "removing what a predecessor left");
                     if let Err(error) = adopter.detach_id(id) {
                         warn!(attachment = %id, %error, "not removed");
                     }
                 }
-                true
+                if stay.is_empty() {
+                    Swept::Wholly
+                } else {
+                    Swept::Partly
+                }
             }
             Err(error) => {
                 warn!(%error, "cannot look for what a predecessor left");
-                false
+                Swept::No
             }
         }
     }
@@ -613,7 +641,7 @@ fn transferable(state: &PodState, adopter: &Adopter) -> Option<transfers::Place>
 }
 
 /// Whether a pod has an adopter on an interface that is gone, or that its name leads to no more.
-fn is_lost(state: &mut PodState, discovery: Option<&mut Discovery>) -> bool {
+fn is_lost(state: &mut PodState, discovery: Option<&mut Discovery>, now: Instant) -> bool {
     let AdopterState::Attached(attachment) = &state.adopter else {
         return false;
     };
@@ -628,9 +656,10 @@ fn is_lost(state: &mut PodState, discovery: Option<&mut Discovery>) -> bool {
         .identity()
         .is_ok_and(|now| now == place.identity);
     match (&state.origin, discovery) {
-        // That process ended. The namespace is another one's as well, or the pod is going: the link
-        // says so.
+        // That process ended. The namespace is another one's as well, which may have begun since,
+        // or the pod is going: the link says so.
         (Origin::Discovered { wanted, .. }, Some(discovery)) if moved => {
+            discovery.look(now);
             return !place.follow(&discovery.processes.members(&wanted.pod.uids));
         }
         _ if moved => return true,

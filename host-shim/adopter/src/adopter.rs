@@ -3,7 +3,7 @@
 use crate::{
     Attachment, AttachmentId, Counters, Error, Hook, Netns, OpenNetns,
     asked::{map_error, now_ns},
-    attachment::{attach_clsact, attach_tcx, detach_clsact},
+    attachment::{attach_clsact, attach_tcx, detach_clsact, is_alive},
     bpffs::PinDir,
     kernel,
     object::{self, Loaded},
@@ -375,6 +375,18 @@ impl Adopter {
     pub fn pinned(&self) -> Result<Vec<AttachmentId>, Error> {
         let names = self.pins.as_ref().map_or(Ok(Vec::new()), PinDir::names)?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Whether what is pinned is on an interface still: a pin outlives it.
+    #[must_use]
+    pub fn is_on(&self, id: AttachmentId) -> bool {
+        let pin = || self.pins.as_ref().map(|pins| pins.file(&id.to_string()));
+        match id.hook {
+            Hook::Tcx => pin()
+                .and_then(|pin| sys::pinned(&pin).ok())
+                .is_some_and(|link| is_alive(link.as_fd())),
+            Hook::Clsact => OpenNetns::by_cookie(id.netns).is_some(),
+        }
     }
 
     /// Takes the adopter off an interface that is only known by its pin, such as one that a

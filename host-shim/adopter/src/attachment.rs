@@ -126,10 +126,14 @@ impl Attachment {
     /// Whether the interface still exists. Always true for clsact, which cannot tell.
     #[must_use]
     pub fn alive(&self) -> bool {
-        self.link.as_ref().is_none_or(|link| {
-            sys::tcx_ifindex(link.as_fd()).is_ok_and(|index| index.is_some_and(|i| i != 0))
-        })
+        let link = self.link.as_ref();
+        link.is_none_or(|link| is_alive(link.as_fd()))
     }
+}
+
+/// Whether the interface of a link still exists.
+pub(crate) fn is_alive(link: BorrowedFd<'_>) -> bool {
+    sys::tcx_ifindex(link).is_ok_and(|index| index.is_some_and(|i| i != 0))
 }
 
 /// Links, pinned if there is a directory. Takes over pinned ones. `None`: this kernel has no tcx.

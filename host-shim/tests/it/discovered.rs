@@ -13,6 +13,24 @@ fn running() -> Value {
     json!({"phase": "Running", "podIPs": [{"ip": "10.7.0.1"}]})
 }
 
+/// Without a process that lives as long as the Pod (CRI-O keeps none) another one stands for the
+/// namespace once a container was started again: what is to be done in it goes by that.
+#[test]
+fn a_pod_whose_container_starts_again_is_found_by_its_new_process() {
+    let (lab, files) = (Lab::new(), Files::new());
+    let cluster = Cluster::new(&files, &[pod("shop", "web", UID, &running())]);
+    let first = cluster.run(&lab, UID);
+    let daemon = cluster.start(&files);
+    let found_by = |process: &str| {
+        let pods = daemon.state()["pods"].clone();
+        pods[0]["attached"] == true && pods[0]["netns"] == process
+    };
+    wait_for("it is found", || found_by(&first.netns()));
+    cluster.end(first);
+    let second = cluster.run(&lab, UID);
+    wait_for("it is found again", || found_by(&second.netns()));
+}
+
 /// Of a static Pod an annotation says what its control groups are named after, and everybody writes
 /// annotations.
 #[test]

@@ -4,6 +4,7 @@ mod cli;
 mod control_tls;
 mod daemon;
 mod discovered;
+mod left;
 mod release;
 mod run;
 #[path = "../../../common/tls/tests/it/support/mod.rs"]

@@ -7,7 +7,9 @@ use crate::common::{
     Lab, POD_MAC,
     answer::{ACKED, KEY, NO_LISTENER, SEQ, adopter, answer_to, data},
     ends, run,
-    segment::{ACK, ADOPT, Checksum, FIN_ACK, Message, PSH_ACK, RST, Received, SYN, Segment},
+    segment::{
+        ACK, ADOPT, Checksum, FIN_ACK, Message, PSH_ACK, RST, Received, SYN, Segment, block,
+    },
     wait_for,
 };
 use baton_adopter::{Adopter, Attachment, Outcome};
@@ -20,7 +22,6 @@ use std::{
 
 const LEG: u16 = 40_000;
 const CLIENT_PORT: u16 = 51_000;
-const CLIENT_BLOCK: u16 = 0xba76;
 /// Segments are no larger than half of it, and an MTU is believed only where it makes them smaller.
 const WINDOW: u16 = 64_000;
 const SYN_ACK: u8 = 0x12;
@@ -41,41 +42,6 @@ fn client(v6: bool) -> SocketAddr {
         true => "2001:db8::9".parse().expect("v6"),
     };
     SocketAddr::new(ip, CLIENT_PORT)
-}
-
-/// The payload of a segment that shows `client`, written from the page.
-fn block(
-    segment: &Segment,
-    client: SocketAddr,
-    namespace: u64,
-    epoch: u8,
-    key: &[u8; 16],
-) -> Vec<u8> {
-    let octets = match client.ip() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    };
-    let word = |i: usize| u32::from_be_bytes(octets[4 * i..4 * i + 4].try_into().expect("4 bytes"));
-    let input = Message {
-        exid: CLIENT_BLOCK,
-        mss: client.port(),
-        scales: 0,
-        flags: epoch << 4,
-        server_timestamp: word(1),
-        tsval: word(2),
-        tsecr: word(3),
-        namespace,
-    };
-    let tag = input.tag(segment.from, segment.to, segment.seq, word(0), 0, key);
-    let mut bytes = CLIENT_BLOCK.to_be_bytes().to_vec();
-    bytes.extend([0, epoch << 4]);
-    bytes.extend(client.port().to_be_bytes());
-    bytes.extend([0, 0]);
-    bytes.extend(octets);
-    bytes.extend(namespace.to_be_bytes());
-    bytes.extend(tag.to_be_bytes());
-    assert_eq!(bytes.len(), 40);
-    bytes
 }
 
 fn number() -> u64 {

@@ -25,6 +25,7 @@ pub const ANSWER: u16 = 0xba72;
 pub const FORGET: u16 = 0xba73;
 pub const RELEASE: u16 = 0xba74;
 pub const TRANSFER: u16 = 0xba75;
+pub const CLIENT_BLOCK: u16 = 0xba76;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -378,4 +379,39 @@ impl Received {
             urgent: port(18),
         })
     }
+}
+
+/// The payload of a segment that shows `client`, written from the page.
+pub fn block(
+    segment: &Segment,
+    client: SocketAddr,
+    namespace: u64,
+    epoch: u8,
+    key: &[u8; 16],
+) -> Vec<u8> {
+    let octets = match client.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let word = |i: usize| u32::from_be_bytes(octets[4 * i..4 * i + 4].try_into().expect("4 bytes"));
+    let input = Message {
+        exid: CLIENT_BLOCK,
+        mss: client.port(),
+        scales: 0,
+        flags: epoch << 4,
+        server_timestamp: word(1),
+        tsval: word(2),
+        tsecr: word(3),
+        namespace,
+    };
+    let tag = input.tag(segment.from, segment.to, segment.seq, word(0), 0, key);
+    let mut bytes = CLIENT_BLOCK.to_be_bytes().to_vec();
+    bytes.extend([0, epoch << 4]);
+    bytes.extend(client.port().to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(octets);
+    bytes.extend(namespace.to_be_bytes());
+    bytes.extend(tag.to_be_bytes());
+    assert_eq!(bytes.len(), 40);
+    bytes
 }
