@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 /// Who writes `pod-deletion-cost`, as the API server remembers it with each field.
 pub const COST_MANAGER: &str = "baton-operator-cost";
+/// Who makes and mends Services in front of dataplanes and their slices.
+pub const FRONT_MANAGER: &str = "baton-operator-frontend";
 
 /// A `LoadBalancerPolicy` with any spec: one that an older CRD let in must not keep the others from
 /// being read.

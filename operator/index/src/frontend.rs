@@ -313,12 +313,14 @@ fn as_wanted(world: &ServiceRecord, front: &Front, wanted: &FrontService) -> boo
         service.ports.iter().any(has) && front.targets.get(port) == Some(at)
     };
     let annotated = |(k, v): (&Text, &Text)| is.annotations.get(k) == Some(v);
+    let is_wanted = |key: &Text| should.annotations.contains_key(key);
     is.kind == should.kind
         && (should.load_balancer_class.is_none()
             || is.load_balancer_class == should.load_balancer_class)
         && is.local == should.local
         && is.source_ranges == should.source_ranges
         && should.annotations.iter().all(annotated)
+        && front.annotated.iter().all(is_wanted)
         && service.ports.len() == wanted.ports.len()
         && wanted.ports.iter().all(port)
 }

@@ -300,6 +300,8 @@ pub struct Front {
     pub addresses: Vec<Text>,
     /// What an operator wants of it, as it is: the name does not count.
     pub shape: Frontend,
+    /// Keys of those of its annotations that an operator has written.
+    pub annotated: BTreeSet<Text>,
     /// `spec.ports[].targetPort` by `port`, where it is a number.
     pub targets: BTreeMap<u16, u16>,
     /// Clients are led to endpoints in their own zone, where there are any

@@ -2,12 +2,12 @@
 //! them.
 
 use super::Translator;
-use crate::objects::{COST_MANAGER, Condition, Namespace, Node, Pod};
+use crate::objects::{COST_MANAGER, Condition, FRONT_MANAGER, Namespace, Node, Pod};
 use baton_api::{AppProtocol, MANAGER, POLICY_LABEL, SELECTOR_ANNOTATION};
 use baton_index::{
     Change, Conditions, DELETION_COST_ANNOTATION, Family, Front, Frontend,
     Namespace as IndexNamespace, Node as IndexNode, Pod as IndexPod, Service as IndexService,
-    ServicePort, Slice, SliceEndpoint, SliceWriter,
+    ServicePort, Slice, SliceEndpoint, SliceWriter, Text,
 };
 use k8s_openapi::{
     api::{
@@ -16,7 +16,11 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 /// Set by the endpoint slice controller and whoever writes slices by hand.
 pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -122,9 +126,23 @@ impl Translator {
                     .collect(),
                 annotations: texts(&meta.annotations),
             },
+            annotated: self.annotated(meta),
             targets: spec.ports.iter().flatten().filter_map(target).collect(),
             zonal: is_zonal(object),
         })
+    }
+
+    /// Those annotations of a Service that an operator has written, as the API server tells.
+    fn annotated(&self, meta: &ObjectMeta) -> BTreeSet<Text> {
+        let entries = meta.managed_fields.iter().flatten();
+        let ours = entries.filter(|entry| entry.manager.as_deref() == Some(FRONT_MANAGER));
+        let fields = ours.filter_map(|entry| {
+            let fields = &entry.fields_v1.as_ref()?.0;
+            fields["f:metadata"]["f:annotations"].as_object()
+        });
+        let keys = fields.flat_map(|fields| fields.keys());
+        let keys = keys.filter_map(|key| key.strip_prefix("f:"));
+        keys.map(|key| self.text(key)).collect()
     }
 
     /// An EndpointSlice. One of names, or of no Service, is as good as none.
@@ -285,7 +303,7 @@ fn is_ready(conditions: &[Condition]) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use baton_index::{Key, Text};
+    use baton_index::Key;
     use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
 
@@ -324,6 +342,28 @@ mod tests {
         assert_eq!(got.families, [Family::V6, Family::V4]);
         assert!(!got.external_name);
         assert!(service(&json!({"type": "ExternalName", "externalName": "x.org"})).external_name);
+    }
+
+    #[test]
+    fn of_a_services_annotations_those_are_ours_that_we_wrote() {
+        let fields =
+            |keys: Value| json!({"f:metadata": {"f:annotations": keys, "f:labels": {"f:x": {}}}});
+        let object: Service = object(json!({
+            "metadata": {
+                "namespace": "shop", "name": "web", "uid": "u", "labels": {POLICY_LABEL: "p"},
+                "annotations": {"a/b": "1", "c": "2", "theirs": "3"},
+                "managedFields": [
+                    {"manager": "kubectl", "fieldsV1": fields(json!({"f:theirs": {}}))},
+                    {"manager": FRONT_MANAGER, "operation": "Apply", "fieldsV1": fields(json!({".": {}, "f:a/b": {}}))},
+                    {"manager": FRONT_MANAGER, "operation": "Update", "fieldsV1": fields(json!({"f:c": {}}))},
+                    {"manager": FRONT_MANAGER, "operation": "Update"},
+                ],
+            },
+            "spec": {},
+        }));
+        let front = Translator::new().front(&object).expect("its policy's");
+        assert_eq!(front.annotated, ["a/b", "c"].map(Text::from).into());
+        assert_eq!(front.shape.annotations.len(), 3);
     }
 
     fn slice(value: Value) -> Option<Slice> {

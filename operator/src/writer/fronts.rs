@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     notice::{About, Notice},
+    objects::FRONT_MANAGER,
     translate::cluster::{MANAGED_BY, SERVICE_LABEL, SLICE_MANAGED_BY},
 };
 use baton_api::{MANAGER, POLICY_LABEL, SELECTOR_ANNOTATION};
@@ -34,8 +35,6 @@ use serde_json::{Value, json};
 use std::fmt::Debug;
 use tracing::warn;
 
-/// Of Services and slices.
-const FRONT_MANAGER: &str = "baton-operator-frontend";
 /// In metrics.
 const WHAT: &str = "frontend";
 /// Others write to a new Service too, as the controllers of load balancers do.

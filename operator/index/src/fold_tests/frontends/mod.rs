@@ -194,6 +194,7 @@ fn front(policy: &str, made: bool, targets: &[(Text, u16, u16)]) -> Front {
             .iter()
             .map(|(_, port, target)| (*port, *target))
             .collect(),
+        annotated: BTreeSet::new(),
         zonal: false,
     }
 }
@@ -202,6 +203,7 @@ fn made(wanted: &FrontService, policy: &str) -> Service {
     let ports = wanted.ports.iter();
     let mut front = front(policy, true, &wanted.ports);
     front.shape = Frontend::clone(&wanted.frontend);
+    front.annotated = front.shape.annotations.keys().cloned().collect();
     Service {
         ports: ports
             .map(|(name, port, _)| ServicePort {

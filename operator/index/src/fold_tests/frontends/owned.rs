@@ -297,6 +297,39 @@ fn what_somebody_changes_is_mended_and_a_renamed_frontend_goes() {
     assert_eq!(names, ["shop"]);
 }
 
+/// A load balancer goes by them.
+#[test]
+fn an_annotation_that_its_policy_has_no_more_goes_and_one_of_somebody_else_stays() {
+    let annotated = |keys: &[&str]| {
+        let mut policy = fronted(1, "s", "web");
+        let mut frontend = policy.frontend.as_deref().cloned().expect("a frontend");
+        let pairs = keys.iter().map(|key| ((*key).into(), "1".into()));
+        frontend.annotations = pairs.collect();
+        policy.frontend = Some(Arc::new(frontend));
+        policy
+    };
+    let mut scene = scene();
+    let mut has = |policy: Policy| {
+        add(&mut scene.index, "p", policy);
+        scene.settle();
+        let mut service = scene.services[&key("web")].clone();
+        let mut front = service.front.as_deref().cloned().expect("its policy's");
+        let all = front.shape.annotations.clone();
+        // Whoever makes the load balancer notes something.
+        front.shape.annotations.insert("theirs".into(), "1".into());
+        service.front = Some(Arc::new(front));
+        scene.service(&key("web"), service);
+        scene.settle();
+        let kept = &scene.services[&key("web")].front;
+        let kept = kept.as_ref().expect("its policy's");
+        assert!(kept.shape.annotations.contains_key("theirs"));
+        all.into_keys().collect::<Vec<_>>()
+    };
+    assert_eq!(has(annotated(&["a", "b"])), ["a".into(), "b".into()]);
+    assert_eq!(has(annotated(&["b"])), ["b".into()]);
+    assert!(has(annotated(&[])).is_empty());
+}
+
 #[test]
 fn the_slice_of_somebody_else_stays_also_where_it_has_the_name() {
     let mut scene = scene();
