@@ -303,6 +303,7 @@ async fn cluster(parts: Parts, settings: &Kubernetes, mut ended: Shutdown) -> an
         outbox: parts.outbox,
         ledger: parts.ledger,
         metrics: parts.metrics.clone(),
+        told: Arc::default(),
     };
     let mut writer = tokio::spawn(writer.run(led.clone()));
     let identity = settings.identity.clone();

@@ -111,11 +111,18 @@ fn ready(
         let message = format!("{}: {}", lacking.type_, lacking.message);
         (lacking.status, lacking.reason.clone(), message)
     } else if let Some(front) = past {
-        let degraded = named("Degraded").map_or("", |c| &c.message);
-        let message = format!(
-            "Service {} does not lead to dataplanes: {degraded}",
-            front.service
-        );
+        // What is wrong with it comes before all else.
+        let degraded = named("Degraded").filter(|c| c.reason.starts_with("Frontend"));
+        let message = match degraded {
+            Some(degraded) => format!(
+                "Service {} does not lead to dataplanes: {}",
+                front.service, degraded.message
+            ),
+            None => format!(
+                "Service {} is not there yet; if it does not come, the policy's Events say why",
+                front.service
+            ),
+        };
         (
             crd::ConditionStatus::False,
             "FrontendLeadsPast".to_owned(),

@@ -185,6 +185,30 @@ fn a_policy_is_ready_when_clients_are_served_through_dataplanes() {
 }
 
 #[test]
+fn what_keeps_a_service_from_dataplanes_is_what_is_said_of_it() {
+    let said = |reason, message: &str| {
+        let mut verdict = verdict();
+        verdict.conditions[1].status = Status::True;
+        verdict.front.as_mut().expect("one").leads_to = LeadsTo::Nowhere;
+        let degraded = &mut verdict.conditions[3];
+        (degraded.reason, degraded.message) = (reason, message.to_owned());
+        let status = policy(&verdict, &Entry::default(), Timestamp::UNIX_EPOCH);
+        let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+        ready.expect("it is said").message.clone()
+    };
+    let not_owned = said(Reason::FrontendNotOwned, "it is theirs");
+    assert!(not_owned.ends_with("does not lead to dataplanes: it is theirs"));
+    for (reason, message) in [
+        (Reason::AsExpected, "nothing is wrong"),
+        (Reason::NoEndpoints, "Service web has no endpoints"),
+    ] {
+        let words = said(reason, message);
+        assert!(words.contains("is not there yet"), "{words}");
+        assert!(!words.contains(message), "{words}");
+    }
+}
+
+#[test]
 fn conditions_keep_their_times_and_texts_are_cut() {
     let status = policy(&verdict(), &Entry::default(), now());
     let written: Vec<(&str, crd::ConditionStatus, &str)> = status

@@ -32,7 +32,7 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::PoisonError};
 use tracing::warn;
 
 /// In metrics.
@@ -46,15 +46,22 @@ impl Writer {
         let services: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
         let mut failed = false;
-        let mut note = |written: Written| failed |= matches!(written, Written::Failed);
+        let mut note = |written: Written| failed |= written.is_for_later();
         if let (Some(wanted), Some((policy, uid))) = (&writes.make, &writes.owner) {
             let object = service(key, wanted, policy, uid);
             let written = match &writes.uid {
                 None => self.make(&services, key, object).await,
                 Some(known) => self.mend(&services, key, object, known).await,
             };
-            if let Written::Refused(words) = &written {
-                self.outbox.notice(refused(key, policy, uid, words));
+            let message = match &written {
+                Written::Refused(words) => Some(format!("{words}: correct spec.frontend.service")),
+                Written::Forbidden(words) => Some(format!("{words}: it is tried again")),
+                _ => None,
+            };
+            // What is tried again would be told every time.
+            let is_news = self.is_news(key, uid, message.as_deref());
+            if let Some(words) = message.filter(|_| is_news) {
+                self.outbox.notice(refused(key, policy, uid, &words));
             }
             note(written);
         }
@@ -101,6 +108,17 @@ impl Writer {
         } else {
             Written::Done
         }
+    }
+
+    /// Whether the policy of this uid is told something else of its Service than before.
+    fn is_news(&self, key: &Key, uid: &Text, words: Option<&str>) -> bool {
+        let all = self.told.lock();
+        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        let Some(words) = words else {
+            return all.remove(key).is_some();
+        };
+        let now = (uid.clone(), words.to_owned());
+        all.insert(key.clone(), now.clone()) != Some(now)
     }
 
     /// Makes a Service that is not known to be there.
@@ -233,10 +251,7 @@ fn refused(key: &Key, policy: &Text, uid: &Text, words: &str) -> Notice {
         },
         warning: true,
         reason: "FrontendRefused",
-        message: format!(
-            "the API server refuses Service {}: {words}: correct spec.frontend.service",
-            key.name
-        ),
+        message: format!("the API server refuses Service {}: {words}", key.name),
     }
 }
 

@@ -24,7 +24,12 @@ use kube::{
     core::Status,
 };
 use serde_json::{Value, json};
-use std::{hash::Hash, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    hash::Hash,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
@@ -41,6 +46,8 @@ const CONCURRENT: usize = 16;
 const PACE: Duration = Duration::from_millis(5);
 /// One request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// What the API server says to an apply of a Pod that is gone: no operator may make one.
+const CANNOT_MAKE_PODS: &str = "cannot create resource \"pods\"";
 /// What failed is tried again after this long, if nothing newer came.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -55,6 +62,8 @@ pub struct Writer {
     pub ledger: Arc<Ledger>,
     /// Figures.
     pub metrics: Metrics,
+    /// Of each Service that is not made or mended, which policy was told why: once.
+    pub told: Arc<Mutex<BTreeMap<Key, (Text, String)>>>,
 }
 
 /// What became of a write.
@@ -65,8 +74,16 @@ pub(super) enum Written {
     Moot,
     /// It never will be, in the API server's words.
     Refused(String),
+    /// Not now, in the API server's words: a quota, or a rule of the cluster's. Again later.
+    Forbidden(String),
     /// Again later.
     Failed,
+}
+
+impl Written {
+    pub(super) fn is_for_later(&self) -> bool {
+        matches!(self, Self::Forbidden(_) | Self::Failed)
+    }
 }
 
 impl Writer {
@@ -89,7 +106,7 @@ impl Writer {
             let this = self.clone();
             async move {
                 let written = this.policy(&key, &verdict).await;
-                if matches!(written, Written::Failed) {
+                if written.is_for_later() {
                     this.outbox
                         .policies
                         .again(key, verdict, Instant::now() + RETRY);
@@ -101,7 +118,7 @@ impl Writer {
             let this = self.clone();
             async move {
                 let written = this.class(&verdict).await;
-                if matches!(written, Written::Failed) {
+                if written.is_for_later() {
                     this.outbox
                         .classes
                         .again(key, verdict, Instant::now() + RETRY);
@@ -114,7 +131,7 @@ impl Writer {
             let this = self.clone();
             async move {
                 let written = this.cost(&pod, cost).await;
-                if matches!(written, Written::Failed) {
+                if written.is_for_later() {
                     this.outbox.costs.again(pod, cost, Instant::now() + RETRY);
                 }
                 this.outbox
@@ -125,7 +142,7 @@ impl Writer {
             let this = self.clone();
             async move {
                 let written = this.front(&key, &writes).await;
-                if matches!(written, Written::Failed) {
+                if written.is_for_later() {
                     this.outbox
                         .fronts
                         .again(key, writes, Instant::now() + RETRY);
@@ -213,7 +230,7 @@ impl Writer {
                 // else's. 403 with `create`: a Pod that is gone, which an apply would make again.
                 let is_gone = status.code == 404
                     || status.code == 409
-                    || (status.code == 403 && status.message.contains("cannot create"))
+                    || (status.code == 403 && status.message.contains(CANNOT_MAKE_PODS))
                     || is_anothers(&status);
                 if is_gone {
                     debug!(what, object = %key, reason = status.message, "not written");
@@ -221,6 +238,9 @@ impl Writer {
                 } else if status.code == 422 || status.code == 400 {
                     warn!(what, object = %key, reason = status.message, "refused: it is not written; please report it");
                     ("refused", Written::Refused(status.message))
+                } else if status.code == 403 {
+                    warn!(what, object = %key, reason = status.message, "may not be written; it is tried again");
+                    ("failed", Written::Forbidden(status.message))
                 } else {
                     warn!(what, object = %key, reason = status.message, "cannot be written; it is tried again");
                     ("failed", Written::Failed)

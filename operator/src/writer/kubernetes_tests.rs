@@ -4,13 +4,19 @@
 use super::{CONCURRENT, Writer};
 use crate::{
     fake_api::FakeApi, kind::Kind, leader::Leadership, ledger::Ledger, metrics::Metrics,
-    outbox::Outbox,
+    notice::Notice, outbox::Outbox,
 };
-use baton_index::{Change, Family, FrontSlice, FrontWrites, Index, Key, Policy, Refusal, Verdict};
+use baton_index::{
+    Change, Family, FrontService, FrontSlice, FrontWrites, Frontend, Index, Key, Policy, Refusal,
+    Verdict,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::{mpsc::Receiver, watch},
+    time::sleep,
+};
 
 const PATH: &str = "/apis/baton.dev/v1alpha1/namespaces/shop/loadbalancerpolicies/web";
 
@@ -20,13 +26,14 @@ struct Scene {
     ledger: Arc<Ledger>,
     metrics: Metrics,
     leadership: watch::Sender<Leadership>,
+    events: Receiver<Notice>,
 }
 
 fn scene() -> Scene {
     let api = FakeApi::default();
     let metrics = Metrics::new().expect("figures");
     let ledger = Arc::new(Ledger::default());
-    let (outbox, _) = Outbox::new(Arc::clone(&ledger), metrics.clone());
+    let (outbox, events) = Outbox::new(Arc::clone(&ledger), metrics.clone());
     let outbox = Arc::new(outbox);
     let (leadership, led) = watch::channel(Leadership::Leading { epoch: 1 });
     let writer = Writer {
@@ -34,6 +41,7 @@ fn scene() -> Scene {
         outbox: Arc::clone(&outbox),
         ledger: Arc::clone(&ledger),
         metrics: metrics.clone(),
+        told: Arc::default(),
     };
     tokio::spawn(writer.run(led));
     Scene {
@@ -42,6 +50,7 @@ fn scene() -> Scene {
         ledger,
         metrics,
         leadership,
+        events,
     }
 }
 
@@ -222,4 +231,45 @@ async fn what_is_to_be_made_is_tried_again_after_any_conflict() {
     sleep(Duration::from_secs(5)).await;
     let path = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/web-baton";
     assert!(scene.api.get(path).is_some());
+}
+
+/// A quota is used up, or a rule of the cluster's is against it: nothing else tells the admin,
+/// whose policy is good.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_may_not_be_made_is_told_of_once_and_tried_again() {
+    let mut scene = scene();
+    let frontend = Frontend {
+        service: "web".into(),
+        kind: "LoadBalancer".into(),
+        load_balancer_class: None,
+        local: false,
+        source_ranges: Default::default(),
+        annotations: Default::default(),
+    };
+    let service = FrontService {
+        frontend: Arc::new(frontend),
+        families: vec![Family::V4],
+        ports: vec![("http".into(), 80, 18_000)],
+    };
+    let writes = Arc::new(FrontWrites {
+        owner: Some(("p".into(), "u".into())),
+        make: Some(service),
+        ..FrontWrites::default()
+    });
+    for _ in 0..2 {
+        scene.api.fail(Some(403));
+        scene.outbox.front(&key(), &writes);
+        sleep(Duration::from_secs(10)).await;
+        let told = scene.events.try_recv().expect("one Event");
+        assert_eq!((told.reason, told.warning), ("FrontendRefused", true));
+        assert_eq!(&*told.about.key().name, "p");
+        let words = "refuses Service web: on demand: it is tried again";
+        assert!(told.message.contains(words), "{}", told.message);
+        assert!(scene.events.try_recv().is_err(), "once");
+        scene.api.fail(None);
+        sleep(Duration::from_secs(5)).await;
+        let path = "/api/v1/namespaces/shop/services/web";
+        assert!(scene.api.get(path).is_some());
+        scene.api.delete(path);
+    }
 }
