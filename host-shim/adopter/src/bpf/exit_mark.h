@@ -55,13 +55,17 @@
 #define IPV6_DESTINATION_AT 24
 #define TCP_BYTES 20
 #define TCP_URGENT_AT 18
+#define FLAG_DONE 2	/* 1 << SOCK_DONE: the peer's FIN has come */
 
-/* The client's bytes that nobody has read, where only the own side is shut down: close() resets. */
+/*
+ * The client's bytes that nobody has read, where only the own side is shut down: close() resets.
+ * The client's FIN has a number of its own, and is no byte of a request.
+ */
 static __always_inline int has_unread(const struct sock *sk)
 {
 	const struct tcp_sock *tcp = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
 
-	return tcp->rcv_nxt != tcp->copied_seq;
+	return tcp->rcv_nxt - tcp->copied_seq > !!(sk->__sk_common.skc_flags & FLAG_DONE);
 }
 
 SEC("tc")

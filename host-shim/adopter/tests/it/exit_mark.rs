@@ -5,7 +5,7 @@ use crate::common::{
     INTERFACE, Lab,
     answer::{ACKED, KEY, PORT, SEQ, adopter, data},
     ends,
-    segment::{ACK, Checksum, Message, PSH_ACK, RST, Received},
+    segment::{ACK, Checksum, FIN_ACK, Message, PSH_ACK, RST, Received},
     wait_for,
 };
 use baton_adopter::{Adopter, Attachment, Outcome};
@@ -246,17 +246,29 @@ fn a_process_that_listens_marks_what_it_closes() {
 /// Apache does so before it closes.
 #[test]
 fn a_process_that_shuts_its_side_down_says_whether_it_had_read_all() {
-    for (read, mark) in [(1, UNREAD_MARK), (2, LISTENER_MARK)] {
+    for (read, ends, mark) in [
+        (1, false, UNREAD_MARK),
+        (2, false, LISTENER_MARK),
+        (1, true, UNREAD_MARK),
+        // The client's own end is no byte of a request.
+        (2, true, LISTENER_MARK),
+    ] {
         let pod = Accepted::new(read == 1);
         (pod.lab).send(&data(pod.ours, pod.pod, SEQ, ACKED, PSH_ACK, b"??"));
         let mut connection = pod.connection.as_ref().expect("open");
         connection
             .read_exact(&mut b"??"[..read].to_vec())
             .expect("read");
+        if ends {
+            (pod.lab).send(&data(pod.ours, pod.pod, SEQ + 2, ACKED, FIN_ACK, b""));
+            // It waits for the end, and takes nothing.
+            let left = connection.peek(&mut [0; 2]).expect("there");
+            assert_eq!(left, 2 - read);
+        }
         connection.shutdown(Shutdown::Write).expect("shutdown");
         let last = pod.last();
         assert_eq!(last.segment.flags & (FIN | RST), FIN, "{last:?}");
-        assert_eq!(last.urgent, mark);
+        assert_eq!(last.urgent, mark, "{read} read, FIN: {ends}");
     }
 }
 
