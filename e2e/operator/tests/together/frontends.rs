@@ -179,6 +179,14 @@ async fn a_service_is_made_mended_and_goes_with_its_policy() -> Result<()> {
     admin.merge(&front, "", &ports).await?;
     let mended = |s: &Value| s["spec"]["ports"][0]["targetPort"] == port;
     admin.until("it is mended", &front, mended).await?;
+    let theirs = json!({ "metadata": { "annotations": { "shop.example/theirs": "1" } } });
+    admin.merge(&front, "", &theirs).await?;
+    let none = json!({ "spec": { "frontend": { "service": { "annotations": null } } } });
+    admin.merge(&policy, "", &none).await?;
+    let annotations = |s: &Value| s["metadata"]["annotations"] == theirs["metadata"]["annotations"];
+    admin
+        .until("ours goes, theirs stays", &front, annotations)
+        .await?;
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": { "name": "front-baton-ipv4-0", "namespace": namespace },
