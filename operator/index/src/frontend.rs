@@ -562,6 +562,7 @@ fn same(is: &Slice, should: &FrontSlice) -> bool {
     let equal = |((is, zone), should): (&(&SliceEndpoint, Option<&Text>), &FrontEndpoint)| {
         is.address == should.address
             && is.conditions == should.conditions
+            && is.node == should.node
             && *zone == should.zone.as_ref()
     };
     is_ours(is)

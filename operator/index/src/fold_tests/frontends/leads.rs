@@ -118,6 +118,21 @@ fn endpoints_are_for_their_zone_where_the_service_wants_that() {
     assert_eq!(zones(&mut scene), only(None));
 }
 
+/// With `externalTrafficPolicy: Local` a node leads to its own endpoints alone.
+#[test]
+fn an_address_that_goes_to_another_node_is_told_of_there() {
+    let mut scene = scene();
+    scene.acknowledge();
+    let nodes = |scene: &Scene| -> BTreeSet<String> {
+        let all = scene.slices.values().flat_map(|slice| &slice.endpoints);
+        let nodes = all.filter_map(|endpoint| endpoint.node.as_deref());
+        nodes.map(str::to_owned).collect()
+    };
+    assert_eq!(nodes(&scene), set(["node"]));
+    scene.dataplane(|pod| pod.node = Some("other".into()));
+    assert_eq!(nodes(&scene), set(["other"]));
+}
+
 /// What expects a header believes whatever a client says in one.
 #[test]
 fn it_never_leads_past_the_dataplanes_where_pods_expect_a_header() {
