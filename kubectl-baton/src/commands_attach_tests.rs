@@ -473,3 +473,13 @@ async fn the_protocol_is_the_ports_unless_said_otherwise() {
     let affinity = json!({"clientIP": {"timeout": "10800s"}});
     assert_eq!(manifests[1]["spec"]["affinity"], affinity);
 }
+
+#[tokio::test]
+async fn where_clients_from_outside_reach_it_then_is_said() {
+    for (policy, is_said) in [("Local", true), ("Cluster", false)] {
+        let fake = with(|s| s["spec"]["externalTrafficPolicy"] = json!(policy));
+        let seen = typed_in(&fake, "attach front --dry-run").await;
+        let said = seen.err.contains("at nodes with a dataplane only");
+        assert_eq!(said, is_said, "{}", seen.err);
+    }
+}

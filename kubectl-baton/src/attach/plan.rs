@@ -110,6 +110,12 @@ pub fn attach(scene: &Scene, wanted: &Attach) -> Result<Attachment, String> {
              are led past Baton; put the change into the chart"
         ));
     }
+    if spec.external_traffic_policy.as_deref() == Some("Local") {
+        notes.push(format!(
+            "Service {name} has externalTrafficPolicy: Local: from outside it is reached at nodes with a dataplane only, no more at \
+             those with its pods"
+        ));
+    }
     let protocols = protocols(wanted, ports, &mut notes);
     let policy = wanted.policy.clone().unwrap_or_else(|| name.to_owned());
     let pods = pods_name(name);

@@ -44,6 +44,8 @@ pub enum Refusal {
     NoSelector,
     /// Clients connect to the Pods' own addresses.
     Headless,
+    /// Clients are led to Pods of their own node.
+    OwnNode,
     /// A port that is not TCP: its number and protocol.
     NotTcp(i32, String),
     /// None, or more than a policy has listeners.
@@ -60,6 +62,7 @@ impl Refusal {
             Self::System(_) => "Kubernetes's own",
             Self::NoSelector => "no selector",
             Self::Headless => "headless",
+            Self::OwnNode => "own node only",
             Self::NotTcp(_, protocol) => protocol,
             Self::Ports(0) => "no ports",
             Self::Ports(_) => "too many ports",
@@ -88,6 +91,10 @@ impl Refusal {
             Self::Headless => format!(
                 "Service {name} is headless: its clients connect to the addresses of pods, at the pods' ports, and dataplanes \
                  serve it at other ones; give the pods a second Service, with an address"
+            ),
+            Self::OwnNode => format!(
+                "Service {name} leads clients in the cluster to their own node only (internalTrafficPolicy: Local): on nodes \
+                 without a dataplane they would reach nobody, and a dataplane leads to the pods of all nodes; have it say Cluster"
             ),
             Self::NotTcp(port, protocol) => format!(
                 "port {port} of Service {name} is {protocol}: Baton balances TCP only, and a Service leads all its ports to the \
@@ -135,6 +142,9 @@ pub fn refusal(service: &Service) -> Option<Refusal> {
     }
     if spec.and_then(|spec| spec.cluster_ip.as_deref()) == Some("None") {
         return Some(Refusal::Headless);
+    }
+    if spec.and_then(|spec| spec.internal_traffic_policy.as_deref()) == Some("Local") {
+        return Some(Refusal::OwnNode);
     }
     let ports = ports(service);
     let protocol = |port: &ServicePort| port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
@@ -293,6 +303,21 @@ mod tests {
         }
     }
 
+    /// A node without a dataplane would have nobody to lead its clients to.
+    #[test]
+    fn a_service_of_ones_own_node_stays() {
+        for (policy, refused) in [("Local", Some(Refusal::OwnNode)), ("Cluster", None)] {
+            let service = serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "shop"},
+                "spec": {
+                    "selector": {"app": "web"}, "clusterIP": "10.96.0.9", "internalTrafficPolicy": policy,
+                    "ports": [{"port": 80}],
+                },
+            }));
+            assert_eq!(refusal(&service.expect("a Service")), refused);
+        }
+    }
+
     #[test]
     fn each_refusal_has_a_word_and_a_sentence_with_the_name() {
         for refusal in [
@@ -302,6 +327,7 @@ mod tests {
             Refusal::System("kube-system".into()),
             Refusal::NoSelector,
             Refusal::Headless,
+            Refusal::OwnNode,
             Refusal::NotTcp(53, "UDP".into()),
             Refusal::Ports(0),
             Refusal::Ports(17),
