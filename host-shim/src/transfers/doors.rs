@@ -188,6 +188,14 @@ impl Serving<'_> {
                     return;
                 }
                 Heard::Hello(ports) => {
+                    let of_pod = self.pods.get(&pod);
+                    if of_pod.is_some_and(|pod| !pod.has_room_for(&ports)) {
+                        if let Some(link) = self.links.get_mut(&id) {
+                            link.refuse_ports();
+                        }
+                        self.close(id, Some(Refused::TooMany));
+                        return;
+                    }
                     self.listens(pod, &ports);
                 }
                 Heard::Said(message, descriptor) => self.said(id, pod, message, descriptor),

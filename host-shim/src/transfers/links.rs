@@ -8,7 +8,7 @@ use baton_sdk::{
     wire::{Message, VERSION, reason},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
@@ -17,6 +17,9 @@ use std::{
 pub const LINKS_MAX: usize = 64;
 /// Applications of all pods, each with a descriptor: 64 pods that have as many as they may.
 const LINKS_OF_NODE_MAX: usize = 64 * LINKS_MAX;
+/// Ports of one pod's applications: as many as leave room in the adopter's table (`PORTS_MAX` of
+/// `bpf/transfer.h`) for 64 pods that have as many as they may.
+const PORTS_OF_POD_MAX: usize = 256;
 /// An application says Hello as soon as it is connected.
 const HELLO_FOR: Duration = Duration::from_secs(2);
 /// What is read of one application before the others have their turn.
@@ -28,7 +31,7 @@ const DOUBTS_MAX: u32 = 128;
 /// Why an application's connection was refused or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The pod, or the node, has too many.
+    /// The pod, or the node, has too many, or the pod's listen on too many ports.
     TooMany,
     /// It sent what is no message, or another version.
     Malformed,
@@ -116,6 +119,17 @@ pub fn no_room(of_pod: usize, of_node: usize) -> Option<String> {
     full.then(|| format!("{LINKS_OF_NODE_MAX} applications of the node are connected"))
 }
 
+impl Pod {
+    /// Whether its applications may listen on these, too.
+    pub fn has_room_for(&self, ports: &[u16]) -> bool {
+        let new: BTreeSet<_> = ports
+            .iter()
+            .filter(|p| !self.ports.contains_key(p))
+            .collect();
+        self.ports.len() + new.len() <= PORTS_OF_POD_MAX
+    }
+}
+
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -143,6 +157,13 @@ impl Link {
     /// It has said no Hello in time.
     pub fn refuse_silent(&mut self) {
         self.bye(Refused::Silent, "Hello comes at once");
+    }
+
+    /// Its pod has no room for its ports, of which none counts.
+    pub fn refuse_ports(&mut self) {
+        self.ports = None;
+        let why = format!("applications of a pod listen on at most {PORTS_OF_POD_MAX} ports");
+        self.bye(Refused::TooMany, &why);
     }
 
     pub fn listens_on(&self, port: u16) -> bool {

@@ -420,6 +420,35 @@ fn applications_that_misbehave_are_cut_off_and_others_go_on() {
     goes_on(&client, &server);
 }
 
+/// The table of ports is the node's.
+#[test]
+fn a_pod_has_no_more_ports_than_its_share() {
+    let scene = Scene::new();
+    let on_64 = |n: u16| {
+        let app = App::silent(&scene, 0);
+        let ports = (64 * n + 1..=64 * (n + 1)).collect();
+        app.say(&Message::Hello {
+            version: VERSION,
+            ports,
+        });
+        assert!(matches!(app.hear(), Message::Welcome { .. }));
+        app
+    };
+    let mut all: Vec<App> = (0..4).map(on_64).collect();
+    assert!(on_64(4).bye().contains("at most 256 ports"));
+    let refused = "baton_shim_application_links_refused_total{reason=\"too_many\"}";
+    assert_eq!(scene.metric(refused), 1);
+    // Those that others of it listen on are no more, and the other pod has its own.
+    let same = on_64(0);
+    drop((all.pop(), App::new(&scene, 1), same));
+    wait_for("they are gone", || {
+        scene.metric("baton_shim_application_links") == 3
+    });
+    let last = on_64(4);
+    assert_eq!(scene.metric(refused), 1);
+    drop(last);
+}
+
 /// A connection of the first pod whose last descriptor takes an hour to close, and its peer, which
 /// reads nothing.
 fn lingering(scene: &Scene) -> (TcpStream, TcpStream) {
