@@ -16,10 +16,15 @@ use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
+use tokio::sync::Notify;
 
 /// What is known of each object's status.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<Entries>);
+pub struct Ledger {
+    entries: Mutex<Entries>,
+    /// Some object is no more.
+    forgot: Notify,
+}
 
 type Entries = HashMap<Kind, HashMap<Key, Entry>>;
 
@@ -53,7 +58,7 @@ pub struct Since {
 impl Ledger {
     fn lock(&self) -> MutexGuard<'_, Entries> {
         // Entries are replaced whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes an object as it was read.
@@ -103,6 +108,12 @@ impl Ledger {
         if let Some(all) = self.lock().get_mut(&kind) {
             all.remove(key);
         }
+        self.forgot.notify_one();
+    }
+
+    /// Waits until some object is no more. For one who waits.
+    pub async fn forgot(&self) {
+        self.forgot.notified().await;
     }
 
     /// What is known of an object; nothing if there is none.

@@ -18,7 +18,7 @@ use baton_crds::{Condition, ConditionStatus};
 use baton_index::{ClassVerdict, Key, Verdict};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 
@@ -46,14 +46,20 @@ impl Files {
         for name in self.state.names(DIRECTORY).unwrap_or_default() {
             self.remove(&name);
         }
+        let mut written = BTreeSet::new();
         loop {
             tokio::select! {
                 () = shutdown.wait() => return,
+                () = self.ledger.forgot() => self.clear(&mut written),
                 (key, verdict, _turn) = self.outbox.policies.next() => {
                     self.policy(&key, &verdict);
+                    written.insert((Kind::Policy, key));
                     self.outbox.waiting("status", self.outbox.policies.len());
                 }
-                (_, verdict, _turn) = self.outbox.classes.next() => self.class(&verdict),
+                (class, verdict, _turn) = self.outbox.classes.next() => {
+                    self.class(&verdict);
+                    written.insert((Kind::Class, Key::new("", class)));
+                }
                 (pod, cost, _turn) = self.outbox.costs.next() => {
                     info!(%pod, cost, "what this Pod's deletion would cost; no Pod is annotated without an API server");
                 }
@@ -63,6 +69,17 @@ impl Files {
                 }
             }
         }
+    }
+
+    /// Statuses of objects that are no more go with them.
+    fn clear(&self, written: &mut BTreeSet<(Kind, Key)>) {
+        written.retain(|(kind, key)| {
+            let is_there = self.ledger.get(*kind, key).is_some();
+            if !is_there {
+                self.remove(&name(*kind, key));
+            }
+            is_there
+        });
     }
 
     fn policy(&self, key: &Key, verdict: &Verdict) {
@@ -172,5 +189,82 @@ fn log(notice: &Notice) {
         warn!(policy = %key, reason, "{}", notice.message);
     } else {
         info!(policy = %key, reason, "{}", notice.message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shutdown::shutdown;
+    use baton_index::{Change, Index, Policy, Refusal};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use std::{path::Path, time::Duration};
+    use tokio::time::{sleep, timeout};
+
+    async fn until(is_there: bool, file: &Path) {
+        let became = async {
+            while file.exists() != is_there {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let in_time = timeout(Duration::from_secs(30), became).await;
+        in_time.unwrap_or_else(|_| panic!("{}: not {is_there}", file.display()));
+    }
+
+    #[tokio::test]
+    async fn a_status_goes_with_its_object() {
+        let path = std::env::temp_dir().join(format!("baton-statuses-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let (ledger, metrics) = (
+            Arc::new(Ledger::default()),
+            Metrics::new().expect("figures"),
+        );
+        let (outbox, events) = Outbox::new(Arc::clone(&ledger), metrics.clone());
+        let outbox = Arc::new(outbox);
+        let files = Files {
+            state: Arc::new(StateDir::open(&path).expect("a directory")),
+            outbox: Arc::clone(&outbox),
+            events,
+            ledger: Arc::clone(&ledger),
+            metrics,
+        };
+        let (_trigger, ended) = shutdown();
+        tokio::spawn(files.run(ended));
+        let mut index = Index::of_files();
+        for name in ["web", "other"] {
+            let key = Key::new("shop", name);
+            let policy = Policy {
+                uid: "".into(),
+                created: 0,
+                generation: 0,
+                service: name.into(),
+                listeners: Vec::new(),
+                template: Err(Refusal {
+                    field: "spec.x".into(),
+                    problem: "bad".into(),
+                }),
+                weights: None,
+                classes: baton_index::Labels::default(),
+                frontend: None,
+                allow_from: None,
+                deletion_cost: false,
+                drain_cordoned: false,
+            };
+            ledger.note(Kind::Policy, &key, &ObjectMeta::default(), &Value::Null);
+            index.apply(Change::Policy(key, Some(Arc::new(policy))));
+        }
+        for verdict in index.fold(100).verdicts {
+            outbox.verdict(&verdict);
+        }
+        let status = |name: &str| {
+            let file = format!("loadbalancerpolicy_shop_{name}.yaml");
+            path.join(DIRECTORY).join(file)
+        };
+        until(true, &status("web")).await;
+        until(true, &status("other")).await;
+        ledger.forget(Kind::Policy, &Key::new("shop", "web"));
+        until(false, &status("web")).await;
+        assert!(status("other").exists());
+        std::fs::remove_dir_all(path).expect("removed");
     }
 }
