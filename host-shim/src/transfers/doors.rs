@@ -221,12 +221,13 @@ impl Serving<'_> {
         let Some(link) = self.links.remove(&id) else {
             return;
         };
-        self.put_socket_away(link.pod, link.socket);
-        self.figures.links.fetch_sub(1, Ordering::Relaxed);
         if let Some(why) = why {
+            // Who sees it closed finds it counted.
             self.figures.refuse(why);
             info!(why = why.label(), "an application's connection is closed");
         }
+        self.put_socket_away(link.pod, link.socket);
+        self.figures.links.fetch_sub(1, Ordering::Relaxed);
         if let Some(pod) = self.pods.get_mut(&link.pod) {
             pod.links -= 1;
             for port in link.ports.iter().flatten() {

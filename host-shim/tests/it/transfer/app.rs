@@ -1,6 +1,7 @@
 //! An application that says what a test wants it to say.
 
 use super::scene::{LONG, PORT, Scene};
+use crate::daemon::common::wait_for;
 use baton_sdk::{
     packet::{self, Nothing},
     wire::{Message, PACKET_BYTES_MAX, VERSION},
@@ -18,11 +19,14 @@ pub struct App(pub OwnedFd, usize);
 impl App {
     /// Connected, but silent.
     pub fn silent(scene: &Scene, pod: usize) -> Self {
-        let socket = scene.pods[pod].within(packet::reach);
-        Self(
-            socket.expect("enter the pod").expect("host-shim is there"),
-            pod,
-        )
+        let mut socket = None;
+        // It serves before it is there.
+        wait_for("host-shim is there", || {
+            let reached = scene.pods[pod].within(packet::reach);
+            socket = reached.expect("enter the pod").ok();
+            socket.is_some()
+        });
+        Self(socket.expect("it is"), pod)
     }
 
     /// Known to host-shim.
