@@ -198,7 +198,7 @@ impl Worker {
                 seat.turn(&mut self.engine, clock::now());
             }
             let drained = (0..BATCHES_MAX).any(|_| self.batch(clock::now()) == 0);
-            self.engine.is_behind(clock::now(), !drained);
+            self.engine.is_behind(!drained);
             self.timers(clock::now());
             let unresolved = self.resolve();
             // Going to sleep sends what is pending with the same system call; with more work at

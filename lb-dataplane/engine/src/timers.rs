@@ -73,9 +73,8 @@ impl Engine {
 
     /// Whether frames wait at the interface that came before now: to be told before
     /// [`Engine::poll`].
-    pub fn is_behind(&mut self, now: Instant, behind: bool) {
-        let now = self.link.time(now);
-        self.rounds.behind(now, behind);
+    pub fn is_behind(&mut self, behind: bool) {
+        self.rounds.is_behind(behind);
     }
 
     /// One more thing was done in this call of `poll` that took as long as a segment does.

@@ -134,9 +134,9 @@ pub(crate) const UNHEARD_MS: u64 = 120_000;
 /// A held end whose backend's liveness probe got lost, as with a backend that left the snapshot. An
 /// end is judged in half that time.
 pub(crate) const HELD_MS: u64 = 2_000;
-/// For so long a dataplane that has never read all that came to its interface lets clients wait for
-/// their servers' ends: their next requests may be there.
-pub(crate) const BEHIND_MAX_US: u64 = 500_000;
+/// For so long clients wait for their servers' ends while the dataplane has not read all that came
+/// to its interface: their next requests may be there.
+pub(crate) const BEHIND_MAX_MS: u64 = 500;
 /// Closes leave no more often than this, so that they do not compete with the response for the
 /// CPU.
 pub(crate) const CLOSE_PACE_US: u64 = 250;
@@ -346,7 +346,7 @@ const _: () = {
     assert!(EXIT_SETTLE_MS * 1_000 < HOLDERS_SETTLE_US);
     // A held end is judged before its own timer ends it.
     assert!(2 * HOLDERS_SETTLE_US <= HELD_MS * 1_000);
-    assert!(HOLDERS_SETTLE_US + BEHIND_MAX_US < HELD_MS * 1_000);
+    assert!(HOLDERS_SETTLE_US + BEHIND_MAX_MS * 1_000 < HELD_MS * 1_000);
     assert!(tries_take_ms(LIVENESS_WAIT_MS, LIVENESS_TRIES_HEARD_MAX) < HELD_MS);
     assert!(LIVENESS_PROBES_MAX < LIVENESS_TRIES_MAX);
     assert!(LIVENESS_TRIES_MAX < LIVENESS_TRIES_HEARD_MAX);

@@ -67,6 +67,8 @@ pub(crate) struct Progress {
     pub(crate) until: u32,
     /// Where another round ends, of those that were in front when there were news; 0 for none.
     pub(crate) again: u32,
+    /// Since when it waits for what came to the interface already.
+    pub(crate) waits_ms: Option<u64>,
     /// A flow was seen whose policy drains the backend.
     pub(crate) leaving: bool,
 }

@@ -3,7 +3,7 @@
 //!
 //! Owns how far each is and when it goes on. What is done at each is its module's.
 
-use crate::{clock::Instant, containers::pass::Pass, timing::BEHIND_MAX_US};
+use crate::{clock::Instant, containers::pass::Pass};
 use baton_api::LIMIT_POLICIES;
 use std::collections::VecDeque;
 
@@ -17,8 +17,8 @@ pub(crate) struct Rounds {
     pub(crate) sweeps: VecDeque<u16>,
     /// When going through the legs of some backend goes on.
     pub(crate) sweep_due_ms: Option<u64>,
-    /// Since when not all that came to the interface was given to the engine.
-    behind: Option<Instant>,
+    /// Not all that came to the interface was given to the engine.
+    pub(crate) behind: bool,
     /// What this call of `Engine::poll` may still do; see `Engine::spend`.
     pub(crate) acts: usize,
     /// Policies whose pools are to be judged.
@@ -45,7 +45,7 @@ impl Rounds {
             health: Pass::new(now.ms()),
             sweeps: VecDeque::with_capacity(backends),
             sweep_due_ms: None,
-            behind: None,
+            behind: false,
             acts: 0,
             to_judge: VecDeque::with_capacity(2 * LIMIT_POLICIES),
             judged: (0, 0),
@@ -57,18 +57,11 @@ impl Rounds {
     }
 
     /// Whether all that came was given to the engine.
-    pub(crate) fn behind(&mut self, now: Instant, behind: bool) {
-        if behind {
-            self.behind.get_or_insert(now);
-        } else if self.behind.take().is_some() && !self.sweeps.is_empty() {
+    pub(crate) fn is_behind(&mut self, behind: bool) {
+        if self.behind && !behind && !self.sweeps.is_empty() {
             self.sweep_due_ms = Some(0);
         }
-    }
-
-    /// Until when it is waited for what came already, at the latest.
-    pub(crate) fn catches_up_by_ms(&self, now: Instant) -> Option<u64> {
-        let until_us = self.behind?.0 + BEHIND_MAX_US;
-        (now.0 < until_us).then_some(until_us.div_ceil(1_000))
+        self.behind = behind;
     }
 
     /// Some was begun and is not at its end: it goes on at once.

@@ -26,6 +26,7 @@ use crate::{
     ids::{FlowId, Leg},
     states::{Event, State},
     tables::legs::Use,
+    timing::BEHIND_MAX_MS,
 };
 
 /// Ports looked at in one call, of all backends: 4 bytes each, so about 4 us.
@@ -90,6 +91,7 @@ impl Engine {
             at: 0,
             until: u32::MAX,
             again: 0,
+            waits_ms: None,
             leaving: false,
         };
         if slot.replace(progress).is_none() {
@@ -139,10 +141,11 @@ impl Engine {
         room: &mut Room,
         out: &mut impl Output,
     ) -> Option<(Progress, u64)> {
-        if progress.what == Sweep::CloseStands
-            && let Some(due_ms) = self.rounds.catches_up_by_ms(now)
-        {
-            return Some((progress, due_ms));
+        if progress.what == Sweep::CloseStands && self.rounds.behind {
+            let since_ms = *progress.waits_ms.get_or_insert(now.ms());
+            if now.ms() < since_ms + BEHIND_MAX_MS {
+                return Some((progress, since_ms + BEHIND_MAX_MS));
+            }
         }
         let next_busy = |engine: &Self, from: u32| {
             let ports = &engine.backends[usize::from(index)].ports;

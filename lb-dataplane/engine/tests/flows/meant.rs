@@ -1,7 +1,7 @@
 //! Closes that a living server meant instead of an answer: the client is told, nobody is blamed,
 //! nothing runs twice.
 
-use crate::common::{Conn, End, Sent, World, conn::*, policy, settings};
+use crate::common::{Conn, Dest, End, Sent, World, conn::*, policy, settings};
 use baton_api::{Health, Micros, MigrationMode, Policy};
 use baton_engine::{Counter, Lost};
 use baton_packet::EndMark;
@@ -144,11 +144,11 @@ fn a_request_that_waits_at_the_interface_is_looked_at_before_an_end_is_told() {
         let mut w = world(MigrationMode::Never);
         let mut c = w.idle(1);
         let boundary = c.seq;
-        w.engine.is_behind(w.now, true);
+        w.engine.is_behind(true);
         let sent = [w.ends_listening(&c, how), w.run_ms(20)].concat();
         assert!(sent.is_empty(), "{sent:?}");
         let mut sent = w.data(&mut c, GET);
-        w.engine.is_behind(w.now, false);
+        w.engine.is_behind(false);
         sent.extend(w.run_ms(20));
         assert!(World::to_client(&sent).is_empty(), "{how:?}: {sent:?}");
         let behind = w.adopted_from(&mut c, &sent, boundary);
@@ -162,17 +162,18 @@ fn an_end_is_told_when_all_that_came_was_looked_at_or_half_a_second_later() {
     for catches_up in [true, false] {
         let mut w = world(MigrationMode::Never);
         let c = w.idle(1);
-        w.engine.is_behind(w.now, true);
+        w.engine.is_behind(true);
         assert!(w.ends_listening(&c, End::Fin).is_empty());
         assert!(w.run_ms(499).is_empty());
-        w.engine.is_behind(w.now, !catches_up);
+        w.engine.is_behind(!catches_up);
         let fin = one(w.run_ms(if catches_up { 0 } else { 2 }));
-        assert!(World::to_client(&[fin.clone()]).len() == 1 && fin.is(FIN_ACK));
+        assert!(fin.to == Dest::Client && fin.is(FIN_ACK));
         w.assert_state(&c, "ServerFin");
-        // And the next one at once, while nothing has changed.
-        let mut next = w.idle(2);
-        if !catches_up {
-            w.pod_closes(&mut next);
-        }
+        // While nothing has changed the next one waits as long.
+        let next = w.idle(2);
+        assert!(w.ends_listening(&next, End::Fin).is_empty());
+        let told = World::to_client(&w.run_ms(499)).len();
+        assert_eq!(told, usize::from(catches_up));
+        assert_eq!(World::to_client(&w.run_ms(2)).len(), 1 - told);
     }
 }
