@@ -219,6 +219,9 @@ impl Engine {
                 left -= 1;
                 self.counters.add(Counter::ForgetsUnanswered);
                 let leg = self.legs.forgets.close(slot);
+                // The last one may have opened an entry, too, in which trackers that drop what is
+                // INVALID take nothing of the next client whose numbers are in front of its own.
+                self.reset_at(leg, open.seq, out);
                 self.free_leg(now, leg, Rest::Unforgotten);
             }
         }

@@ -194,6 +194,14 @@ fn an_unanswered_forget_is_repeated_a_few_times() {
     assert_eq!(forgets(&sent).len(), 2, "{sent:?}");
     assert_eq!(w.count(Counter::ForgetsSent), 3);
     assert_eq!(w.count(Counter::ForgetsUnanswered), 1);
+    // What trackers keep of the last one ends: else they drop what the next client sends there.
+    let last = forgets(&sent)[1].segment;
+    let ends = sent.iter().rposition(|s| s.is(Flags::RST)).expect("a RST");
+    assert_eq!(
+        (sent[ends].segment.seq, sent[ends].segment.src_port),
+        (last.seq, last.src_port)
+    );
+    assert!(sent[ends..].iter().all(|s| !s.is_forget()));
     assert_eq!(w.table("open_forgets").0, 0);
     // An answer that comes now is nobody's.
     let late = forgets(&sent).remove(1);
