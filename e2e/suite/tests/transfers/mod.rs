@@ -4,6 +4,7 @@
 use crate::states;
 use anyhow::{Context, Result, ensure};
 use baton_e2e::{Site, site::SHOP};
+use serde_json::Value;
 use std::process::Stdio;
 
 /// Two Pods, on two nodes, that have the same files.
@@ -53,11 +54,14 @@ pub fn between_nodes(site: &Site) -> Result<()> {
         site.kubectl(&said)
     };
     let url = format!("http://{address}/{FILE}");
-    let size = site.until("the Service answers", || {
+    // Until kube-proxy on the client's node has the change, its connections go to the Pods.
+    let size = site.until("the Service leads its client through Baton", || {
+        let before = sum(site, "flowsTotal")?;
         let size = in_client(&format!(
             "curl -sf -o /dev/null -w '%{{size_download}}' {url}"
         ))?;
-        Ok(Some(size.trim().parse::<usize>()?))
+        let size = size.trim().parse::<usize>()?;
+        Ok((sum(site, "flowsTotal")? > before).then_some(size))
     })?;
     let sum = in_client(&format!("sha256sum < /usr/bin/{FILE}"))?;
     let rate = size / SECONDS;
@@ -102,23 +106,34 @@ fn moved(site: &Site) -> Result<u64> {
     counts.sum()
 }
 
+/// What the dataplanes say of the policy.
+fn files(site: &Site) -> Result<Vec<Value>> {
+    let mut states = states(site, "app.kubernetes.io/component=lb-dataplane")?;
+    let policies = states
+        .iter_mut()
+        .filter_map(|state| state["policies"].as_array_mut());
+    let of_files = |policy: &Value| {
+        let name = policy["name"].as_str();
+        name.is_some_and(|name| name.starts_with("shop/files/"))
+    };
+    Ok(policies.flat_map(std::mem::take).filter(of_files).collect())
+}
+
+/// A figure of the policy, of all dataplanes together.
+fn sum(site: &Site, figure: &str) -> Result<u64> {
+    let files = files(site)?;
+    Ok(files
+        .iter()
+        .filter_map(|policy| policy[figure].as_u64())
+        .sum())
+}
+
 /// A Pod that has connections when all downloads are there, and its node.
 fn busy(site: &Site) -> Result<Option<(String, String)>> {
-    let states = states(site, "app.kubernetes.io/component=lb-dataplane")?;
-    let policies = states
-        .iter()
-        .flat_map(|state| state["policies"].as_array().into_iter().flatten());
-    let files: Vec<_> = policies
-        .filter(|policy| {
-            policy["name"]
-                .as_str()
-                .is_some_and(|name| name.starts_with("shop/files/"))
-        })
-        .collect();
-    let flows = files.iter().filter_map(|policy| policy["flows"].as_u64());
-    if flows.sum::<u64>() < DOWNLOADS as u64 {
+    if sum(site, "flows")? < DOWNLOADS as u64 {
         return Ok(None);
     }
+    let files = files(site)?;
     let backends = files
         .iter()
         .flat_map(|policy| policy["backends"].as_array().into_iter().flatten());
