@@ -56,12 +56,12 @@ pub fn between_nodes(site: &Site) -> Result<()> {
     let url = format!("http://{address}/{FILE}");
     // Until kube-proxy on the client's node has the change, its connections go to the Pods.
     let size = site.until("the Service leads its client through Baton", || {
-        let before = sum(site, "flowsTotal")?;
+        let before = figure(site, "flowsTotal")?;
         let size = in_client(&format!(
             "curl -sf -o /dev/null -w '%{{size_download}}' {url}"
         ))?;
         let size = size.trim().parse::<usize>()?;
-        Ok((sum(site, "flowsTotal")? > before).then_some(size))
+        Ok((figure(site, "flowsTotal")? > before).then_some(size))
     })?;
     let sum = in_client(&format!("sha256sum < /usr/bin/{FILE}"))?;
     let rate = size / SECONDS;
@@ -120,17 +120,17 @@ fn files(site: &Site) -> Result<Vec<Value>> {
 }
 
 /// A figure of the policy, of all dataplanes together.
-fn sum(site: &Site, figure: &str) -> Result<u64> {
+fn figure(site: &Site, name: &str) -> Result<u64> {
     let files = files(site)?;
     Ok(files
         .iter()
-        .filter_map(|policy| policy[figure].as_u64())
+        .filter_map(|policy| policy[name].as_u64())
         .sum())
 }
 
 /// A Pod that has connections when all downloads are there, and its node.
 fn busy(site: &Site) -> Result<Option<(String, String)>> {
-    if sum(site, "flows")? < DOWNLOADS as u64 {
+    if figure(site, "flows")? < DOWNLOADS as u64 {
         return Ok(None);
     }
     let files = files(site)?;
