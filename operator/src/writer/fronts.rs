@@ -59,7 +59,10 @@ impl Writer {
                 _ => None,
             };
             // What is tried again would be told every time.
-            let is_news = self.is_news(key, uid, message.as_deref());
+            let is_news = {
+                let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+                told.is_news(key, uid, message.as_deref())
+            };
             if let Some(words) = message.filter(|_| is_news) {
                 self.outbox.notice(refused(key, policy, uid, &words));
             }
@@ -108,17 +111,6 @@ impl Writer {
         } else {
             Written::Done
         }
-    }
-
-    /// Whether the policy of this uid is told something else of its Service than before.
-    fn is_news(&self, key: &Key, uid: &Text, words: Option<&str>) -> bool {
-        let all = self.told.lock();
-        let mut all = all.unwrap_or_else(PoisonError::into_inner);
-        let Some(words) = words else {
-            return all.remove(key).is_some();
-        };
-        let now = (uid.clone(), words.to_owned());
-        all.insert(key.clone(), now.clone()) != Some(now)
     }
 
     /// Makes a Service that is not known to be there.

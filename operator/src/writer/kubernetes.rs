@@ -4,6 +4,7 @@
 //! its fields. Writes only while this process leads: what is under way when the Lease is lost is
 //! dropped.
 
+use super::told::Told;
 use crate::{
     coalescing::CoalescingQueue,
     digest::Digests,
@@ -25,7 +26,6 @@ use kube::{
 };
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeMap,
     hash::Hash,
     sync::{Arc, Mutex},
     time::Duration,
@@ -62,8 +62,8 @@ pub struct Writer {
     pub ledger: Arc<Ledger>,
     /// Figures.
     pub metrics: Metrics,
-    /// Of each Service that is not made or mended, which policy was told why: once.
-    pub told: Arc<Mutex<BTreeMap<Key, (Text, String)>>>,
+    /// What policies were told of their Services: once.
+    pub told: Arc<Mutex<Told>>,
 }
 
 /// What became of a write.

@@ -5,3 +5,4 @@ pub mod files;
 pub mod fronts;
 mod handover;
 pub mod kubernetes;
+mod told;
