@@ -224,15 +224,31 @@ impl Pool {
             }
             Algorithm::Random => pool.by_chance(backends, now, rng, |at| admits(pool, at)),
         };
-        // Better a pod that looks bad, or drains, than none; but weight 0 means none, whatever
-        // happens.
-        let any = |draining: bool| {
-            pool.members.iter().position(|m| {
-                m.weight > 0 && Some(m.backend) != except && (draining || !m.is_leaving())
-            })
-        };
-        let chosen = chosen.or_else(|| any(false)).or_else(|| any(true));
+        let chosen = chosen.or_else(|| pool.last_resort(backends, now, rng, except));
         chosen.map(|at| pool.members[at].backend)
+    }
+
+    /// Who takes a flow where nobody is to take one: better a member that has its share already
+    /// than one that drains, that than one that looks bad, and any than none; but weight 0 means
+    /// none, whatever happens.
+    fn last_resort(
+        &self,
+        backends: &Backends,
+        now: Instant,
+        rng: &mut fastrand::Rng,
+        except: Option<u16>,
+    ) -> Option<usize> {
+        let takes = |at: usize, drains: bool, fails: bool| {
+            let member = &self.members[at];
+            member.weight > 0
+                && Some(member.backend) != except
+                && (drains || !member.is_leaving())
+                && (fails || self.works(at, backends, now))
+        };
+        let steps = [(false, false), (true, false), (false, true), (true, true)];
+        steps.into_iter().find_map(|(drains, fails)| {
+            self.two_choices(backends, now, rng, |at| takes(at, drains, fails))
+        })
     }
 
     /// The member of those that `good` admits that a client's number says (rendezvous hashing, by

@@ -1,6 +1,6 @@
 //! Which pod gets a flow, and when a flow moves because another pod is better.
 
-use crate::common::{Conn, End, Sent, World, conn::*, policy, settings};
+use crate::common::{Conn, End, Sent, World, conn::*, endpoint, pod, policy, settings};
 use baton_api::{Algorithm, Micros, MigrationMode, Policy};
 use baton_engine::Counter;
 use baton_packet::Reason;
@@ -134,6 +134,46 @@ fn a_draining_pod_loses_its_flows_at_their_next_request_and_gets_no_new_ones() {
     for n in 20..40 {
         assert_ne!(w.open(n).pod, drained);
     }
+}
+
+/// New pods that do not listen yet beside old ones that terminate: those still serve. One of them
+/// alone would have all new flows of ten.
+#[test]
+fn where_nobody_is_to_take_new_flows_all_who_work_do() {
+    let mut p = policy(6);
+    p.migration.mode = MigrationMode::Never;
+    p.health.panic_percent = 0;
+    let mut w = World::with(big(), p);
+    w.strict = false;
+    let mut ports = 0..;
+    let mut takers = |w: &mut World| {
+        let mut pods: Vec<usize> = (&mut ports).take(30).map(|n| w.open(n).pod).collect();
+        pods.sort_unstable();
+        pods.dedup();
+        pods
+    };
+    let fails = |w: &mut World, pods: &[usize]| {
+        for i in pods {
+            let at = endpoint(pod(false, *i));
+            w.engine.set_health(w.now, "web", at, Some(false));
+        }
+    };
+    fails(&mut w, &[0, 1, 2]);
+    assert_eq!(takers(&mut w), [3, 4, 5]);
+    w.change(|s| {
+        for backend in &mut s.policies[0].backends[3..] {
+            backend.draining = true;
+        }
+    });
+    assert_eq!(takers(&mut w), [3, 4, 5], "they drain, and work");
+    fails(&mut w, &[3, 4, 5]);
+    assert_eq!(takers(&mut w), [0, 1, 2], "nobody works");
+    w.change(|s| {
+        for backend in &mut s.policies[0].backends {
+            backend.draining = true;
+        }
+    });
+    assert_eq!(takers(&mut w), [0, 1, 2, 3, 4, 5], "and all drain");
 }
 
 #[test]
