@@ -179,9 +179,11 @@ impl Policy {
         except: Option<u16>,
     ) -> Option<u16> {
         let pool = &self.pools[self.pool_of(v6)];
-        let at = pool.of_client(number, |at| {
-            Some(pool.members[at].backend) != except && pool.usable(at, backends, now)
-        })?;
+        let of_client = |good: &dyn Fn(usize) -> bool| pool.of_client(number, good);
+        let usable =
+            |at: usize| Some(pool.members[at].backend) != except && pool.usable(at, backends, now);
+        let at =
+            of_client(&usable).or_else(|| pool.last_resort(backends, now, except, of_client))?;
         Some(pool.members[at].backend)
     }
 

@@ -224,19 +224,22 @@ impl Pool {
             }
             Algorithm::Random => pool.by_chance(backends, now, rng, |at| admits(pool, at)),
         };
-        let chosen = chosen.or_else(|| pool.last_resort(backends, now, rng, except));
+        let chosen = chosen.or_else(|| {
+            let pick = |good: &dyn Fn(usize) -> bool| pool.two_choices(backends, now, rng, good);
+            pool.last_resort(backends, now, except, pick)
+        });
         chosen.map(|at| pool.members[at].backend)
     }
 
     /// Who takes a flow where nobody is to take one: better a member that has its share already
     /// than one that drains, that than one that looks bad, and any than none; but weight 0 means
-    /// none, whatever happens.
-    fn last_resort(
+    /// none, whatever happens. `pick` is asked for one of those that are as good.
+    pub(crate) fn last_resort(
         &self,
         backends: &Backends,
         now: Instant,
-        rng: &mut fastrand::Rng,
         except: Option<u16>,
+        mut pick: impl FnMut(&dyn Fn(usize) -> bool) -> Option<usize>,
     ) -> Option<usize> {
         let takes = |at: usize, drains: bool, fails: bool| {
             let member = &self.members[at];
@@ -246,9 +249,8 @@ impl Pool {
                 && (fails || self.works(at, backends, now))
         };
         let steps = [(false, false), (true, false), (false, true), (true, true)];
-        steps.into_iter().find_map(|(drains, fails)| {
-            self.two_choices(backends, now, rng, |at| takes(at, drains, fails))
-        })
+        let mut steps = steps.into_iter();
+        steps.find_map(|(drains, fails)| pick(&|at| takes(at, drains, fails)))
     }
 
     /// The member of those that `good` admits that a client's number says (rendezvous hashing, by

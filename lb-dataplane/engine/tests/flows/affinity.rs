@@ -97,6 +97,8 @@ fn dataplanes_choose_the_same_pod_for_a_client_whatever_their_seeds_are() {
         let first = spread(1, &p, |_| ());
         assert_eq!(first, spread(2, &p, |_| ()), "{algorithm:?}");
         assert_eq!(first, spread(77, &p, |_| ()), "{algorithm:?}");
+        let all_drain = |w: &mut World| (0..5).for_each(|pod| drain(w, pod, true));
+        assert_eq!(first, spread(3, &p, all_drain), "{algorithm:?}, all drain");
         for pod in 0..5 {
             let share = first.iter().filter(|at| **at == pod).count();
             assert!((12..=36).contains(&share), "{algorithm:?}: {share} of 120");
