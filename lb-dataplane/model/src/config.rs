@@ -85,6 +85,112 @@ pub struct Faults {
     pub given_up: u8,
 }
 
+/// Each of them once; they add up.
+#[expect(missing_docs, reason = "named as the fields")]
+impl Faults {
+    pub const NONE: Self = Self {
+        losses: 0,
+        doubles: 0,
+        early: 0,
+        crashes: 0,
+        restarts: 0,
+        closes: 0,
+        full: 0,
+        keyless: 0,
+        silences: 0,
+        stale: 0,
+        client_resets: 0,
+        client_closes: 0,
+        client_repeats: 0,
+        releases: 0,
+        given_up: 0,
+    };
+    pub const LOSS: Self = Self {
+        losses: 1,
+        ..Self::NONE
+    };
+    pub const DOUBLE: Self = Self {
+        doubles: 1,
+        ..Self::NONE
+    };
+    pub const EARLY: Self = Self {
+        early: 1,
+        ..Self::NONE
+    };
+    pub const CRASH: Self = Self {
+        crashes: 1,
+        ..Self::NONE
+    };
+    pub const RESTART: Self = Self {
+        restarts: 1,
+        ..Self::NONE
+    };
+    pub const CLOSE: Self = Self {
+        closes: 1,
+        ..Self::NONE
+    };
+    pub const FULL: Self = Self {
+        full: 1,
+        ..Self::NONE
+    };
+    pub const KEYLESS: Self = Self {
+        keyless: 1,
+        ..Self::NONE
+    };
+    pub const SILENCE: Self = Self {
+        silences: 1,
+        ..Self::NONE
+    };
+    pub const STALE: Self = Self {
+        stale: 1,
+        ..Self::NONE
+    };
+    pub const CLIENT_RESET: Self = Self {
+        client_resets: 1,
+        ..Self::NONE
+    };
+    pub const CLIENT_CLOSE: Self = Self {
+        client_closes: 1,
+        ..Self::NONE
+    };
+    pub const CLIENT_REPEAT: Self = Self {
+        client_repeats: 1,
+        ..Self::NONE
+    };
+    pub const RELEASE: Self = Self {
+        releases: 1,
+        ..Self::NONE
+    };
+    pub const GIVEN_UP: Self = Self {
+        given_up: 1,
+        ..Self::NONE
+    };
+}
+
+impl std::ops::Add for Faults {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            losses: self.losses + more.losses,
+            doubles: self.doubles + more.doubles,
+            early: self.early + more.early,
+            crashes: self.crashes + more.crashes,
+            restarts: self.restarts + more.restarts,
+            closes: self.closes + more.closes,
+            full: self.full + more.full,
+            keyless: self.keyless + more.keyless,
+            silences: self.silences + more.silences,
+            stale: self.stale + more.stale,
+            client_resets: self.client_resets + more.client_resets,
+            client_closes: self.client_closes + more.client_closes,
+            client_repeats: self.client_repeats + more.client_repeats,
+            releases: self.releases + more.releases,
+            given_up: self.given_up + more.given_up,
+        }
+    }
+}
+
 /// One exploration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -147,23 +253,7 @@ impl Config {
             idle_ends_max: 2,
             legs_max: 4,
             network,
-            faults: Faults {
-                losses: 0,
-                doubles: 0,
-                early: 0,
-                crashes: 0,
-                restarts: 0,
-                closes: 0,
-                full: 0,
-                keyless: 0,
-                silences: 0,
-                stale: 0,
-                client_resets: 0,
-                client_closes: 0,
-                client_repeats: 0,
-                releases: 0,
-                given_up: 0,
-            },
+            faults: Faults::NONE,
             safeguards: Safeguards::SHIPPED,
         }
     }

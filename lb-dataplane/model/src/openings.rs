@@ -8,7 +8,6 @@ use crate::{
     wire::Network,
 };
 
-const NONE: Faults = Config::new("", Network::Forever).faults;
 /// No pod adopts.
 const ALL: [bool; 3] = [true; 3];
 /// The one adopts that the flow begins at.
@@ -29,20 +28,13 @@ fn forever(name: &'static str, opened: [bool; 3], faults: Faults) -> Config {
 /// Safety, as in [`crate::plans::safety`].
 #[must_use]
 pub fn safety() -> Vec<Config> {
-    let full = Faults { full: 1, ..NONE };
-    let killed = Faults { crashes: 1, ..NONE };
-    let closed = Faults { closes: 1, ..NONE };
-    let restarted = Faults {
-        crashes: 1,
-        restarts: 1,
-        ..NONE
-    };
-    let given_up = Faults {
-        given_up: 1,
-        ..NONE
-    };
+    let full = Faults::FULL;
+    let killed = Faults::CRASH;
+    let closed = Faults::CLOSE;
+    let restarted = Faults::CRASH + Faults::RESTART;
+    let given_up = Faults::GIVEN_UP;
     let mut all = vec![
-        forever("opened: no fault but the network", ALL, NONE),
+        forever("opened: no fault but the network", ALL, Faults::NONE),
         forever("opened: a full queue", ALL, full),
         forever("opened: killed", ALL, killed),
         forever("opened: closed", ALL, closed),
@@ -52,38 +44,22 @@ pub fn safety() -> Vec<Config> {
             ..forever(
                 "opened: no request, killed and started again, closed",
                 ALL,
-                Faults {
-                    closes: 1,
-                    ..restarted
-                },
+                restarted + Faults::CLOSE,
             )
         },
         forever(
             "opened: a handshake given up, a full queue",
             ALL,
-            Faults {
-                full: 1,
-                ..given_up
-            },
+            given_up + Faults::FULL,
         ),
-        forever("opened: a stale socket", ALL, Faults { stale: 1, ..full }),
-        forever(
-            "opened: a pod falls silent",
-            ALL,
-            Faults {
-                silences: 1,
-                ..NONE
-            },
-        ),
+        forever("opened: a stale socket", ALL, full + Faults::STALE),
+        forever("opened: a pod falls silent", ALL, Faults::SILENCE),
         Config {
             legs_max: 2,
             ..forever(
                 "opened: the client closes",
                 ALL,
-                Faults {
-                    client_closes: 1,
-                    ..closed
-                },
+                closed + Faults::CLIENT_CLOSE,
             )
         },
         Config {
@@ -91,43 +67,26 @@ pub fn safety() -> Vec<Config> {
             ..forever(
                 "opened: no request, the client closes, killed",
                 ALL,
-                Faults {
-                    client_closes: 1,
-                    closes: 1,
-                    ..killed
-                },
+                killed + Faults::CLIENT_CLOSE + Faults::CLOSE,
             )
         },
         forever(
             "opened: the client resets, killed",
             ALL,
-            Faults {
-                client_resets: 1,
-                ..killed
-            },
+            killed + Faults::CLIENT_RESET,
         ),
         forever(
             "opened: a request repeated, a full queue",
             ALL,
-            Faults {
-                client_repeats: 1,
-                ..full
-            },
+            full + Faults::CLIENT_REPEAT,
         ),
-        forever(
-            "opened: a release, killed",
-            ALL,
-            Faults {
-                releases: 1,
-                ..killed
-            },
-        ),
+        forever("opened: a release, killed", ALL, killed + Faults::RELEASE),
         Config {
             legs_max: 2,
             ..forever(
                 "opened: two processes killed",
                 ALL,
-                Faults { crashes: 2, ..NONE },
+                Faults::CRASH + Faults::CRASH,
             )
         },
         forever("opened or adopted: killed", SECOND, killed),
@@ -202,7 +161,7 @@ pub fn safety() -> Vec<Config> {
 /// Eventual service, as in [`crate::plans::service`].
 #[must_use]
 pub fn service() -> Vec<Config> {
-    let lost = Faults { losses: 1, ..NONE };
+    let lost = Faults::LOSS;
     let counted = |name, opened, faults| Config {
         opened,
         faults,
@@ -215,46 +174,16 @@ pub fn service() -> Vec<Config> {
         counted(
             "service, opened: a loss, a double",
             ALL,
-            Faults { doubles: 1, ..lost },
+            lost + Faults::DOUBLE,
         ),
-        counted(
-            "service, opened: a full queue",
-            ALL,
-            Faults { full: 1, ..lost },
-        ),
-        counted(
-            "service, opened: given up",
-            ALL,
-            Faults {
-                given_up: 1,
-                ..lost
-            },
-        ),
-        counted(
-            "service, opened: an early timer",
-            ALL,
-            Faults { early: 1, ..lost },
-        ),
-        counted(
-            "service, opened: a stale socket",
-            ALL,
-            Faults { stale: 1, ..lost },
-        ),
-        counted(
-            "service, opened: silent",
-            ALL,
-            Faults {
-                silences: 1,
-                ..NONE
-            },
-        ),
+        counted("service, opened: a full queue", ALL, lost + Faults::FULL),
+        counted("service, opened: given up", ALL, lost + Faults::GIVEN_UP),
+        counted("service, opened: an early timer", ALL, lost + Faults::EARLY),
+        counted("service, opened: a stale socket", ALL, lost + Faults::STALE),
+        counted("service, opened: silent", ALL, Faults::SILENCE),
         Config {
             legs_max: 2,
-            ..counted(
-                "service, opened: killed",
-                ALL,
-                Faults { crashes: 1, ..lost },
-            )
+            ..counted("service, opened: killed", ALL, lost + Faults::CRASH)
         },
         Config {
             drain: true,
@@ -262,7 +191,7 @@ pub fn service() -> Vec<Config> {
             ..counted(
                 "service, opened: drain, a full queue",
                 ALL,
-                Faults { full: 1, ..lost },
+                lost + Faults::FULL,
             )
         },
         Config {
@@ -274,7 +203,7 @@ pub fn service() -> Vec<Config> {
             ..counted(
                 "service: opened or adopted, a full queue",
                 SECOND,
-                Faults { full: 1, ..lost },
+                lost + Faults::FULL,
             )
         },
     ]

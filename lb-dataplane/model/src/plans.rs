@@ -9,8 +9,6 @@ use crate::{
     wire::Network,
 };
 
-const NONE: Faults = Config::new("", Network::Forever).faults;
-
 fn forever(name: &'static str, faults: Faults) -> Config {
     Config {
         faults,
@@ -22,11 +20,7 @@ fn forever(name: &'static str, faults: Faults) -> Config {
 
 /// A full queue, a process killed, a connection closed: under whatever else is changed.
 fn three_faults(names: [&'static str; 3], change: impl Fn(&mut Config)) -> Vec<Config> {
-    let faults = [
-        Faults { full: 1, ..NONE },
-        Faults { crashes: 1, ..NONE },
-        Faults { closes: 1, ..NONE },
-    ];
+    let faults = [Faults::FULL, Faults::CRASH, Faults::CLOSE];
     let with = |(name, faults)| {
         let mut config = forever(name, faults);
         change(&mut config);
@@ -40,129 +34,65 @@ fn three_faults(names: [&'static str; 3], change: impl Fn(&mut Config)) -> Vec<C
 #[must_use]
 pub fn safety() -> Vec<Config> {
     let mut all = vec![
-        forever("no fault but the network", NONE),
-        forever("a key is lost", Faults { keyless: 1, ..NONE }),
-        forever(
-            "a pod falls silent",
-            Faults {
-                silences: 1,
-                ..NONE
-            },
-        ),
+        forever("no fault but the network", Faults::NONE),
+        forever("a key is lost", Faults::KEYLESS),
+        forever("a pod falls silent", Faults::SILENCE),
         forever(
             "a stale socket and a full queue",
-            Faults {
-                stale: 1,
-                full: 1,
-                ..NONE
-            },
+            Faults::STALE + Faults::FULL,
         ),
         forever(
             "a request repeated and a full queue",
-            Faults {
-                client_repeats: 1,
-                full: 1,
-                ..NONE
-            },
+            Faults::CLIENT_REPEAT + Faults::FULL,
         ),
-        forever(
-            "killed and started again",
-            Faults {
-                crashes: 1,
-                restarts: 1,
-                ..NONE
-            },
-        ),
-        forever("two processes killed", Faults { crashes: 2, ..NONE }),
+        forever("killed and started again", Faults::CRASH + Faults::RESTART),
+        forever("two processes killed", Faults::CRASH + Faults::CRASH),
         forever(
             "a request let go of, twice asked",
-            Faults {
-                releases: 2,
-                ..NONE
-            },
+            Faults::RELEASE + Faults::RELEASE,
         ),
         Config {
             legs_max: 2,
             ..forever(
                 "a request let go of, killed",
-                Faults {
-                    releases: 1,
-                    crashes: 1,
-                    ..NONE
-                },
+                Faults::RELEASE + Faults::CRASH,
             )
         },
         Config {
             replay: true,
             response_timeout: true,
             legs_max: 2,
-            ..forever(
-                "a request let go of, response timeout",
-                Faults {
-                    releases: 1,
-                    ..NONE
-                },
-            )
+            ..forever("a request let go of, response timeout", Faults::RELEASE)
         },
         Config {
             legs_max: 2,
             ..forever(
                 "a request let go of, the client closes",
-                Faults {
-                    releases: 1,
-                    client_closes: 1,
-                    ..NONE
-                },
+                Faults::RELEASE + Faults::CLIENT_CLOSE,
             )
         },
-        forever(
-            "the client resets",
-            Faults {
-                client_resets: 1,
-                crashes: 1,
-                ..NONE
-            },
-        ),
+        forever("the client resets", Faults::CLIENT_RESET + Faults::CRASH),
         Config {
             legs_max: 2,
-            ..forever(
-                "the client closes",
-                Faults {
-                    client_closes: 1,
-                    closes: 1,
-                    ..NONE
-                },
-            )
+            ..forever("the client closes", Faults::CLIENT_CLOSE + Faults::CLOSE)
         },
         Config {
             fresh: true,
             ..forever(
                 "new flow, the client resets",
-                Faults {
-                    client_resets: 1,
-                    silences: 1,
-                    ..NONE
-                },
+                Faults::CLIENT_RESET + Faults::SILENCE,
             )
         },
         Config {
             fresh: true,
             drain: true,
-            ..forever(
-                "new flow, drain: a stale socket",
-                Faults { stale: 1, ..NONE },
-            )
+            ..forever("new flow, drain: a stale socket", Faults::STALE)
         },
         Config {
             requests: 0,
             ..forever(
                 "no request, the client closes",
-                Faults {
-                    client_closes: 1,
-                    crashes: 1,
-                    closes: 1,
-                    ..NONE
-                },
+                Faults::CLIENT_CLOSE + Faults::CRASH + Faults::CLOSE,
             )
         },
         Config {
@@ -170,20 +100,12 @@ pub fn safety() -> Vec<Config> {
             requests: 0,
             ..forever(
                 "no request on a new flow, the client closes and resets",
-                Faults {
-                    client_closes: 1,
-                    client_resets: 1,
-                    ..NONE
-                },
+                Faults::CLIENT_CLOSE + Faults::CLIENT_RESET,
             )
         },
         forever(
             "the client closes and resets",
-            Faults {
-                client_closes: 1,
-                client_resets: 1,
-                ..NONE
-            },
+            Faults::CLIENT_CLOSE + Faults::CLIENT_RESET,
         ),
     ];
     let names = [
@@ -249,7 +171,7 @@ pub fn safety() -> Vec<Config> {
 /// longer than a packet's way.
 #[must_use]
 pub fn service() -> Vec<Config> {
-    let lost = Faults { losses: 1, ..NONE };
+    let lost = Faults::LOSS;
     let counted = |name, faults| Config {
         faults,
         tries_max: 2,
@@ -258,46 +180,31 @@ pub fn service() -> Vec<Config> {
     };
     let mut all = vec![
         counted("service: a loss", lost),
-        counted("service: a loss, a double", Faults { doubles: 1, ..lost }),
-        counted("service: a full queue", Faults { full: 1, ..lost }),
-        counted("service: a stale socket", Faults { stale: 1, ..lost }),
-        counted("service: a key lost", Faults { keyless: 1, ..lost }),
-        counted("service: closed", Faults { closes: 1, ..lost }),
-        counted(
-            "service: silent",
-            Faults {
-                silences: 1,
-                ..NONE
-            },
-        ),
-        counted("service: an early timer", Faults { early: 1, ..lost }),
+        counted("service: a loss, a double", lost + Faults::DOUBLE),
+        counted("service: a full queue", lost + Faults::FULL),
+        counted("service: a stale socket", lost + Faults::STALE),
+        counted("service: a key lost", lost + Faults::KEYLESS),
+        counted("service: closed", lost + Faults::CLOSE),
+        counted("service: silent", Faults::SILENCE),
+        counted("service: an early timer", lost + Faults::EARLY),
         counted(
             "service: let go of",
-            Faults {
-                releases: 2,
-                ..lost
-            },
+            lost + Faults::RELEASE + Faults::RELEASE,
         ),
         Config {
             legs_max: 2,
-            ..counted("service: killed, a loss", Faults { crashes: 1, ..lost })
+            ..counted("service: killed, a loss", lost + Faults::CRASH)
         },
         Config {
             replay: true,
             response_timeout: true,
             legs_max: 2,
-            ..counted(
-                "service: response timeout, silent",
-                Faults {
-                    silences: 1,
-                    ..NONE
-                },
-            )
+            ..counted("service: response timeout, silent", Faults::SILENCE)
         },
         Config {
             parts: 2,
             legs_max: 2,
-            ..counted("service: two parts, killed", Faults { crashes: 1, ..NONE })
+            ..counted("service: two parts, killed", Faults::CRASH)
         },
         Config {
             drain: true,
@@ -306,13 +213,7 @@ pub fn service() -> Vec<Config> {
         },
         Config {
             fresh: true,
-            ..counted(
-                "service: new flow, silent",
-                Faults {
-                    silences: 1,
-                    ..NONE
-                },
-            )
+            ..counted("service: new flow, silent", Faults::SILENCE)
         },
     ];
     all.extend(openings::service());

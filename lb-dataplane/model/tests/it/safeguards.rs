@@ -7,8 +7,6 @@ use baton_model::{
     wire::Network,
 };
 
-const NONE: Faults = Config::new("", Network::Forever).faults;
-
 fn config(faults: Faults) -> Config {
     Config {
         faults,
@@ -56,7 +54,7 @@ fn without_fencing_two_pods_speak_to_the_client() {
         replay: true,
         response_timeout: true,
         legs_max: 2,
-        ..config(NONE)
+        ..config(Faults::NONE)
     };
     bites(config, |s| s.fencing = false, "single owner");
 }
@@ -65,7 +63,7 @@ fn without_fencing_two_pods_speak_to_the_client() {
 fn a_bare_rst_that_confirms_confirms_nothing() {
     let property = "a confirmed adoption was made";
     bites(
-        config(NONE),
+        config(Faults::NONE),
         |s| s.handover.bare_rst_is_no_answer = false,
         property,
     );
@@ -73,14 +71,14 @@ fn a_bare_rst_that_confirms_confirms_nothing() {
 
 #[test]
 fn already_adopted_taken_for_a_refusal_executes_twice() {
-    let faults = Faults { closes: 1, ..NONE };
+    let faults = Faults::CLOSE;
     let without = |s: &mut Safeguards| s.handover.already_adopted_is_no_refusal = false;
     bites(config(faults), without, ONCE);
 }
 
 #[test]
 fn a_roll_back_after_data_was_taken_executes_twice() {
-    let faults = Faults { closes: 1, ..NONE };
+    let faults = Faults::CLOSE;
     let without = |s: &mut Safeguards| s.handover.taken_data_is_no_withdrawal = false;
     bites(config(faults), without, ONCE);
 }
@@ -92,26 +90,26 @@ fn replays_without_limit_execute_too_often() {
         response_timeout: true,
         legs_max: 2 + REPLAYS_MAX,
         tries_max: 1,
-        ..config(NONE)
+        ..config(Faults::NONE)
     };
     bites(config, |s| s.handover.replays_are_counted = false, ONCE);
 }
 
 #[test]
 fn a_late_first_adoption_after_a_refusal_executes_twice() {
-    let faults = Faults { full: 1, ..NONE };
+    let faults = Faults::FULL;
     bites(config(faults), |s| s.refusals_are_final = false, ONCE);
 }
 
 #[test]
 fn a_memory_that_ends_with_the_listener_executes_twice() {
-    let faults = Faults { crashes: 1, ..NONE };
+    let faults = Faults::CRASH;
     bites(config(faults), |s| s.memory_outlives_listener = false, ONCE);
 }
 
 #[test]
 fn adoptions_that_are_forgotten_execute_twice() {
-    let faults = Faults { closes: 1, ..NONE };
+    let faults = Faults::CLOSE;
     bites(config(faults), |s| s.adoptions_are_remembered = false, ONCE);
 }
 
@@ -121,7 +119,7 @@ fn a_begun_response_that_is_replayed_is_spliced() {
         parts: 2,
         replay: true,
         legs_max: 2,
-        ..config(Faults { crashes: 1, ..NONE })
+        ..config(Faults::CRASH)
     };
     let property = "no splice behind a begun response";
     bites(config, |s| s.begun_response_stays = false, property);
@@ -131,7 +129,7 @@ fn a_begun_response_that_is_replayed_is_spliced() {
 fn a_late_bare_rst_that_is_believed_ends_a_living_connection() {
     let property = "the client sees an end only for a counted reason";
     bites(
-        config(NONE),
+        config(Faults::NONE),
         |s| s.handover.late_rst_is_told_apart = false,
         property,
     );
@@ -139,7 +137,7 @@ fn a_late_bare_rst_that_is_believed_ends_a_living_connection() {
 
 #[test]
 fn a_bare_rst_that_only_the_client_takes_for_exact_is_counted() {
-    let config = config(Faults { crashes: 1, ..NONE });
+    let config = config(Faults::CRASH);
     let property = "the client sees an end only for a counted reason";
     bites(
         config,
@@ -150,11 +148,7 @@ fn a_bare_rst_that_only_the_client_takes_for_exact_is_counted() {
 
 #[test]
 fn an_end_behind_the_clients_own_is_counted() {
-    let faults = Faults {
-        client_closes: 1,
-        closes: 1,
-        ..NONE
-    };
+    let faults = Faults::CLIENT_CLOSE + Faults::CLOSE;
     let config = Config {
         legs_max: 2,
         ..config(faults)
@@ -169,12 +163,7 @@ fn an_end_behind_the_clients_own_is_counted() {
 
 #[test]
 fn a_kept_fin_is_answered() {
-    let faults = Faults {
-        client_closes: 1,
-        crashes: 1,
-        closes: 1,
-        ..NONE
-    };
+    let faults = Faults::CLIENT_CLOSE + Faults::CRASH + Faults::CLOSE;
     let config = Config {
         requests: 0,
         ..config(faults)
@@ -186,11 +175,7 @@ fn a_kept_fin_is_answered() {
 /// Final refusals make it needless to await each of them; the engine does both.
 #[test]
 fn with_final_refusals_awaiting_each_is_not_needed() {
-    let mut config = config(Faults {
-        full: 1,
-        crashes: 1,
-        ..NONE
-    });
+    let mut config = config(Faults::FULL + Faults::CRASH);
     config.safeguards.handover.each_refusal_is_awaited = false;
     let report = explore_until_any(config);
     assert!(
@@ -204,12 +189,12 @@ fn with_final_refusals_awaiting_each_is_not_needed() {
 fn a_syn_ack_that_confirms_lets_the_old_owner_go_before_there_is_a_connection() {
     let property = "a confirmed adoption was made";
     let without = |s: &mut Safeguards| s.handover.syn_ack_is_no_answer = false;
-    bites(opened(NONE), without, property);
+    bites(opened(Faults::NONE), without, property);
 }
 
 #[test]
 fn a_late_refusal_of_a_syn_that_is_believed_executes_twice() {
-    let faults = Faults { crashes: 1, ..NONE };
+    let faults = Faults::CRASH;
     let without = |s: &mut Safeguards| s.handover.late_refusal_is_no_end = false;
     bites(opened(faults), without, ONCE);
 }
@@ -218,10 +203,7 @@ fn a_late_refusal_of_a_syn_that_is_believed_executes_twice() {
 fn a_handshake_that_is_given_up_is_taken_for_a_close() {
     let mut config = Config {
         drain: true,
-        ..opened(Faults {
-            given_up: 1,
-            ..NONE
-        })
+        ..opened(Faults::GIVEN_UP)
     };
     // As with pods that mark their ends: what is not marked is believed.
     config.safeguards.handover.unmarked_end_is_the_legs = false;
@@ -233,11 +215,7 @@ fn a_handshake_that_is_given_up_is_taken_for_a_close() {
 fn an_unmarked_end_that_is_believed_may_be_that_of_a_process_that_was_started_again() {
     let config = Config {
         requests: 0,
-        ..opened(Faults {
-            crashes: 1,
-            restarts: 1,
-            ..NONE
-        })
+        ..opened(Faults::CRASH + Faults::RESTART)
     };
     let without = |s: &mut Safeguards| s.handover.unmarked_end_is_the_legs = false;
     bites(config, without, "a counted reason holds");
@@ -245,18 +223,12 @@ fn an_unmarked_end_that_is_believed_may_be_that_of_a_process_that_was_started_ag
 
 #[test]
 fn a_request_that_was_read_is_not_let_go_of() {
-    let config = config(Faults {
-        releases: 1,
-        ..NONE
-    });
+    let config = config(Faults::RELEASE);
     bites(config, |s| s.releases_are_of_unread = false, ONCE);
 }
 
 #[test]
 fn a_request_that_is_kept_stays() {
-    let config = config(Faults {
-        releases: 1,
-        ..NONE
-    });
+    let config = config(Faults::RELEASE);
     bites(config, |s| s.handover.what_is_kept_stays = false, ONCE);
 }
