@@ -5,9 +5,12 @@
 //! On loopback it speaks plain HTTP, elsewhere mutual TLS with the certificate that the operator
 //! has issued for dataplanes.
 
-use crate::control::{Answers, Said, refused, said, serve};
+use crate::{
+    control::{Answers, Said, refused, said, serve},
+    objects::{Load, figures},
+};
 use anyhow::{Context, Result};
-use baton_api::{PolicyState, Snapshot, State, WorkerState};
+use baton_api::{Policy, PolicyState, Snapshot, State, WorkerState};
 use baton_tls::{Material, Name, Server};
 use http_body_util::BodyExt;
 use hyper::{
@@ -25,6 +28,9 @@ use tokio::{
     task::JoinHandle,
     time::{sleep, timeout},
 };
+
+/// Of a busy one's policies, one in so many has traffic.
+const BUSY_EACH: usize = 10;
 
 /// A snapshot that came, and when.
 #[derive(Clone, Debug)]
@@ -87,6 +93,8 @@ struct Shared {
 #[derive(Debug)]
 struct Reported {
     policies: Vec<PolicyState>,
+    /// Instead, figures of its own: all policies that it has, one in ten with traffic.
+    busy: bool,
     key_epochs: Vec<u8>,
 }
 
@@ -137,6 +145,7 @@ impl Dataplane {
             history: Mutex::new(None),
             reported: Mutex::new(Reported {
                 policies: Vec::new(),
+                busy: false,
                 key_epochs: vec![1],
             }),
         });
@@ -210,6 +219,12 @@ impl Dataplane {
     /// The figures of its policies, from the next look on.
     pub fn set_figures(&self, policies: Vec<PolicyState>) {
         self.shared.reported().policies = policies;
+    }
+
+    /// From the next look on it reports all policies that it has, of which one in ten has other
+    /// figures at each look.
+    pub fn be_busy(&self) {
+        self.shared.reported().busy = true;
     }
 
     /// The epochs of its adoption keys, the one that it signs with first, from the next look on.
@@ -318,6 +333,9 @@ impl Shared {
             Ok(snapshot) => snapshot,
             Err(e) => return refused(StatusCode::UNPROCESSABLE_ENTITY, &e.to_string()),
         };
+        if let Err(e) = snapshot.validate() {
+            return refused(StatusCode::UNPROCESSABLE_ENTITY, &e.to_string());
+        }
         let mut place = 0;
         self.pushes.send_modify(|pushes| {
             place = pushes.len();
@@ -344,19 +362,43 @@ impl Shared {
         }
     }
 
+    /// What a busy one counts.
+    fn figures(&self, snapshot: &Snapshot) -> Vec<PolicyState> {
+        let looks = *self.looks.borrow();
+        let busy = Load {
+            flows: looks % 100,
+            outstanding: looks % 3,
+            ..Load::default()
+        };
+        let of = |(at, policy): (usize, &Policy)| {
+            let backends = policy.backends.iter().filter(|_| at % BUSY_EACH == 0);
+            let loads: Vec<_> = backends.map(|b| (b.name.as_str(), busy)).collect();
+            figures(policy, &loads)
+        };
+        snapshot.policies.iter().enumerate().map(of).collect()
+    }
+
     fn state(&self) -> State {
-        let generation = self.newest.borrow().as_ref().map(|a| a.snapshot.generation);
+        let newest = self
+            .newest
+            .borrow()
+            .as_ref()
+            .map(|a| Arc::clone(&a.snapshot));
         let reported = self.reported();
+        let policies = match &newest {
+            Some(snapshot) if reported.busy => self.figures(snapshot),
+            _ => reported.policies.clone(),
+        };
         State {
             version: "test".into(),
-            generation: generation.unwrap_or_default(),
+            generation: newest.map_or(0, |snapshot| snapshot.generation),
             uptime_seconds: self.started.elapsed().as_secs(),
             worker: WorkerState {
                 mode: "native".into(),
                 key_epochs: reported.key_epochs.clone(),
                 ..WorkerState::default()
             },
-            policies: reported.policies.clone(),
+            policies,
             ..State::default()
         }
     }

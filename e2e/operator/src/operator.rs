@@ -6,6 +6,7 @@ use baton_apiserver::memory_bytes;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env,
+    ffi::OsString,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -40,31 +41,51 @@ impl Operator {
         identity: &str,
         arguments: &[String],
     ) -> Result<Self> {
-        let log = folder.join(format!("{identity}.log"));
-        let mut options = File::options();
-        let output = options.append(true).create(true).open(&log);
-        let output = output.with_context(|| log.display().to_string())?;
         let lease = LEASE_SECONDS.to_string();
+        let own = [
+            "--identity",
+            identity,
+            "--lease-seconds",
+            &lease,
+            "--namespace",
+            crate::OPERATOR_NAMESPACE,
+            "--listen",
+            "127.0.0.1:0",
+            "--kubeconfig",
+        ];
+        let mut all: Vec<OsString> = own.map(Into::into).into();
+        all.push(kubeconfig.into());
+        all.extend(arguments.iter().map(Into::into));
+        Self::run(&all, &folder.join(format!("{identity}.log")))
+    }
+
+    /// Starts one with these arguments of `run`, and no others, whose log goes on where it ended.
+    ///
+    /// # Errors
+    /// As [`Operator::start`].
+    pub fn run(arguments: &[OsString], log: &Path) -> Result<Self> {
+        let mut options = File::options();
+        let output = options.append(true).create(true).open(log);
+        let output = output.with_context(|| log.display().to_string())?;
         // It ends with the thread that started it, which is the test's, also if that is killed.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(binary("baton-operator")?)
-            .args(["run", "--identity", identity, "--lease-seconds", &lease])
-            .args([
-                "--namespace",
-                crate::OPERATOR_NAMESPACE,
-                "--listen",
-                "127.0.0.1:0",
-                "--kubeconfig",
-            ])
-            .arg(kubeconfig)
+            .arg("run")
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()
             .context("starting the operator through setpriv (util-linux)")?;
+        let log = log.to_owned();
         Ok(Self { child, log })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Kills it, as a node's death would.
@@ -72,9 +93,7 @@ impl Operator {
     /// # Errors
     /// If it has ended by itself, with its log.
     pub fn kill(mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!("the operator ended by itself ({status}):\n{}", self.log());
-        }
+        self.check()?;
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
@@ -94,10 +113,19 @@ impl Operator {
     /// # Errors
     /// If it has ended, with its log.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!("the operator has ended ({status}):\n{}", self.log());
-        }
+        self.check()?;
         kill_process(Pid::from_child(&self.child), signal).context("signalling the operator")
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// With its log if it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("the operator has ended ({status}):\n{}", self.log()),
+            None => Ok(()),
+        }
     }
 
     /// Resident memory in bytes: now, and at most so far.

@@ -2,13 +2,11 @@
 //! its rights.
 
 use crate::{
-    DEADLINE, Scene,
-    dataplane::Dataplane,
-    dataplanes,
+    DEADLINE, Scene, dataplanes,
     process::Operator,
     report::print,
     size, title,
-    world::{self, DATAPLANES_EACH, ENDPOINTS_EACH, World},
+    world::{self, ENDPOINTS_EACH, World},
 };
 use anyhow::{Context, Result};
 use baton_apiserver::{ApiServer, own};
@@ -30,7 +28,7 @@ use tokio::task::JoinSet;
 /// Requests of the admin under way at one time.
 const CONCURRENT: usize = 48;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_api_server() -> Result<()> {
     let size = size()?;
     let Some(server) = own() else {
@@ -51,12 +49,10 @@ async fn an_api_server() -> Result<()> {
     let log = server.folder().join("scale.log");
     let material = material(&admin, &arguments, &server).await?;
     let first = own_address()?;
-    let pairs = dataplanes(
-        world::classes(size.policies),
-        &(first, Some(material)),
-        IpAddr::from([127, 0, 0, 1]),
-    );
-    let (dataplanes, control_ports): (Vec<[Dataplane; DATAPLANES_EACH]>, Vec<u16>) = pairs?;
+    let first_of = (first, Some(material));
+    let second = IpAddr::from([127, 0, 0, 1]);
+    let (dataplanes, control_ports) =
+        dataplanes(world::classes(size.policies), &first_of, second).await?;
     let world = Arc::new(World {
         policies: size.policies,
         control_ports,

@@ -1,14 +1,13 @@
-//! The operator's process: the real binary, what it takes, what it says of itself. Dropping it
-//! kills it.
+//! The operator's process, with what it takes and what it says of itself.
 
-use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::{Context, Result, bail, ensure};
+use baton_apiserver::memory_bytes;
+use baton_operator_tests::operator;
 use std::{
     ffi::OsString,
-    fs::{self, File},
+    fs,
     net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
     time::{Duration, Instant},
 };
 use tokio::{
@@ -38,11 +37,10 @@ pub struct Memory {
 
 /// A running operator.
 pub struct Operator {
-    child: Child,
+    process: operator::Operator,
     /// Just before it was started.
     pub began: Instant,
     metrics: SocketAddr,
-    log: PathBuf,
     own_peak: tokio::sync::watch::Receiver<u64>,
     sampler: tokio::task::JoinHandle<()>,
 }
@@ -50,38 +48,23 @@ pub struct Operator {
 impl Operator {
     /// Starts one with these arguments of `run`.
     pub async fn start(arguments: &[OsString], log: &Path) -> Result<Self> {
-        let output = File::create(log).with_context(|| log.display().to_string())?;
         // Free at this moment; nobody else asks for ports of this address.
         let metrics = TcpListener::bind("127.0.0.77:0").await?.local_addr()?;
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL"])
-            .arg(baton_operator_tests::operator::binary("baton-operator")?)
-            .arg("run");
-        command
-            .args(["--listen", &metrics.to_string()])
-            .args(arguments);
-        command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output);
+        let listen = ["--listen".into(), metrics.to_string().into()];
         let began = Instant::now();
-        let child = command
-            .spawn()
-            .context("starting the operator through setpriv (util-linux)")?;
+        let process = operator::Operator::run(&[&listen, arguments].concat(), log)?;
         let (peak, own_peak) = tokio::sync::watch::channel(0);
-        let id = child.id();
+        let id = process.id();
         let sampler = tokio::spawn(async move {
-            while let Ok(own) = status_bytes(id, "RssAnon:") {
+            while let Ok(own) = memory_bytes(id, "RssAnon") {
                 peak.send_if_modified(|peak| std::mem::replace(peak, own.max(*peak)) < own);
                 sleep(SAMPLE_INTERVAL).await;
             }
         });
         Ok(Self {
-            child,
+            process,
             began,
             metrics,
-            log: log.to_owned(),
             own_peak,
             sampler,
         })
@@ -89,11 +72,11 @@ impl Operator {
 
     /// What it takes and took.
     pub fn memory(&self) -> Result<Memory> {
-        let id = self.child.id();
-        let own = status_bytes(id, "RssAnon:").with_context(|| self.log())?;
+        let own = memory_bytes(self.process.id(), "RssAnon").with_context(|| self.log())?;
+        let (resident, peak) = self.process.memory_bytes()?;
         Ok(Memory {
-            resident: status_bytes(id, "VmRSS:")?,
-            peak: status_bytes(id, "VmHWM:")?,
+            resident,
+            peak,
             own,
             own_peak: own.max(*self.own_peak.borrow()),
         })
@@ -101,7 +84,7 @@ impl Operator {
 
     /// Processor time so far.
     pub fn processor(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
         // Behind the name, which may hold anything: user and system time are fields 14 and 15 of
         // the whole.
         let fields: Vec<&str> = stat
@@ -141,9 +124,7 @@ impl Operator {
     ) -> Result<Instant> {
         let end = Instant::now() + deadline;
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the operator ended by itself ({status}):\n{}", self.log());
-            }
+            self.process.check()?;
             // It may not listen yet.
             let value = self.figure(name).await.ok();
             if value.is_some_and(&wanted) {
@@ -157,41 +138,19 @@ impl Operator {
     }
 
     /// Ends it with SIGTERM and waits for it.
-    pub fn terminate(mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!("the operator ended by itself ({status}):\n{}", self.log());
-        }
-        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
-        let status = self.child.wait()?;
-        anyhow::ensure!(
-            status.success(),
-            "the operator ended with {status}:\n{}",
-            self.log()
-        );
+    pub fn terminate(self) -> Result<()> {
+        let Self {
+            process, sampler, ..
+        } = self;
+        sampler.abort();
+        let log = process.log_file().to_owned();
+        let status = process.terminate()?;
+        ensure!(status.success(), "{status}; its log: {}", log.display());
         Ok(())
     }
 
-    /// The end of what it has logged.
+    /// What it has logged.
     pub fn log(&self) -> String {
-        let log = fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&log[log.len().saturating_sub(20_000)..]).into_owned()
+        self.process.log()
     }
-}
-
-impl Drop for Operator {
-    fn drop(&mut self) {
-        self.sampler.abort();
-        // Both fail only if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn status_bytes(id: u32, field: &str) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{id}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field));
-    let kib = line
-        .and_then(|l| l.trim().strip_suffix(" kB"))
-        .with_context(|| field.to_owned())?;
-    Ok(kib.parse::<u64>()? * 1024)
 }
