@@ -181,12 +181,9 @@ fn a_repeated_adoption_changes_nothing() {
         lab.send(&segment);
     }
     crate::common::wait_for("the repetitions are counted", || {
-        adopter.counters().expect("counters").of(Outcome::Repeated) == 3
+        lab.count(&adopter, Outcome::Repeated) == 3
     });
-    assert_eq!(
-        adopter.counters().expect("counters").of(Outcome::Adopted),
-        1
-    );
+    assert_eq!(lab.count(&adopter, Outcome::Adopted), 1);
     assert_eq!(lab.sockets(8080), 1);
     // A keepalive makes the socket say where it is: where the adoption put it.
     lab.send(&Segment {

@@ -1,11 +1,11 @@
-//! Every reason of an Answer, given by the real kernel, with its tag, its sequence numbers and its
-//! checksum.
+//! Reasons of an Answer, given by the real kernel, with its tag, its sequence numbers and its
+//! checksum. What is the same for all copies of one adoption is in `fates`.
 
 use crate::common::{
     INTERFACE, Lab,
     answer::{
-        ACCEPT_QUEUE_FULL, ACKED, ALREADY_ADOPTED, KERNEL_REFUSED, KEY, NO_LISTENER, PORT, READY,
-        SEQ, SYNCOOKIES_OFF, TUPLE_IN_USE, adopter, ask, data,
+        ACCEPT_QUEUE_FULL, ACKED, KERNEL_REFUSED, KEY, NO_LISTENER, PORT, READY, SEQ,
+        SYNCOOKIES_OFF, TUPLE_IN_USE, adopter, ask, data,
     },
     ends,
     segment::{ACK, Checksum, FIN_ACK, Message, PSH_ACK, RST, SYN, Segment},
@@ -14,44 +14,6 @@ use crate::common::{
 use baton_adopter::Outcome;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
-
-#[test]
-fn no_listener() {
-    let lab = Lab::new();
-    let (adopter, _attachment) = adopter(&lab);
-    for v6 in [false, true] {
-        let (pod, ours) = ends(v6, 8080, PORT);
-        assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
-        assert_eq!(ask(&lab, Message::probe(), ours, pod), (NO_LISTENER, 0));
-    }
-    assert_eq!(
-        adopter
-            .counters()
-            .expect("counters")
-            .of(Outcome::NoListener),
-        4
-    );
-    assert_eq!(lab.sockets(8080), 0);
-}
-
-#[test]
-fn ready_and_nothing_is_created() {
-    let lab = Lab::new();
-    let (adopter, _attachment) = adopter(&lab);
-    for v6 in [false, true] {
-        let (pod, ours) = ends(v6, 8080, PORT);
-        let _listener = lab.listen(pod);
-        assert_eq!(ask(&lab, Message::probe(), ours, pod).0, READY);
-    }
-    assert_eq!(
-        adopter
-            .counters()
-            .expect("counters")
-            .of(Outcome::ProbeReady),
-        2
-    );
-    assert_eq!(lab.sockets(8080), 0);
-}
 
 #[test]
 fn a_probe_on_a_tuple_in_use_asks_for_the_listener() {
@@ -174,13 +136,7 @@ fn tuple_in_use_by_a_connection() {
         let (_connection, peer) = listener.accept().expect("accept");
         assert_eq!(peer, ours);
     }
-    assert_eq!(
-        adopter
-            .counters()
-            .expect("counters")
-            .of(Outcome::TupleInUse),
-        2
-    );
+    assert_eq!(lab.count(&adopter, Outcome::TupleInUse), 2);
 }
 
 #[test]
@@ -217,33 +173,6 @@ fn tuple_in_use_by_a_handshake() {
 }
 
 #[test]
-fn already_adopted_after_the_socket_is_gone() {
-    for v6 in [false, true] {
-        let lab = Lab::new();
-        let (adopter, _attachment) = adopter(&lab);
-        let (pod, ours) = ends(v6, 8080, PORT);
-        let listener = lab.listen(pod);
-        lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
-        let (connection, _) = listener.accept().expect("accept");
-        lab.send(&data(ours, pod, SEQ, ACKED, RST, b""));
-        crate::common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
-        drop(connection);
-        assert_eq!(ask(&lab, Message::adopt(), ours, pod), (ALREADY_ADOPTED, 0));
-        assert_eq!(lab.sockets(8080), 0);
-        // Another place in the stream is another adoption.
-        lab.send(&Message::adopt().segment(ours, pod, SEQ + 1, ACKED, &KEY));
-        assert_eq!(listener.accept().expect("accept").1, ours);
-        assert_eq!(
-            adopter
-                .counters()
-                .expect("counters")
-                .of(Outcome::AlreadyAdopted),
-            1
-        );
-    }
-}
-
-#[test]
 fn syncookies_off() {
     let lab = Lab::new();
     lab.sysctl("net.ipv4.tcp_syncookies=0");
@@ -255,13 +184,7 @@ fn syncookies_off() {
         let (reason, _report) = ask(&lab, Message::probe(), ours, pod);
         assert_eq!(reason, SYNCOOKIES_OFF);
     }
-    assert_eq!(
-        adopter
-            .counters()
-            .expect("counters")
-            .of(Outcome::SyncookiesOff),
-        4
-    );
+    assert_eq!(lab.count(&adopter, Outcome::SyncookiesOff), 4);
     assert_eq!(lab.sockets(8080), 0);
 }
 

@@ -181,13 +181,17 @@ fn refused_probes_are_not_remembered() {
     let (adopter, _attachment) = adopter(&lab);
     for v6 in [false, true] {
         let (pod, ours) = ends(v6, 8080, PORT);
+        let before = lab.sockets(8080);
         assert_eq!(ask(&lab, Message::probe(), ours, pod), (NO_LISTENER, 0));
         let listener = lab.listen(pod);
         assert_eq!(ask(&lab, Message::probe(), ours, pod).0, READY);
+        assert_eq!(lab.sockets(8080), before, "a probe creates nothing");
         // An adoption with the very numbers of the probe.
         lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
         assert_eq!(listener.accept().expect("accept").1, ours);
     }
+    assert_eq!(lab.count(&adopter, Outcome::NoListener), 2);
+    assert_eq!(lab.count(&adopter, Outcome::ProbeReady), 2);
     assert_eq!(lab.count(&adopter, Outcome::Adopted), 2);
 }
 
