@@ -126,9 +126,7 @@ fn a_hundred_thousand_packets_take_no_memory_and_give_none_back() {
         lives.life(n);
         n = (n + 1) % 560;
     }
-    let engine = &lives.w.engine;
-    engine.check_invariants();
-    for kind in [
+    lives.each_came_often(&[
         Counter::MigrationsConfirmed,
         Counter::Rollbacks,
         Counter::RefusedKernel,
@@ -141,10 +139,7 @@ fn a_hundred_thousand_packets_take_no_memory_and_give_none_back() {
         Counter::TimeoutsIdle,
         Counter::ProbesReady,
         Counter::ResetsToClients,
-    ] {
-        let times = engine.counter(kind);
-        assert!(times > 20, "{kind:?} only {times} times");
-    }
+    ]);
 }
 
 /// Pods die and drain under flows with sessions and outstanding commands, over and over.
@@ -164,9 +159,7 @@ fn troubles_take_no_memory_and_give_none_back() {
         lives.trouble(n);
         n = (n + 1) % 600;
     }
-    let engine = &lives.w.engine;
-    engine.check_invariants();
-    for kind in [
+    lives.each_came_often(&[
         Counter::Rescues,
         Counter::Stranded,
         Counter::SessionsRestored,
@@ -175,15 +168,21 @@ fn troubles_take_no_memory_and_give_none_back() {
         Counter::LivenessProbesAnswered,
         Counter::BackendsBack,
         Counter::ResponseTimeouts,
-    ] {
-        let times = engine.counter(kind);
-        assert!(times > 20, "{kind:?} only {times} times");
-    }
+    ]);
     let pins = lives.w.pins();
     assert!(pins > 20, "{pins} pins");
 }
 
 impl Lives {
+    fn each_came_often(&self, kinds: &[Counter]) {
+        let engine = &self.w.engine;
+        engine.check_invariants();
+        for kind in kinds {
+            let times = engine.counter(*kind);
+            assert!(times > 20, "{kind:?} only {times} times");
+        }
+    }
+
     /// A flow whose pod dies, drains or freezes, at rest or with a command outstanding, with a
     /// session or without.
     fn trouble(&mut self, n: u16) {

@@ -287,58 +287,6 @@ fn an_interim_response_does_not_end_a_request() {
 }
 
 #[test]
-fn an_interim_response_together_with_the_final_one_ends_it() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.open(1);
-    w.stays(&mut c, GET);
-    w.responds(&mut c, &[b"HTTP/1.1 103 Early Hints\r\n\r\n", OK].concat());
-    w.ack(&mut c);
-    w.assert_state(&c, "Idle");
-    w.moves(&mut c, GET);
-}
-
-#[test]
-fn switching_protocols_and_connect_pin() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.open(1);
-    w.stays(&mut c, b"GET /ws HTTP/1.1\r\nupgrade: websocket\r\n\r\n");
-    w.responds(&mut c, b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
-    w.ack(&mut c);
-    assert_eq!(
-        w.engine.pinned(PinReason::Guard(baton_guard::Pin::Upgrade)),
-        1
-    );
-    w.exchange(&mut c);
-    assert_eq!(w.count(Counter::MigrationsBegun), 0);
-
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
-    w.stays(&mut c, b"CONNECT a:1 HTTP/1.1\r\n\r\n");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
-    w.exchange(&mut c);
-    assert_eq!(
-        w.engine.pinned(PinReason::Guard(baton_guard::Pin::Connect)),
-        1
-    );
-    assert_eq!(w.count(Counter::MigrationsBegun), 0);
-}
-
-#[test]
-fn a_server_that_speaks_first_pins() {
-    for protocol in [Protocol::Http1, Protocol::RequestResponse] {
-        let mut w = world(protocol);
-        let mut c = w.open(1);
-        w.responds(&mut c, b"220 mail\r\n");
-        w.ack(&mut c);
-        w.assert_state(&c, "Idle");
-        assert_eq!(w.engine.pinned(PinReason::ServerFirst), 1);
-        w.exchange(&mut c);
-        assert_eq!(w.count(Counter::MigrationsBegun), 0);
-    }
-}
-
-#[test]
 fn a_server_that_speaks_unasked_ends_the_rest() {
     let mut w = world(Protocol::RequestResponse);
     let mut c = w.idle(1);

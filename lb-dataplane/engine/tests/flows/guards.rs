@@ -63,15 +63,21 @@ fn a_server_that_speaks_first_pins_in_every_protocol() {
         let mut w = world(protocol);
         let mut c = w.open(1);
         w.responds(&mut c, b"220 mail\r\n");
+        w.ack(&mut c);
+        w.assert_state(&c, "Idle");
+        assert_eq!(w.engine.pinned(PinReason::ServerFirst), 1);
         assert_eq!(w.pins(), 1);
         let by_reason = &w.engine.state(w.now).policies[0].pins_total;
         assert_eq!(by_reason.get("server_first"), Some(&1));
+        w.exchange(&mut c);
+        assert_eq!(w.count(Counter::MigrationsBegun), 0);
     }
 }
 
 #[test]
 fn http_messages_end_where_their_framing_says() {
-    let cases: [(&[u8], &[&[u8]]); 7] = [
+    let both: &[u8] = &[b"HTTP/1.1 103 Early Hints\r\n\r\n", OK].concat();
+    let cases: [(&[u8], &[&[u8]]); 8] = [
         (
             GET,
             &[
@@ -99,6 +105,7 @@ fn http_messages_end_where_their_framing_says() {
             ],
         ),
         (GET, &[b"HTTP/1.1 204 No Content\r\n", b"\r\n"]),
+        (GET, &[both]),
         (
             GET,
             &[
@@ -151,14 +158,17 @@ fn connection_bound_authentication_and_upgrades_pin() {
         b"HTTP/1.1 401 Unauthorized\r\nwww-authenticate: Negotiate\r\ncontent-length: 0\r\n\r\n";
     let asks = b"GET / HTTP/1.1\r\nauthorization: NTLM TlRMTVNTUAABAAAA\r\n\r\n";
     let upgrade = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n";
-    for (request, response, pin) in [
-        (GET, &negotiate[..], Pin::BoundAuth),
-        (asks, OK, Pin::BoundAuth),
-        (GET, upgrade, Pin::Upgrade),
-        (b"CONNECT a:443 HTTP/1.1\r\n\r\n", OK, Pin::Connect),
+    let connect = b"CONNECT a:443 HTTP/1.1\r\n\r\n";
+    // As the first request, or as one that could move its connection.
+    for (first, request, response, pin) in [
+        (true, GET, &negotiate[..], Pin::BoundAuth),
+        (true, asks, OK, Pin::BoundAuth),
+        (true, GET, upgrade, Pin::Upgrade),
+        (true, connect, OK, Pin::Connect),
+        (false, connect, OK, Pin::Connect),
     ] {
         let mut w = world(Protocol::Http1);
-        let mut c = w.open(1);
+        let mut c = if first { w.open(1) } else { w.idle(1) };
         talk(&mut w, &mut c, request, response);
         talk(&mut w, &mut c, GET, OK);
         assert_eq!(w.engine.pinned(PinReason::Guard(pin)), 1, "{pin:?}");

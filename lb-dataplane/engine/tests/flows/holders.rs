@@ -67,11 +67,17 @@ fn where_the_listener_is_held_as_before_an_end_is_one_round_trip_late() {
     }
 }
 
-/// Connections that have been idle since the same moment time out together: that is no restart.
+/// Connections that have been idle since the same moment time out together: that is no restart, with
+/// one listener or with several that are held as before (`SO_REUSEPORT`, as nginx's `listen ...
+/// reuseport`, or a process for each CPU).
 #[test]
 fn all_flows_of_a_pod_may_time_out_together() {
-    for how in End::BOTH {
-        let mut w = telling();
+    let worlds: [fn() -> World; 2] = [telling, || telling_of(group(40, 4))];
+    for (how, world) in End::BOTH
+        .into_iter()
+        .flat_map(|how| worlds.map(|world| (how, world)))
+    {
+        let mut w = world();
         let (_, flows) = at_one_pod(&mut w, 6);
         let mut sent = Vec::new();
         for c in &flows {
@@ -120,23 +126,6 @@ fn where_one_lets_go_of_the_listener_its_end_is_awaited() {
             // A configuration was loaded anew: old workers leave, the server stays.
             assert_eq!(ends_of(&w.run_ms(200), End::Fin), 1);
         }
-    }
-}
-
-/// `SO_REUSEPORT`, as nginx's `listen ... reuseport`, or a process for each CPU.
-#[test]
-fn several_listeners_that_are_held_as_before_make_a_close_stand() {
-    for how in End::BOTH {
-        let mut w = telling_of(group(40, 4));
-        let (_, flows) = at_one_pod(&mut w, 6);
-        let mut sent = Vec::new();
-        for c in &flows {
-            sent.extend(w.ends(c, how));
-        }
-        sent.extend(w.run_ms(2));
-        assert_eq!(ends_of(&sent, how), flows.len());
-        assert_eq!(w.count(Counter::Rescues), 0);
-        assert_eq!(w.count(Counter::BackendsRestarted), 0);
     }
 }
 
