@@ -48,7 +48,6 @@ pub use node::record::RECORD_DIR;
 pub use node::signals::interrupted;
 pub use path::blast::{Blasted, Overheard};
 pub use path::faults::{FaultCounts, FaultRates, Faults, Side, Way};
-pub use path::synflood::SynFlood;
 pub use path::tracker::{Tracked, Tracker};
 pub use servers::files::Contents;
 pub use servers::nginx::{DOWNLOAD_BYTES, NginxOptions, SMALL_BYTES, content, echo_body};

@@ -15,10 +15,12 @@ use rustix::net::{
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     num::NonZeroU32,
+    ops::Range,
     os::fd::OwnedFd,
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// `ETH_P_ALL` (3) in network byte order: every frame, in both directions.
@@ -29,6 +31,16 @@ const IPPROTO_RAW: i32 = 255;
 const ETHERNET_BYTES: usize = 14;
 /// Room for one frame, GSO ones included.
 const FRAME_BYTES: usize = 65_600;
+/// Headers of Ethernet, IP and TCP at most.
+const HEADERS_BYTES: usize = ETHERNET_BYTES + 40 + 60;
+/// First address of a flood's senders: 10.128.0.0/9, which no lab uses.
+const FLOOD_FIRST: u32 = 0x0a80_0000;
+/// Sent at once: fewer than the 256 frames that the queue of a veth holds (drivers/net/veth.c,
+/// VETH_RING_SIZE).
+const BURST: usize = 100;
+/// Between two bursts, so that what is shown is who receives them and not who overruns the node's
+/// queues.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Sends IPv4 packets as they are given, whatever address they claim to come from.
 #[derive(Debug)]
@@ -58,6 +70,25 @@ impl RawIp {
             .map(drop)
             .context("sending a raw packet")
     }
+
+    /// Sends the SYNs of these numbers, some tens of thousands a second. Each number has an address
+    /// and a port of its own, and nobody answers from there.
+    ///
+    /// # Errors
+    /// If the kernel refuses one.
+    pub fn flood(&self, to: SocketAddr, numbers: Range<u32>) -> Result<()> {
+        for (sent, number) in numbers.enumerate() {
+            if sent % BURST == BURST - 1 {
+                thread::sleep(PAUSE);
+            }
+            let from = Ipv4Addr::from(FLOOD_FIRST | number);
+            let from = SocketAddr::from((from, 1_024 + (number % 60_000) as u16));
+            // Far apart, as random ones would be.
+            let seq = number.wrapping_mul(0x9e37_79b9);
+            self.send(&tcp_packet(from, to, (seq, 0), Flags::SYN, &[])?, to.ip())?;
+        }
+        Ok(())
+    }
 }
 
 /// A TCP packet without Ethernet header, with right checksums.
@@ -71,7 +102,7 @@ pub fn tcp_packet(
     flags: Flags,
     payload: &[u8],
 ) -> Result<Vec<u8>> {
-    let mut buffer = vec![0; FRAME_BYTES];
+    let mut buffer = vec![0; HEADERS_BYTES + payload.len()];
     let length = build_segment(&mut buffer, &spec(from, to, (seq, ack), flags, payload))
         .context("addresses of one family")?;
     Ok(buffer[ETHERNET_BYTES..length].to_vec())
@@ -165,7 +196,7 @@ impl FrameSocket {
         let deadline = Instant::now() + DEADLINE;
         let sent = loop {
             match sendto(&self.0, frame, SendFlags::empty(), &link.0) {
-                Err(Errno::NOBUFS) if Instant::now() < deadline => std::thread::yield_now(),
+                Err(Errno::NOBUFS) if Instant::now() < deadline => thread::yield_now(),
                 sent => break sent.context("sending a frame")?,
             }
         };

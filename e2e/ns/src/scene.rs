@@ -7,8 +7,8 @@ use crate::{set_sysctl, until};
 use anyhow::{Context, Result, ensure};
 use baton_api::{Endpoint, Micros, Migration, MigrationMode, Protocol, State};
 use baton_lab::{
-    Dataplane, DataplaneConfig, Lab, LoadOptions, NginxOptions, Options, Pod, Server, Shim,
-    ShimConfig, policy,
+    Dataplane, DataplaneConfig, HttpEcho, Lab, Load, LoadOptions, NginxOptions, Options, Pod,
+    Server, Shim, ShimConfig, policy,
 };
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -379,6 +379,15 @@ impl Scene {
             requests,
             ..LoadOptions::new(self.address(HTTP_PORT)?)
         })
+    }
+
+    /// Starts such a load, every answer of which is checked, from the first client.
+    ///
+    /// # Errors
+    /// Before the dataplane's start, and as [`HttpEcho::start`].
+    pub fn echo(&self, connections: usize, requests: Option<u64>) -> Result<Load<HttpEcho>> {
+        let options = self.http_load(connections, requests)?;
+        HttpEcho::start(self.lab.client().namespace(), options)
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::{more, no_error};
 use anyhow::{Context, Result, ensure};
 use baton_api::Network;
-use baton_lab::{HttpEcho, Pod};
+use baton_lab::Pod;
 use baton_ns::{HTTP_PORT, Scene};
 use std::{io::ErrorKind, net::TcpStream, time::Duration};
 
@@ -49,7 +49,7 @@ fn who_is_named_connects_and_who_is_connected_stays() -> Result<()> {
     scene.start()?;
     assert_eq!(refused(&scene)?, 0, "probes of the pods are no clients");
     gets_no_answer(&scene, &scene.lab.pods()[0])?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(8, None)?)?;
+    let load = scene.echo(8, None)?;
     more(&load, 1_000)?;
 
     scene.config.policies[0].allow_from = others;

@@ -98,7 +98,7 @@ fn frames_without_sense_are_counted_and_do_no_harm() -> Result<()> {
     let dataplane = scene.address(HTTP_PORT)?;
     let socket = FrameSocket::open(scene.lab.router().namespace())?;
     http_without_error(&scene, options)?;
-    let mac = interface_mac(&scene)?;
+    let mac = scene.lab.dataplane_pod().namespace().mac("eth0")?;
     let (mut template, link) = socket.find("a frame to the dataplane", |frame| {
         frame.get(..6) == Some(&mac[..])
             && segment_of(frame).is_some_and(|s| s.dst == dataplane.ip() && s.dst_port == HTTP_PORT)
@@ -192,22 +192,6 @@ fn frames_without_sense_are_counted_and_do_no_harm() -> Result<()> {
     let log = scene.dataplane()?.process.stderr();
     ensure!(!log.contains("panicked"), "{log}");
     Ok(())
-}
-
-fn interface_mac(scene: &Scene) -> Result<[u8; 6]> {
-    // `/sys` shows the namespace of the one who mounted it, so the address is asked of iproute2.
-    let name = scene.lab.dataplane_pod().namespace().name();
-    let text = baton_lab::run_command("ip", &["-n", name, "-o", "link", "show", "eth0"])?;
-    let address = text
-        .split("link/ether ")
-        .nth(1)
-        .and_then(|t| t.split(' ').next())
-        .context("no address")?;
-    let bytes: Vec<u8> = address
-        .split(':')
-        .map(|byte| u8::from_str_radix(byte, 16))
-        .collect::<std::result::Result<_, _>>()?;
-    bytes.try_into().ok().context("six bytes")
 }
 
 /// Runs the dataplane with a configuration and asserts that it ends with these words.

@@ -4,7 +4,7 @@
 use crate::{http_without_error, more, no_error};
 use anyhow::{Result, ensure};
 use baton_api::{Algorithm, Limits};
-use baton_lab::{HttpClient, HttpEcho, LoadReport};
+use baton_lab::{HttpClient, LoadReport};
 use baton_ns::{HTTP_PORT, Scene, never, until};
 use std::{
     io::ErrorKind,
@@ -44,10 +44,7 @@ fn without_room_to_keep_requests_flows_stay() -> Result<()> {
     quiet(&scene)?;
 
     // A pod dies: only requests that it had and of which there is no copy are lost, each counted.
-    let load = HttpEcho::start(
-        scene.lab.client().namespace(),
-        scene.http_load(CONNECTIONS, None)?,
-    )?;
+    let load = scene.echo(CONNECTIONS, None)?;
     more(&load, 2_000)?;
     scene.nginx[1].process.crash()?;
     more(&load, 2_000)?;
@@ -85,10 +82,7 @@ fn without_room_to_close_legs_flows_stay() -> Result<()> {
     }
     quiet(&scene)?;
     // Rescues need no room there that they cannot do without.
-    let load = HttpEcho::start(
-        scene.lab.client().namespace(),
-        scene.http_load(CONNECTIONS, None)?,
-    )?;
+    let load = scene.echo(CONNECTIONS, None)?;
     for _ in 0..3 {
         more(&load, 1_000)?;
         scene.nginx[1].process.crash()?;

@@ -24,10 +24,7 @@ const IO_LIMIT: Duration = Duration::from_secs(5);
 fn a_control_api_under_attack_holds_up_nothing() -> Result<()> {
     let mut scene = Scene::with_pods("ctlattack", 3)?;
     scene.start()?;
-    let load = HttpEcho::start(
-        scene.lab.client().namespace(),
-        scene.http_load(CONNECTIONS, None)?,
-    )?;
+    let load = scene.echo(CONNECTIONS, None)?;
     moves_on(&scene, &load)?;
 
     // One at a time: bodies too large, declared and undeclared, and a head without end.
@@ -74,10 +71,7 @@ fn a_control_api_under_attack_holds_up_nothing() -> Result<()> {
 fn a_blocked_control_port_holds_up_nothing() -> Result<()> {
     let mut scene = Scene::with_pods("ctlblock", 3)?;
     scene.start()?;
-    let load = HttpEcho::start(
-        scene.lab.client().namespace(),
-        scene.http_load(CONNECTIONS, None)?,
-    )?;
+    let load = scene.echo(CONNECTIONS, None)?;
     moves_on(&scene, &load)?;
     let pod = scene.lab.dataplane_pod().namespace().clone();
     nft(&pod, "add table ip block")?;

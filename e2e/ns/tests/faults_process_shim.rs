@@ -25,10 +25,7 @@ const ETHERNET_BYTES: usize = 14;
 fn a_frozen_shim_leaves_no_gap() -> Result<()> {
     let mut scene = Scene::with_pods("shimfreeze", 3)?;
     scene.start()?;
-    let load = HttpEcho::start(
-        scene.lab.client().namespace(),
-        scene.http_load(CONNECTIONS, None)?,
-    )?;
+    let load = scene.echo(CONNECTIONS, None)?;
     moves_on(&scene, &load)?;
     scene.shim.as_mut().context("shim")?.process.freeze()?;
     moves_on(&scene, &load)?;
@@ -54,10 +51,7 @@ fn a_frozen_shim_leaves_no_gap() -> Result<()> {
 fn a_shim_killed_while_it_starts_leaves_no_gap() -> Result<()> {
     let mut scene = Scene::with_pods("shimstart", 3)?;
     scene.start()?;
-    let load = HttpEcho::start(
-        scene.lab.client().namespace(),
-        scene.http_load(CONNECTIONS, None)?,
-    )?;
+    let load = scene.echo(CONNECTIONS, None)?;
     let path = scene.shim.as_ref().context("shim")?.config_path();
     let path = path.display().to_string();
     let spec = Spec::new(program("host-shim")?, ["run", "--config", &path]);
@@ -90,10 +84,7 @@ fn keys_are_rotated_in_either_order_and_an_old_one_is_refused() -> Result<()> {
     let mut scene = Scene::with_pods("rotate", 3)?;
     scene.start()?;
     let genuine = genuine_adoption(&scene)?;
-    let load = HttpEcho::start(
-        scene.lab.client().namespace(),
-        scene.http_load(CONNECTIONS, None)?,
-    )?;
+    let load = scene.echo(CONNECTIONS, None)?;
     for epoch in 1..=4 {
         let (old, new) = (scene.lab.key(epoch)?, scene.lab.key(epoch + 1)?);
         if epoch % 2 == 1 {

@@ -4,7 +4,7 @@
 use crate::{http_without_error, more, no_error};
 use anyhow::{Context, Result, ensure};
 use baton_api::{Backend, Endpoint, MoveMethod};
-use baton_lab::{HttpClient, HttpEcho, NginxOptions, echo_body};
+use baton_lab::{HttpClient, NginxOptions, echo_body};
 use baton_ns::{HTTP_PORT, Scene, always, established, listeners, never, until};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -40,7 +40,7 @@ fn the_adopter_goes_away_in_the_middle() -> Result<()> {
     let mut scene = Scene::with_pods("adoptergone", 3)?;
     scene.config.policies[0].migration.method = MoveMethod::Adoption;
     scene.start()?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(16, None)?)?;
+    let load = scene.echo(16, None)?;
     more(&load, 2_000)?;
     scene.shim.take().context("shim")?.stop()?;
     for pod in ["pod-a", "pod-b", "pod-c"] {

@@ -18,7 +18,7 @@ fn policies_change_under_load() -> Result<()> {
     let mut scene = Scene::with_pods("reload", 3)?;
     scene.config.policies[0].migration = never();
     scene.start()?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(16, None)?)?;
+    let load = scene.echo(16, None)?;
     for migration in [never(), always(), never(), always(), never()] {
         if migration != scene.config.policies[0].migration {
             scene.config.policies[0].migration = migration;
@@ -88,7 +88,7 @@ fn policies_change_under_load() -> Result<()> {
 fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() -> Result<()> {
     let mut scene = Scene::with_pods("sifted", 2)?;
     scene.start()?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(8, None)?)?;
+    let load = scene.echo(8, None)?;
     let mut file = serde_json::to_value(&scene.config)?;
     file.as_object_mut()
         .context("an object")?
@@ -145,7 +145,7 @@ fn sighup_reads_the_file_again() -> Result<()> {
     }]
     .into();
     scene.start()?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(8, None)?)?;
+    let load = scene.echo(8, None)?;
     more(&load, 1_000)?;
 
     // The file becomes a link: what changes at its other end, no watch on the folder can see.

@@ -10,7 +10,7 @@ use std::time::Duration;
 fn a_killed_shim_leaves_no_gap() -> Result<()> {
     let mut scene = Scene::with_pods("shimkill", 3)?;
     scene.start()?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(16, None)?)?;
+    let load = scene.echo(16, None)?;
     for _ in 0..3 {
         moves_on(&scene, &load)?;
         scene.shim.as_mut().context("shim")?.process.kill()?;
@@ -35,7 +35,7 @@ fn a_shim_is_upgraded_in_place() -> Result<()> {
     let mut old = keeping_shim(&scene)?;
     scene.start_dataplane()?;
     scene.wait_adoptable()?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(16, None)?)?;
+    let load = scene.echo(16, None)?;
     moves_on(&scene, &load)?;
     let status = old.stop(Duration::from_secs(5))?;
     ensure!(status.success(), "{status}");
@@ -50,7 +50,7 @@ fn keys_are_rotated_under_load() -> Result<()> {
     let mut scene = Scene::with_pods("keys", 3)?;
     scene.start()?;
     let (first, second) = (scene.lab.key(1)?, scene.lab.key(2)?);
-    let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(16, None)?)?;
+    let load = scene.echo(16, None)?;
     moves_on(&scene, &load)?;
     shim_keys(&mut scene, &[&first, &second])?;
     moves_on(&scene, &load)?;

@@ -1,6 +1,6 @@
 //! Nodes that track connections and drop what tracking calls INVALID, and ports that closed
 //! connections hold: the same pair of leg port and Pod is used again and again while somebody on
-//! the way may remember its last use. `make soak-tracked` and `make bench-short` have the figures.
+//! the way may remember its last use. `make soak-path TRACKED=…` and `make bench-short` have the figures.
 
 use crate::{http_without_error, more, no_error, none_waited};
 use anyhow::{Result, ensure};
@@ -28,8 +28,7 @@ fn pairs_of_port_and_pod_are_used_again_behind_a_node_that_remembers() -> Result
     let tracker = scene.lab.track()?;
     scene.config.ports = LEG_PORTS.into();
     scene.start()?;
-    let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    let load = scene.echo(CONNECTIONS, Some(REQUESTS))?;
     // A rescue in the middle: its legs end in another way than those of moves.
     more(&load, REQUESTS / 3)?;
     scene.nginx[1].process.crash()?;
@@ -38,11 +37,10 @@ fn pairs_of_port_and_pod_are_used_again_behind_a_node_that_remembers() -> Result
     let (report, _) = load.join()?;
     let moves = scene.counter("migrations_total")?;
     eprintln!(
-        "{:.0} requests/s, {moves} moves over {PAIRS} pairs, {:?}, {} packets INVALID, {:?}",
+        "{:.0} requests/s, {moves} moves over {PAIRS} pairs, {:?}, {} packets INVALID",
         report.per_second(),
         report.latency,
-        tracker.invalid()?,
-        tracker.by_state()?
+        tracker.invalid()?
     );
     scene.explained(no_error(&report, Some(REQUESTS)))?;
     scene.explained(none_waited(&report))?;

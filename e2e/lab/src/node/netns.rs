@@ -128,6 +128,25 @@ impl Namespace {
         all.extend_from_slice(arguments);
         command::run("ip", &all)
     }
+
+    /// The hardware address of one of its interfaces.
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn mac(&self, interface: &str) -> Result<[u8; 6]> {
+        // `/sys` shows the namespace of the one who mounted it, so the address is asked of iproute2.
+        let text = self.ip(&["-o", "link", "show", interface])?;
+        let address = text
+            .split("link/ether ")
+            .nth(1)
+            .and_then(|t| t.split(' ').next())
+            .context("no address")?;
+        let bytes: Vec<u8> = address
+            .split(':')
+            .map(|byte| u8::from_str_radix(byte, 16))
+            .collect::<std::result::Result<_, _>>()?;
+        bytes.try_into().ok().context("six bytes")
+    }
 }
 
 fn path_of(name: &str) -> PathBuf {

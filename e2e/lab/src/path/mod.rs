@@ -5,5 +5,4 @@ pub(crate) mod fault_hold;
 pub(crate) mod fault_program;
 pub(crate) mod fault_sys;
 pub(crate) mod faults;
-pub(crate) mod synflood;
 pub(crate) mod tracker;

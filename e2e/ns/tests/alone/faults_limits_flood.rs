@@ -5,8 +5,8 @@
 use crate::{more, no_error};
 use anyhow::{Context, Result, ensure};
 use baton_api::{Limits, State};
-use baton_lab::{HttpClient, HttpEcho, Load, Pod, SynFlood};
-use baton_ns::{HTTP_PORT, Scene, kernel_counters, until};
+use baton_lab::{HttpClient, HttpEcho, Load, Pod};
+use baton_ns::{HTTP_PORT, RawIp, Scene, kernel_counters, until};
 use std::{
     fs,
     ops::Range,
@@ -40,13 +40,11 @@ fn a_minute_of_10_000_syns_a_second_harms_no_one_who_is_connected() -> Result<()
     scene.config.limits = Some(Limits::default());
     scene.config.ports = PORTS.into();
     scene.start()?;
-    let options = scene.http_load(CONNECTIONS as usize, None)?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    let load = scene.echo(CONNECTIONS as usize, None)?;
     more(&load, 2_000)?;
     let (fates_before, overrun_before) = (fates(&scene.state()?), overruns(&scene)?);
     let (memory_before, repeated_before) = (memory_kib(&scene)?, syns_repeated(&scene)?);
-    let address = scene.address(HTTP_PORT)?;
-    let flood = SynFlood::open(scene.lab.client().namespace(), address)?;
+    let flood = RawIp::open(scene.lab.client().namespace())?;
     // As many are half open as may be after the first half; the second shall cost no memory.
     pour(&scene, &load, &flood, 0..SYNS / 2)?;
     let memory_half = memory_kib(&scene)?;
@@ -100,15 +98,16 @@ fn a_minute_of_10_000_syns_a_second_harms_no_one_who_is_connected() -> Result<()
     Ok(())
 }
 
-fn pour(scene: &Scene, load: &Load<HttpEcho>, flood: &SynFlood, numbers: Range<u32>) -> Result<()> {
+fn pour(scene: &Scene, load: &Load<HttpEcho>, flood: &RawIp, numbers: Range<u32>) -> Result<()> {
     let seen = || -> Result<u64> { Ok(fates(&scene.state()?).iter().sum()) };
     let (from, overrun) = (seen()?, overruns(scene)?);
+    let address = scene.address(HTTP_PORT)?;
     let begun = Instant::now();
     for (piece, first) in (1_u32..).zip(numbers.step_by(PIECE as usize)) {
         // 10,000 SYNs a second.
         let due = begun + (piece - 1) * PACE;
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        flood.send(first..first + PIECE)?;
+        flood.flood(address, first..first + PIECE)?;
         let wanted = u64::from(piece) * u64::from(PIECE);
         let all = until("a piece of the flood accounted for", || {
             let mut now = seen()? - from;

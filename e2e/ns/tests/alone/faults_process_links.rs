@@ -109,10 +109,7 @@ fn the_interface_of_the_dataplane_goes_down_and_up() -> Result<()> {
 }
 
 fn start(scene: &Scene) -> Result<Load<HttpEcho>> {
-    HttpEcho::start(
-        scene.lab.client().namespace(),
-        scene.http_load(CONNECTIONS, None)?,
-    )
+    scene.echo(CONNECTIONS, None)
 }
 
 /// Flows move on, and the load with them.

@@ -5,7 +5,7 @@ use super::{nobody_noticed, nothing_was_reset, start_alone, translations, wait_u
 use crate::{answered, more, rescue::kills};
 use anyhow::{Result, ensure};
 use baton_api::{Drain, Micros, Migration, Protocol};
-use baton_lab::{HttpEcho, IdleConnections, IdleRound, LoadOptions, RedisCheck, Server, policy};
+use baton_lab::{IdleConnections, IdleRound, LoadOptions, RedisCheck, Server, policy};
 use baton_ns::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, until};
 use std::time::Instant;
 
@@ -23,10 +23,7 @@ fn pods_without_shim_are_killed_and_restarted_in_turn() -> Result<()> {
     // A refusal of a pod that is just dead counts as a failure.
     scene.config.policies[0].health.failure_threshold = 0;
     start_alone(&mut scene)?;
-    let load = HttpEcho::start(
-        scene.lab.client().namespace(),
-        scene.http_load(CONNECTIONS, None)?,
-    )?;
+    let load = scene.echo(CONNECTIONS, None)?;
     more(&load, 500)?;
     let start = Instant::now();
     for kill in 0..kills {

@@ -5,7 +5,7 @@
 use super::{nobody_noticed, nothing_was_reset, translations, wait_up};
 use crate::{more, no_error, none_waited};
 use anyhow::{Result, ensure};
-use baton_lab::{HttpEcho, Tracker};
+use baton_lab::Tracker;
 use baton_ns::{Scene, nft};
 
 const CONNECTIONS: usize = 32;
@@ -45,8 +45,7 @@ fn connections_move_through_a_firewall_that_wants_to_see_a_syn() -> Result<()> {
     for pod in scene.lab.pods() {
         scene.wait_reason(pod.name(), SILENT)?;
     }
-    let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    let load = scene.echo(CONNECTIONS, Some(REQUESTS))?;
     let (report, echo) = load.join()?;
     let moves = translations(&scene)?;
     eprintln!(
@@ -67,8 +66,7 @@ fn connections_move_through_a_firewall_that_wants_to_see_a_syn() -> Result<()> {
 #[test]
 fn a_pod_behind_such_a_firewall_is_killed_and_comes_back() -> Result<()> {
     let (mut scene, tracker) = scene("strictkill")?;
-    let options = scene.http_load(CONNECTIONS, None)?;
-    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    let load = scene.echo(CONNECTIONS, None)?;
     more(&load, 2_000)?;
     for at in 0..scene.nginx.len() {
         let name = scene.kill(at)?;
