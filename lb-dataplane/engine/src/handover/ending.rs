@@ -268,10 +268,12 @@ pub enum Reset {
 const CHALLENGE_BEHIND: u32 = 1 << 17;
 
 /// What a challenge to an owner acknowledges, which no segment of the client's does: older than
-/// what a client that was heard of lately may still ask for.
+/// what a client that was heard of lately may still ask for. So much in front of what was sent last
+/// would not do: with scaled windows that may be on its way still, and the pod's kernel would give
+/// it up.
 #[must_use]
-pub const fn challenge(server_next: SeqNumber) -> SeqNumber {
-    server_next.sub(CHALLENGE_BEHIND)
+pub const fn challenge(server_acked: SeqNumber) -> SeqNumber {
+    server_acked.sub(CHALLENGE_BEHIND)
 }
 
 /// What a RST means; `exact`: it is at a number that its owner may end at, `challenged`: the number

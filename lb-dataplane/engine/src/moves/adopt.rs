@@ -311,7 +311,7 @@ impl Engine {
             return;
         };
         spec.seq = self.certain_at_owner(id).add(u32::MAX);
-        spec.ack = challenge(flow.server_next);
+        spec.ack = challenge(flow.server_acked);
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
         spec.payload = &[0];

@@ -296,7 +296,7 @@ impl Engine {
             &self.safeguards(),
             (segment.flags.has(Flags::ACK), in_sight),
             segment.seq,
-            challenge(flow.server_next),
+            challenge(flow.server_acked),
         );
         let exact = match judged {
             handover::Reset::Echo => {

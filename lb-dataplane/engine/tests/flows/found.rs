@@ -113,7 +113,7 @@ fn a_reset_from_before_the_adoption_does_not_end_the_new_owner() {
         rst.seq = echo.server;
         let asks = one(w.inject(&rst.build()));
         assert_eq!(asks.to, Dest::Pod(c.pod));
-        let number = c.server.wrapping_sub(1 << 17);
+        let number = echo.server.wrapping_sub(1 << 17);
         assert_eq!(asks.segment.ack.0, number);
         assert_eq!(w.count(Counter::ResetsDoubted), 1);
         // It lives.
@@ -413,6 +413,41 @@ fn a_challenge_acknowledges_nothing_that_no_pod_has() {
     rst.seq = before;
     w.forwarded_to_pod(&c, &rst);
     assert_eq!(w.state(&c), None);
+}
+
+/// A large answer is on its way; a RST in its pod's name, or of its client's with a number that only
+/// the pod can judge. What the pod's kernel takes for acknowledged it never sends again.
+#[test]
+fn a_question_to_an_owner_acknowledges_nothing_that_its_client_lacks() {
+    for by_client in [false, true] {
+        let mut w = never(2);
+        let mut c = w.idle(1);
+        w.stays(&mut c, GET);
+        let has = c.server;
+        w.responds(
+            &mut c,
+            b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n",
+        );
+        for _ in 0..300 {
+            w.responds(&mut c, &[b'x'; 1_000]);
+        }
+        let rst = if by_client {
+            let mut more = w.client_wire(&c, PSH_ACK, GET);
+            more.ack = has;
+            w.forwarded_to_pod(&c, &more);
+            c.client_sent(PSH_ACK, GET);
+            let mut rst = w.client_wire(&c, Flags::RST, &[]);
+            rst.seq = c.seq.wrapping_sub(3);
+            rst
+        } else {
+            w.pod_wire(&c, Flags::RST, &[])
+        };
+        let sent = w.inject(&rst.build());
+        let asks = sent.iter().find(|s| s.is(Flags::ACK)).expect("a question");
+        assert_eq!(asks.to, Dest::Pod(c.pod));
+        assert!(asks.segment.ack.0.wrapping_sub(has).cast_signed() <= 0);
+        assert!(w.state(&c).is_some());
+    }
 }
 
 #[test]
