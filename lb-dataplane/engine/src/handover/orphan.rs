@@ -109,7 +109,10 @@ impl Deciding<'_> {
 
     /// The owner has not begun to answer within policy's time.
     pub(super) fn overdue(&mut self) {
-        if self.view.pinned || !self.may_replay_again() {
+        // What the client lacks (`100 Continue`) the owner alone can send again.
+        let numbers = &self.view.numbers;
+        let has_all = numbers.server_acked == numbers.server_next;
+        if self.view.pinned || !has_all || !self.may_replay_again() {
             self.then(Then::Stays);
         } else {
             self.then(Then::FindRival);

@@ -331,6 +331,27 @@ fn an_overdue_get_goes_elsewhere_and_the_frozen_pods_late_answer_is_fenced() {
     }
 }
 
+/// An interim response is on its way, and nobody else could send it again.
+#[test]
+fn an_overdue_request_stays_while_its_client_lacks_bytes() {
+    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, GET);
+    let hints = w.responds(&mut c, b"HTTP/1.1 103 Early Hints\r\n\r\n");
+    assert!(w.run_ms(900).is_empty());
+    w.assert_state(&c, "Request");
+    // It was lost on its way: its pod's kernel sends it again.
+    let mut again = w.pod_wire(&c, PSH_ACK, hints.data());
+    again.seq = hints.segment.seq.0;
+    w.forwarded_to_client(&c, &again);
+    w.ack(&mut c);
+    let sent = w.until_adoption(101);
+    let behind = w.adopted_from(&mut c, &sent, boundary);
+    assert_eq!(one(behind).data(), GET);
+    w.responds(&mut c, OK);
+}
+
 #[test]
 fn an_overdue_post_waits_for_its_own_pod() {
     let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
