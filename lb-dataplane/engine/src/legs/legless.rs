@@ -122,17 +122,14 @@ impl Engine {
         out: &mut impl Output,
     ) -> bool {
         let next = self.flows[id].client_next;
-        if !new {
-            if segment.seq.before(next) {
-                // A keepalive, or a repetition whose acknowledgement was lost.
-                self.answer_legless(id, out);
-            }
+        if segment.seq.before(next) || (new && segment.seq.after(next)) {
+            // A keepalive, or a repetition whose acknowledgement was lost: what is new behind that
+            // comes again without it. Or there is something in front of it, for which nobody is
+            // there to wait: the client sends both again, its close too.
+            self.answer_legless(id, out);
             return false;
         }
-        if segment.seq.after(next) {
-            // Nobody is there who could wait for what is in front of it: the client sends it again,
-            // its close too.
-            self.answer_legless(id, out);
+        if !new {
             return false;
         }
         if segment.payload_len() > 0 {

@@ -107,7 +107,15 @@ impl Engine {
         }
         let flow = &self.flows[id];
         let verdict = match flow.state {
-            State::Orphan | State::FinSentToClient | State::Legless => Verdict::Absorbed,
+            State::Legless => {
+                // What it sent last may be lost: it says where it is (RFC 5961 section 3.2).
+                let ahead = segment.seq.after(last) && flow.client_may_send(segment.seq);
+                if ahead && self.may_reset(now, Whom::Clients) {
+                    self.challenge_client(id, out);
+                }
+                Verdict::Absorbed
+            }
+            State::Orphan | State::FinSentToClient => Verdict::Absorbed,
             State::Closed if !owner.is_some() => Verdict::Absorbed,
             _ => {
                 if exact && self.sent_until(id).is_some() {

@@ -273,6 +273,26 @@ fn the_client_may_close_reset_and_ask_whether_anybody_is_there() {
     assert_eq!(w.state(&c), None);
 }
 
+/// Its request was lost, and it gives up behind it: a flow without a leg has no pod that would ask
+/// where it is (RFC 5961 section 3.2).
+#[test]
+fn a_reset_behind_a_gap_is_asked_back() {
+    let (mut w, c) = legless(1);
+    let mut rst = w.client_wire(&c, Flags::RST, b"");
+    rst.seq = c.seq.wrapping_add(GET.len() as u32);
+    let asks = one(w.inject(&rst.build()));
+    assert_eq!((asks.to, asks.is(Flags::ACK)), (Dest::Client, true));
+    w.assert_state(&c, "Legless");
+    rst.seq = asks.segment.ack.0;
+    assert!(w.inject(&rst.build()).is_empty());
+    assert_eq!(w.state(&c), None);
+    // One of before says nothing.
+    let (mut w, c) = legless(1);
+    rst.seq = c.seq.wrapping_sub(1);
+    assert!(w.inject(&rst.build()).is_empty());
+    w.assert_state(&c, "Legless");
+}
+
 /// A request was lost on its way, and the client's close is behind it.
 #[test]
 fn what_is_behind_a_gap_comes_again() {
@@ -285,6 +305,31 @@ fn what_is_behind_a_gap_comes_again() {
     w.assert_state(&c, "Legless");
     let sent = one(w.data(&mut c, GET));
     assert_eq!((sent.to, sent.data()), (Dest::Pod(c.pod), GET));
+}
+
+/// The client sends again the end of a request whose acknowledgement was lost on the way to it, and
+/// what comes next with it in one segment, as a kernel does that repeats both.
+#[test]
+fn what_is_repeated_with_new_bytes_behind_it_is_acknowledged() {
+    let (first, flags) = (GET.len() as u32, [PSH_ACK, FIN_ACK]);
+    for (next, flags) in [GET, b""].into_iter().zip(flags) {
+        let (mut w, mut c) = legless(1);
+        for _ in 0..3 {
+            let mut again = w.client_wire(&c, flags, &[&GET[10..], next].concat());
+            again.seq = c.seq.wrapping_sub(first - 10);
+            let answer = one(w.inject(&again.build()));
+            assert_eq!((answer.to, answer.is(Flags::ACK)), (Dest::Client, true));
+            assert_eq!(answer.segment.ack.0, c.seq, "what is old has arrived");
+            w.assert_state(&c, "Legless");
+            let _ = w.run_ms(20);
+        }
+        // What is left of it follows.
+        let sent = one(w.client_sends(&mut c, flags, next));
+        match next {
+            b"" => assert!(sent.is(FIN_ACK) && sent.to == Dest::Client),
+            _ => assert_eq!((sent.to, sent.data()), (Dest::Pod(c.pod), GET)),
+        }
+    }
 }
 
 /// Without a pod it is its client's all the same: with its request on its way, and at rest.
