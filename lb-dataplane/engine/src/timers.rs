@@ -207,7 +207,7 @@ impl Engine {
             ),
             State::Closed if flow.owner.is_some() && !flow.all_acked() => {
                 let limit_ms = UNHEARD_MS.min(timeouts.half_closed.0 / 1_000);
-                (limit_ms, None)
+                (limit_ms, Some(Counter::TimeoutsUnheard))
             }
             State::Closed => (LINGER_MS, None),
             // Of a policy that is gone: no backend is named that could have its next request.

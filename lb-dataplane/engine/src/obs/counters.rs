@@ -247,6 +247,8 @@ counters! {
     TimeoutsHandshake = "timeouts_total", "state": "handshake"; #[doc = "Flows ended by the handshake timer."]
     TimeoutsIdle = "timeouts_total", "state": "idle"; #[doc = "Flows ended by the idle timer."]
     TimeoutsHalfClosed = "timeouts_total", "state": "half_closed"; #[doc = "Flows ended by the half-closed timer."]
+    TimeoutsUnheard = "timeouts_total", "state": "unheard"; #[doc = "Flows whose ends had both closed, and that were forgotten before each had acknowledged all of the other: nobody repeated anything for two minutes (or `timeouts.halfClosed`, if that is shorter)."]
+    EndsToldBehind = "ends_told_behind_total"; #[doc = "Times that clients of a pod were told of their servers' ends although not all that had come to the interface was looked at for half a second: a request that waits there finds its connection closed."]
 }
 
 /// The values of one engine.

@@ -24,6 +24,7 @@ use crate::{
     flow::Bits,
     handover::{Input, Then},
     ids::{FlowId, Leg},
+    obs::counters::Counter,
     states::{Event, State},
     tables::legs::Use,
     timing::BEHIND_MAX_MS,
@@ -145,6 +146,11 @@ impl Engine {
             let since_ms = *progress.waits_ms.get_or_insert(now.ms());
             if now.ms() < since_ms + BEHIND_MAX_MS {
                 return Some((progress, since_ms + BEHIND_MAX_MS));
+            }
+            if since_ms > 0 {
+                // Once, however many pieces follow.
+                progress.waits_ms = Some(0);
+                self.counters.add(Counter::EndsToldBehind);
             }
         }
         let next_busy = |engine: &Self, from: u32| {

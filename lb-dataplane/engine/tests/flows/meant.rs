@@ -166,8 +166,11 @@ fn an_end_is_told_when_all_that_came_was_looked_at_or_half_a_second_later() {
         assert!(w.ends_listening(&c, End::Fin).is_empty());
         assert!(w.run_ms(499).is_empty());
         w.engine.is_behind(!catches_up);
+        assert_eq!(w.count(Counter::EndsToldBehind), 0);
         let fin = one(w.run_ms(if catches_up { 0 } else { 2 }));
         assert!(fin.to == Dest::Client && fin.is(FIN_ACK));
+        let count = w.count(Counter::EndsToldBehind);
+        assert_eq!(count, u64::from(!catches_up));
         w.assert_state(&c, "ServerFin");
         // While nothing has changed the next one waits as long.
         let next = w.idle(2);

@@ -249,6 +249,7 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
             w.strict = false;
             w.engine.share_ports();
         }
+        ["behind", said @ ("on" | "off")] => w.engine.is_behind(said == "on"),
         ["link", said @ ("down" | "up")] => w.engine.set_link(w.now, said == "up"),
         ["frames", "all"] => w.out.free = usize::MAX,
         ["frames", n] => w.out.free = n.parse().map_err(|_| wrong(text))?,
