@@ -248,6 +248,9 @@ impl Engine {
         if let Some(counter) = counter {
             self.counters.add(counter);
         }
-        let _ = self.step(now, id, Event::Timeout, out);
+        // A client that lacks something waits for it, and has nothing more to say.
+        let lacks = flow.state == State::Closed && flow.server_acked != flow.server_next;
+        let event = if lacks { Event::Lost } else { Event::Timeout };
+        let _ = self.step(now, id, event, out);
     }
 }

@@ -215,10 +215,10 @@ impl Engine {
             return;
         }
         flow.progress.tries += 1;
-        let event = if flow.progress.tries < PARTED_FIN_TRIES_MAX {
-            Event::Doubt
-        } else {
-            Event::Timeout
+        let event = match flow.state {
+            _ if flow.progress.tries < PARTED_FIN_TRIES_MAX => Event::Doubt,
+            State::Closed => Event::Lost,
+            _ => Event::Timeout,
         };
         let _ = self.step(now, id, event, out);
     }
@@ -239,7 +239,12 @@ impl Engine {
             let _ = self.step(now, id, Event::ClientData, out);
         } else if segment.flags.has(Flags::FIN) && end == flow.client_next {
             flow.client_next = end.add(1);
+            // One that lacks our FIN waits for it, and has nothing more to say.
+            let owes = flow.owes_fin();
             let _ = self.step(now, id, Event::ClientFin, out);
+            if !owes {
+                let _ = self.step(now, id, Event::Timeout, out);
+            }
         }
         Verdict::Absorbed
     }

@@ -145,11 +145,12 @@ table! {
     Closed + ClientRst => Gone [Release] Forward;
     Closed + ServerRst => Gone [Release] Forward;
     Closed + DrainCut => Gone [CutClient, ResetOwner, Release] Absorb;
+    Closed + Lost => Gone [ResetClient, ResetOwner, Release] Absorb;
     Closed + Timeout => Gone [Release] Absorb;
 
     FinSentToClient + Doubt => FinSentToClient [SendFin, ArmFinSentToClient] Absorb;
     FinSentToClient + ClientData => Gone [ResetClient, Release] Absorb;
-    FinSentToClient + ClientFin => Gone [AckClient, Release] Absorb;
+    FinSentToClient + ClientFin => Closed [AckClient, ArmFinSentToClient] Absorb;
     FinSentToClient + ClientRst => Gone [Release] Absorb;
     FinSentToClient + Timeout => Gone [ResetClient, Release] Absorb;
 }

@@ -75,10 +75,45 @@ fn what_the_client_of_a_closed_flow_lacks_arrives_however_late() {
 #[test]
 fn a_closed_flow_is_forgotten_when_nobody_repeats_anything() {
     let (mut w, c, _) = closed_unheard(true);
-    w.run_ms(119_000);
+    let before = w.run_ms(119_000);
+    assert!(World::to_client(&before).is_empty());
     w.assert_state(&c, "Closed");
-    w.run_ms(2_100);
+    assert_eq!(w.count(Counter::TimeoutsUnheard), 0);
+    let sent = w.run_ms(2_100);
     assert_eq!(w.state(&c), None);
+    assert_eq!(w.count(Counter::TimeoutsUnheard), 1);
+    // It has sent its last, and would wait for ever.
+    let told = World::to_client(&sent);
+    assert!(matches!(told[..], [rst] if rst.is(RST_ACK)), "{told:?}");
+}
+
+/// Its pod never acknowledges its close.
+#[test]
+fn a_client_that_has_all_is_told_nothing_more() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.pod_closes(&mut c);
+    w.client_fin(&mut c);
+    w.assert_state(&c, "Closed");
+    let sent = w.run_ms(122_000);
+    assert_eq!(w.state(&c), None);
+    assert!(World::to_client(&sent).is_empty(), "{sent:?}");
+}
+
+/// Its client reads nothing. The old owner's FIN needs room all the same.
+#[test]
+fn an_old_leg_closes_whatever_window_its_client_has() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    c.window = 0;
+    w.moves(&mut c, GET);
+    w.responds(&mut c, OK);
+    let sent = w.run_ms(10);
+    let fin = sent
+        .iter()
+        .find(|s| s.to == Dest::Pod(old.pod) && s.is(FIN_ACK));
+    assert!(fin.expect("it closes").segment.window > 0);
 }
 
 #[test]

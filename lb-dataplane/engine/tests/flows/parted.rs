@@ -129,6 +129,37 @@ fn a_client_that_closed_first_is_sent_our_fin_until_it_has_it() {
     assert_eq!(w.state(&c), None);
 }
 
+/// It closed its direction and hears nothing of ours for long: it would wait for ever.
+#[test]
+fn a_client_that_closed_first_and_never_has_our_fin_is_reset() {
+    let (mut w, mut c) = legless(1);
+    one(w.client_sends(&mut c, FIN_ACK, &[]));
+    let sent = w.run_ms(20_000);
+    let last = *World::to_client(&sent).last().expect("FINs");
+    assert!(last.is(RST_ACK), "{last:?}");
+    assert_eq!(w.state(&c), None);
+}
+
+/// Our FIN was lost, and the client closes its direction before it heard of it: it waits for the end
+/// of the stream, and sends nothing more by which it could be told.
+#[test]
+fn a_client_that_closes_without_our_fin_is_sent_it_until_it_has_it() {
+    let (mut w, mut c, _) = parted();
+    c.server = c.server.wrapping_sub(1);
+    let answer = one(w.client_sends(&mut c, FIN_ACK, &[]));
+    assert_eq!(answer.segment.ack.0, c.seq);
+    let fins = |sent: &[Sent]| {
+        let fins = World::to_client(sent).into_iter();
+        fins.filter(|s| s.is(FIN_ACK) && s.segment.seq.0 == c.server)
+            .count()
+    };
+    assert!(fins(&w.run_ms(2_000)) >= 2);
+    c.server = c.server.wrapping_add(1);
+    w.inject(&w.client_wire(&c, Flags::ACK, &[]).build());
+    assert!(World::to_client(&w.run_ms(20_000)).is_empty());
+    assert_eq!(w.state(&c), None);
+}
+
 #[test]
 fn a_client_whose_connection_the_deadline_closed_may_use_its_port_again() {
     let (mut w, mut c, _) = parted();
