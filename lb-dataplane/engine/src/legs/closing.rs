@@ -80,7 +80,8 @@ impl Engine {
             from: (self.expected_in_front(id, leg)).unwrap_or(flow.boundary),
             reached,
             ack: flow.server_next,
-            window: flow.client_window,
+            // The pod's FIN needs room (Linux `tcp_snd_wnd_test`), also where the client has none.
+            window: flow.client_window.max(1),
             stamps: flow
                 .bits
                 .has(Bits::TIMESTAMPS)
