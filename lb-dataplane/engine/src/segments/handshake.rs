@@ -63,6 +63,8 @@ const HALF_OPEN_PORTS: usize = 4;
 const HALF_OPEN_FLOWS: usize = 2;
 /// But never with fewer, as when many clients come back at once.
 const HALF_OPEN_MIN: usize = 16;
+/// One in so many flows is kept for policies that have few.
+const KEPT_FLOWS: u32 = 8;
 /// MSS where the SYN names none (RFC 9293 section 3.7.1).
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1_220;
@@ -208,7 +210,7 @@ impl Engine {
                 if flow.progress.tries >= SYN_PORTS_MAX {
                     flow.progress.tries = 1;
                 }
-                if self.begins_anew(id) {
+                if self.begins_anew(id, segment) {
                     self.send_syn(id, out);
                     return Verdict::Absorbed;
                 }
@@ -287,8 +289,7 @@ impl Engine {
         let mut flow = Flow::new(client, segment.src_port, frontend, policy);
         (flow.hop, flow.mac) = (hop, mac);
         flow.state = State::SynSent;
-        // The SYN alone: without the option that was stripped, data in it is not acknowledged and
-        // comes again.
+        // The SYN alone: data in it reaches no pod, is not acknowledged and comes again.
         flow.client_next = segment.seq.add(1);
         flow.client_acked = segment.seq;
         flow.client_window = segment.window;
@@ -331,16 +332,29 @@ impl Engine {
         policy.flows_total += 1;
         self.counters.add(Counter::FlowsOpened);
         self.arm(now, id, crate::states::Action::ArmHandshake);
-        if self.begins_anew(id) {
+        if self.begins_anew(id, segment) {
             self.send_syn(id, out);
             return Verdict::Absorbed;
         }
         self.forward_to_leg(frame, segment, leg)
     }
 
-    /// Whether the SYN on its owner leg is not the client's own with other addresses.
-    fn begins_anew(&self, id: FlowId) -> bool {
-        self.is_restored(id) || self.flows[id].progress.told.is_due()
+    /// Whether one more flow of a policy leaves the others what is kept for them: a part of the
+    /// table is for policies with fewer flows than their equal part of that part.
+    fn leaves_flows_to_others(&self, policy: u16) -> bool {
+        let (limit, policies) = (self.flows.limit(), self.ids.policies.len() as u32);
+        let kept = limit / KEPT_FLOWS;
+        policies < 2
+            || limit - self.flows.used() > kept
+            || self.policies[usize::from(policy)].flows < (kept / policies).max(1)
+    }
+
+    /// Whether the SYN on its owner leg is not the client's own with other addresses. One with data
+    /// never is: a kernel that takes these without a cookie (Linux `TFO_SERVER_COOKIE_NOT_REQD`)
+    /// gives them to its application, and the client, whose leg may be another one by then, sends
+    /// them again.
+    fn begins_anew(&self, id: FlowId, syn: &Segment) -> bool {
+        self.is_restored(id) || self.flows[id].progress.told.is_due() || syn.payload_len() > 0
     }
 
     /// Makes room for one more handshake with a backend: the oldest that is not complete gives way,

@@ -129,6 +129,30 @@ fn data_in_the_syn_of_a_fast_open_client_breaks_nothing() {
     w.assert_state(&c, "Idle");
 }
 
+/// Some kernels take it without a cookie (`net.ipv4.tcp_fastopen` with 0x200,
+/// `TCP_FASTOPEN_NO_COOKIE`): their application would have the request, and have it once more from
+/// the client, which hears of another leg's SYN-ACK that only the SYN arrived.
+#[test]
+fn data_in_a_syn_reaches_no_pod() {
+    let mut w = World::new(2);
+    let mut c = Conn::new(1);
+    let mut wire = w.syn_wire(&c);
+    let whole = one(w.inject(&wire.build()));
+    let mut w = World::new(2);
+    wire.data = GET.to_vec();
+    for _ in 0..2 {
+        let sent = one(w.inject(&wire.build()));
+        assert!(sent.is(Flags::SYN) && sent.data().is_empty(), "{sent:?}");
+        let options =
+            |s: &crate::common::Sent| baton_packet::parse_syn_options(s.segment.options(&s.frame));
+        assert_eq!(options(&sent), options(&whole));
+        take_leg(&mut c, &sent);
+    }
+    w.synack(&mut c);
+    w.stays(&mut c, GET);
+    w.responds(&mut c, OK);
+}
+
 #[test]
 fn a_stale_socket_on_the_syn_is_reset_and_stepped_around_at_once() {
     for stale_synack in [false, true] {
