@@ -129,7 +129,9 @@ impl Engine {
         match error.kind {
             IcmpKind::FragmentationNeeded { .. } | IcmpKind::PacketTooBig { .. } => false,
             _ if state.is_moving() => true,
-            _ if state == State::SynSent && error.inner_seq.add(1) == flow.client_next => {
+            _ if state == State::SynSent
+                && error.inner_seq.add(1).add(self.in_front(id)) == flow.client_next =>
+            {
                 let elsewhere = self.syn_elsewhere(now, id, out);
                 self.learn(now, pod, Evidence::Doubt, out);
                 elsewhere

@@ -2,7 +2,10 @@
 //! the client's numbers stay its own.
 
 use crate::{
-    common::{Conn, Dest, End, Sent, World, answer, conn::*, policy, settings},
+    common::{
+        Conn, Dest, End, OUR_MAC, ROUTER_MAC, Sent, World, answer, conn::*, policy, router,
+        settings, wire::icmp,
+    },
     translation::{ISN, agrees, pod_says},
 };
 use baton_api::{ClientAddress, Legs, MigrationMode, MoveMethod, Protocol};
@@ -184,6 +187,23 @@ fn a_pod_that_refuses_is_not_the_last() {
     (rst.seq, rst.ack) = (0, rst.ack.wrapping_add(1));
     rst.options.clear();
     let sent = w.inject(&rst.build());
+    let other = sent.iter().find(|s| s.is(Flags::SYN) && !s.is_question());
+    let other = other.expect("a SYN to the other pod");
+    assert_ne!(other.to, syn.to);
+    assert_eq!(other.segment.seq, syn.segment.seq);
+}
+
+/// A router has no way to the pod: the client's kernel would not know the number that is quoted.
+#[test]
+fn a_pod_that_is_not_reached_is_not_the_last() {
+    let mut w = world(2, |_| ());
+    let mut c = Conn::new(7);
+    let syn = w.syn(&mut c);
+    let between = (router(false), syn.segment.src);
+    let macs = (ROUTER_MAC, OUR_MAC);
+    let error = icmp(macs, between, 60, [3, 1], &[0; 4], &syn.frame[14..]);
+    let sent = w.inject(&error);
+    assert!(World::to_client(&sent).is_empty(), "{sent:?}");
     let other = sent.iter().find(|s| s.is(Flags::SYN) && !s.is_question());
     let other = other.expect("a SYN to the other pod");
     assert_ne!(other.to, syn.to);
