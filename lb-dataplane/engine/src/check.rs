@@ -52,6 +52,11 @@ impl Engine {
             usize::from(self.copies.backlogs.used()),
             "backlogs"
         );
+        assert_eq!(
+            self.copies.backlogs.shared(),
+            u32::from(self.copies.backlogs.used()),
+            "backlogs by network"
+        );
         let sessions = self.guards.sessions().0;
         assert_eq!(self.guards.shared(), sessions, "sessions by network");
         kept += waiting;

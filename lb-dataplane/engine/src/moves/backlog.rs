@@ -140,12 +140,12 @@ impl Engine {
             slot.reach = reach;
             return true;
         }
-        match self.copies.backlogs.take(reach) {
-            Some(slot) => {
+        match self.copies.backlogs.take(flow.network, reach) {
+            Ok(slot) => {
                 flow.backlog = slot;
                 flow.note_aside();
             }
-            None => self.counters.add(Counter::BacklogsFull),
+            Err(limit) => self.counters.add(limit),
         }
         flow.backlog.is_some()
     }
@@ -190,7 +190,8 @@ impl Engine {
             ..
         } = &self.copies;
         let share = |takes| requests.have_room(flow.network, takes);
-        let refused = backlogs.refuses(flow.backlog, copies, kept).or_else(|| {
+        let of = (flow.network, flow.backlog);
+        let refused = backlogs.refuses(of, copies, kept).or_else(|| {
             let has_share = kept.takes(copies).is_some_and(share);
             (!has_share).then_some(Counter::BacklogNetworkFull)
         });
@@ -437,7 +438,8 @@ impl Engine {
         if let Some(backlog) = self.copies.backlogs.slots.get_mut(usize::from(slot.0)) {
             let copies = self.copies.kept.slots_of(backlog.waiting);
             self.copies.kept.clear(&mut backlog.waiting);
-            self.copies.backlogs.give_back(slot);
+            let network = self.flows[id].network;
+            self.copies.backlogs.give_back(network, slot);
             self.waits_less(id, copies);
             self.flows[id].note_aside();
         }

@@ -187,7 +187,7 @@ counters! {
     Backlogged = "backlog_segments_total"; #[doc = "Client segments that waited until a new owner had confirmed, or its receive window took them."]
     BacklogFlowFull = "backlog_full_total", "limit": "flow"; #[doc = "Client segments that could not wait: as many of their flow did as may. The client sends them again."]
     BacklogFull = "backlog_full_total", "limit": "all"; #[doc = "Client segments that could not wait: half of the kept segments were waiting ones, or none was free."]
-    BacklogNetworkFull = "backlog_full_total", "limit": "network"; #[doc = "The same: as many of one client network's are kept as may be."]
+    BacklogNetworkFull = "backlog_full_total", "limit": "network"; #[doc = "The same: as many of one client network's are kept, or as many of its flows wait, as may."]
     BacklogsFull = "backlog_full_total", "limit": "flows"; #[doc = "Flows whose client's segments could not wait, as those of too many did."]
     NextHopsFull = "next_hops_full_total"; #[doc = "Connections of clients on the own link that were answered where their SYN came from, as the next hops of clients were used up."]
     HalfOpenReplaced = "half_open_replaced_total"; #[doc = "Handshakes that were not complete and gave way to newer ones: as many with the backend were open as may be."]

@@ -4,7 +4,7 @@
 //! among the kept copies (`kept`). What waits, and when it goes on, is `backlog`'s.
 
 use crate::{
-    containers::slots::Slots,
+    containers::{shares::Shares, slots::Slots},
     flow::kept::{Kept, KeptList},
     ids::BacklogId,
     obs::counters::Counter,
@@ -23,6 +23,10 @@ pub(crate) const BACKLOG_PER_FLOW_MAX: u16 = 1_024;
 pub(crate) const BACKLOGS_MAX: u32 = 4_096;
 /// With fewer kept segments for each, a flow that waits had better leave the memory to others.
 pub(crate) const SEGMENTS_PER_BACKLOG: u32 = 8;
+/// The clients of one network have one of so many parts of the flows that can wait, at most.
+const NETWORK_PART: u16 = 2;
+/// One of these, as shares are counted.
+const ONE: Slots = Slots { all: 1, long: 0 };
 /// A request counts for at most so much, so that few small ones make up for it: 16 (see
 /// [`Learned`]).
 pub(crate) const LEARNED_MAX: u32 = 8 * FIRST_WINDOW_BYTES;
@@ -66,6 +70,8 @@ pub(crate) struct Backlogs {
     pub(crate) slots: Box<[Backlog]>,
     pub(crate) free: BacklogId,
     pub(crate) used: u16,
+    /// What the clients of each network have of the slots.
+    shares: Shares,
     /// Segments of all, and how many there may be.
     pub(crate) segments: Slots,
     pub(crate) segments_max: Slots,
@@ -92,6 +98,10 @@ impl Backlogs {
                 .collect(),
             free: BacklogId(0),
             used: 0,
+            shares: Shares::new(Slots {
+                all: u32::from((count / NETWORK_PART).max(1)),
+                long: 0,
+            }),
             segments: Slots::default(),
             segments_max: pool.part(2, 0),
         }
@@ -101,23 +111,44 @@ impl Backlogs {
         self.slots.get(usize::from(id.0))
     }
 
-    pub(crate) fn take(&mut self, reach: Reach) -> Option<BacklogId> {
+    /// A slot for a flow of a client of this network; the limit that there is none for.
+    pub(crate) fn take(&mut self, network: u16, reach: Reach) -> Result<BacklogId, Counter> {
+        if let Some(limit) = self.has_no_slot(network) {
+            return Err(limit);
+        }
         let id = self.free;
-        let slot = self.slots.get_mut(usize::from(id.0))?;
+        let slot = &mut self.slots[usize::from(id.0)];
         self.free = slot.next;
         slot.reach = reach;
         self.used += 1;
-        Some(id)
+        self.shares.takes(network, ONE);
+        Ok(id)
     }
 
-    /// Gives an empty backlog back.
-    pub(crate) fn give_back(&mut self, id: BacklogId) {
+    fn has_no_slot(&self, network: u16) -> Option<Counter> {
+        if self.free == BacklogId::NONE {
+            Some(Counter::BacklogsFull)
+        } else if !self.shares.have_room(network, ONE) {
+            Some(Counter::BacklogNetworkFull)
+        } else {
+            None
+        }
+    }
+
+    /// Gives an empty backlog of such a flow back.
+    pub(crate) fn give_back(&mut self, network: u16, id: BacklogId) {
         if let Some(slot) = self.slots.get_mut(usize::from(id.0)) {
             debug_assert!(slot.waiting.is_empty());
             slot.next = self.free;
             self.free = id;
             self.used -= 1;
+            self.shares.returns(network, ONE);
         }
+    }
+
+    /// What networks have of the slots together, for tests.
+    pub(crate) fn shared(&self) -> u32 {
+        self.shares.sum().all
     }
 
     pub(crate) fn used(&self) -> u16 {
@@ -134,12 +165,21 @@ impl Backlogs {
         self.get(id).map_or(KeptList::default(), |b| b.waiting)
     }
 
-    /// Why so many more copies cannot wait, if they cannot.
-    pub(crate) fn refuses(&self, id: BacklogId, copies: Slots, kept: &Kept) -> Option<Counter> {
+    /// Why so many more copies of a flow of this network cannot wait, if they cannot.
+    pub(crate) fn refuses(
+        &self,
+        (network, id): (u16, BacklogId),
+        copies: Slots,
+        kept: &Kept,
+    ) -> Option<Counter> {
         let waiting = u32::from(kept.count(self.waiting(id)));
         let room = |takes| self.segments.have_room(takes, self.segments_max);
-        if id == BacklogId::NONE && self.free == BacklogId::NONE {
-            Some(Counter::BacklogsFull)
+        let no_slot = match id {
+            BacklogId::NONE => self.has_no_slot(network),
+            _ => None,
+        };
+        if no_slot.is_some() {
+            no_slot
         } else if waiting + copies.all > u32::from(BACKLOG_PER_FLOW_MAX) {
             Some(Counter::BacklogFlowFull)
         } else if !kept.takes(copies).is_some_and(room) {
@@ -172,10 +212,13 @@ mod tests {
     #[test]
     fn slots_are_given_out_once() {
         let mut backlogs = Backlogs::new(Slots::of_pool(24));
-        let slots: Vec<_> = (0..3).filter_map(|_| backlogs.take(Reach::Known)).collect();
+        let mut take = |network| backlogs.take(network, Reach::Known);
+        let slots: Vec<_> = (0..3).filter_map(|network| take(network).ok()).collect();
+        assert_eq!(take(3), Err(Counter::BacklogsFull));
         assert_eq!((slots.len(), backlogs.used()), (3, 3));
-        assert!(backlogs.take(Reach::Known).is_none());
-        backlogs.give_back(slots[1]);
-        assert_eq!(backlogs.take(Reach::Unconfirmed), Some(slots[1]));
+        backlogs.give_back(1, slots[1]);
+        let taken = backlogs.take(0, Reach::Unconfirmed);
+        assert_eq!(taken, Err(Counter::BacklogNetworkFull), "half of three");
+        assert_eq!(backlogs.take(1, Reach::Unconfirmed), Ok(slots[1]));
     }
 }
