@@ -116,7 +116,8 @@ impl Engine {
         if !asks || !may_be_transferred(&self.handover_view(now, id)) {
             return Swept::Stays;
         }
-        if self.legs.transfers.is_full() {
+        let policy = self.flows[id].policy;
+        if !self.legs.transfers.has_room(policy) {
             self.counters.add(Counter::TransfersFull);
             return Swept::Stays;
         }
@@ -127,6 +128,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         let transfer = Transfer {
             flow: id,
+            policy,
             stage: Stage::Asked,
             leg: heir,
             seq: flow.client_next,

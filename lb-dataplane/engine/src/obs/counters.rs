@@ -211,7 +211,7 @@ counters! {
     TransfersDone = "transfers_total", "result": "moved"; #[doc = "Connections that another pod's application went on with, in the middle of a message too."]
     TransfersKept = "transfers_total", "result": "kept"; #[doc = "Connections that stay where they are: one of the applications would not, or host-shim could not."]
     TransfersUnanswered = "transfers_total", "result": "silence"; #[doc = "Connections of which nobody said whether they moved, and that did not."]
-    TransfersFull = "transfers_total", "result": "table_full"; #[doc = "Connections that were not asked for because as many transfers as there may be are open."]
+    TransfersFull = "transfers_total", "result": "table_full"; #[doc = "Connections that were not asked for because as many transfers are open as there may be, or as their policy may have."]
     LegsOverUnmarked = "legs_over_unmarked_total"; #[doc = "Ends of owners at rest that nothing marks, while somebody listens: the flow gets another leg, and its client is not told."]
     ClosesBelieved = "closes_believed_total"; #[doc = "Ends of owners that were held back, and then passed on to their clients: the pod goes on without them."]
     Rescues = "rescues_total"; #[doc = "Flows whose owner was gone or overdue, and that another backend adopted."]

@@ -7,11 +7,15 @@ use crate::{
     ids::{FlowId, Leg},
     obs::cause::Cause,
 };
+use baton_api::LIMIT_POLICIES;
 use baton_packet::SeqNumber;
 
 /// Open transfers, and those that are not asked for again yet: a host-shim hands over some
 /// thousand connections a second, and all of a node's pods have one.
 const TRANSFERS_MAX: usize = 1_024;
+/// A policy has no more of them than so many times as many as are free, and so three quarters of
+/// all: applications that answer nothing hold theirs for two seconds each, again and again.
+const TIMES_FREE: usize = 3;
 
 /// How far one is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,6 +32,7 @@ pub(crate) enum Stage {
 #[derive(Clone, Copy)]
 pub(crate) struct Transfer {
     pub(crate) flow: FlowId,
+    pub(crate) policy: u16,
     pub(crate) stage: Stage,
     pub(crate) leg: Leg,
     /// The numbers of all copies of the message.
@@ -43,6 +48,8 @@ pub(crate) struct Transfer {
 pub(crate) struct Transfers {
     slots: Box<[Option<Transfer>]>,
     free: Vec<u16>,
+    /// How many each policy has.
+    of_policy: Box<[u16]>,
     /// When the first of them is due, or before.
     pub(crate) due_ms: u64,
 }
@@ -52,6 +59,7 @@ impl Transfers {
         Self {
             slots: vec![None; TRANSFERS_MAX].into_boxed_slice(),
             free: (0..TRANSFERS_MAX as u16).rev().collect(),
+            of_policy: vec![0; 2 * LIMIT_POLICIES].into(),
             due_ms: u64::MAX,
         }
     }
@@ -68,12 +76,14 @@ impl Transfers {
     pub(crate) fn open(&mut self, transfer: Transfer) -> Option<u16> {
         let slot = self.free.pop()?;
         self.due_ms = self.due_ms.min(transfer.due_ms);
+        self.of_policy[usize::from(transfer.policy)] += 1;
         self.slots[usize::from(slot)] = Some(transfer);
         Some(slot)
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.free.is_empty()
+    /// Whether there is one for a flow of this policy.
+    pub(crate) fn has_room(&self, policy: u16) -> bool {
+        usize::from(self.of_policy[usize::from(policy)]) < TIMES_FREE * self.free.len()
     }
 
     pub(crate) fn get(&self, slot: u16) -> Option<&Transfer> {
@@ -109,6 +119,7 @@ impl Transfers {
     pub(crate) fn close(&mut self, slot: u16) -> Option<Transfer> {
         let transfer = self.slots[usize::from(slot)].take()?;
         self.free.push(slot);
+        self.of_policy[usize::from(transfer.policy)] -= 1;
         Some(transfer)
     }
 
@@ -123,5 +134,43 @@ impl Transfers {
             }
         }
         (None, later_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pods of one policy answer nothing. Another one's flows are handed on all the same.
+    #[test]
+    fn a_policy_leaves_room_for_others() {
+        let mut transfers = Transfers::new();
+        let transfer = |policy| Transfer {
+            flow: 0,
+            policy,
+            stage: Stage::Asked,
+            leg: Leg::NONE,
+            seq: SeqNumber(0),
+            ack: SeqNumber(0),
+            cause: Cause::Drain,
+            begun_ms: 0,
+            due_ms: 0,
+        };
+        let fill = |transfers: &mut Transfers, policy| {
+            let mut taken = 0;
+            while transfers.has_room(policy) {
+                transfers.open(transfer(policy)).expect("a place");
+                taken += 1;
+            }
+            taken
+        };
+        assert_eq!(fill(&mut transfers, 7), TRANSFERS_MAX * 3 / 4);
+        assert_eq!(fill(&mut transfers, 8), TRANSFERS_MAX * 3 / 16);
+        assert!(transfers.has_room(9));
+        // What ended counts no more.
+        for slot in 0..TRANSFERS_MAX as u16 * 3 / 4 {
+            transfers.close(slot);
+        }
+        assert_eq!(fill(&mut transfers, 7), (TRANSFERS_MAX * 13 / 16) * 3 / 4);
     }
 }
