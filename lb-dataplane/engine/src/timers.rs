@@ -242,6 +242,9 @@ impl Engine {
                 // All may be acknowledged soon.
                 left_ms = left_ms.min(LINGER_MS);
             }
+            if flow.progress.is(Mark::Translated) {
+                self.legs.shifts.ages(id, flow.server_ts);
+            }
             self.wheel.arm(id, now.ms() + left_ms);
             return;
         }

@@ -16,6 +16,10 @@ use baton_packet::Shift;
 /// How full the index may be, in percent: as that of all legs.
 const PERCENT: usize = 80;
 
+/// So much older echoes than the server's last timestamp are taken for what they are: more than
+/// comes between two looks at a flow (`timeouts.idle` is a week at most).
+const ECHOES_KEPT: u32 = 1 << 30;
+
 /// All shifts.
 pub(crate) struct Shifts {
     index: Index,
@@ -141,6 +145,18 @@ impl Shifts {
         }
     }
 
+    /// The server's timestamps have come this far, as the client knows them: what it echoes is none
+    /// of before the leg any more. Half of all numbers further on that could not be told apart
+    /// (24 days at 1 ms a tick), and a pod whose kernel measures by echoes alone would have taken
+    /// them for its round trip.
+    pub(crate) fn ages(&mut self, id: FlowId, server_ts: u32) {
+        if let Some(shift) = self.slots.get_mut(self.of_flows[id as usize] as usize)
+            && server_ts.wrapping_sub(shift.stamps_from) > ECHOES_KEPT
+        {
+            shift.stamps_from = server_ts.wrapping_sub(ECHOES_KEPT);
+        }
+    }
+
     /// It is no leg any more.
     pub(crate) fn remove(&mut self, leg: Leg) {
         if let Some(slot) = self.slot(leg)
@@ -168,6 +184,36 @@ impl Shifts {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+
+    #[test]
+    fn echoes_of_a_leg_that_lives_for_months_are_its_pods() {
+        let mut shifts = Shifts::new(1, 1, (1, 2));
+        let leg = Leg {
+            backend: 1,
+            port: 10_000,
+        };
+        let first = u32::MAX - 7;
+        let shift = Shift {
+            stamps: 1_000,
+            stamps_from: first,
+            ..Shift::default()
+        };
+        assert!(shifts.put(0, leg, shift));
+        let week_ms: u32 = 7 * 24 * 60 * 60 * 1_000;
+        for week in 0..20_u32 {
+            let now = first.wrapping_add(week_ms.wrapping_mul(week));
+            shifts.ages(0, now);
+            let shift = shifts.of(leg).expect("it is translated");
+            for echo in [now, now.wrapping_add(week_ms)] {
+                assert_eq!(shift.echo_to_pod(echo), echo.wrapping_sub(1_000), "{week}");
+            }
+        }
+        // And still nothing of before it.
+        let shift = shifts.of(leg).expect("it is translated");
+        let old = shift.stamps_from.wrapping_sub(1);
+        let least = shift.stamps_from.wrapping_sub(1_000);
+        assert_eq!(shift.echo_to_pod(old), least);
+    }
 
     #[test]
     fn as_many_as_it_is_made_for_are_found() {
