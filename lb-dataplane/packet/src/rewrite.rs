@@ -190,14 +190,20 @@ pub fn clear_urgent(frame: &mut [u8], seg: &Segment) {
 }
 
 /// Allows routers to cut an IPv4 packet to pieces (RFC 791 section 3.1, "Don't Fragment"); one of
-/// IPv6 stays as it is.
+/// IPv6 stays as it is. It gets a number of its own: those that may not be cut have any, often one
+/// for all (RFC 6864 section 4.1), and by that pieces of different ones would be put together.
 pub fn allow_fragments(frame: &mut [u8], seg: &Segment) {
     const DONT: u8 = 0x40;
     if !seg.is_v6()
         && let Some(ip) = array_mut::<IPV4_BYTES>(frame, usize::from(seg.l3))
     {
-        let [_, _, _, _, a, b, flags, offset, ..] = *ip;
-        let delta = replace(ip, 4, &[a, b, flags & !DONT, offset]);
+        let [_, _, _, _, _, _, flags, offset, ..] = *ip;
+        if flags & DONT == 0 {
+            return;
+        }
+        // Far apart, whatever lies between the numbers of two segments.
+        let [high, low, ..] = seg.seq.0.wrapping_mul(0x9e37_79b1).to_be_bytes();
+        let delta = replace(ip, 4, &[high, low, flags & !DONT, offset]);
         patch(ip, 10, delta);
     }
 }

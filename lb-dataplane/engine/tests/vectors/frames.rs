@@ -310,7 +310,7 @@ fn segment_text(frame: &[u8], s: &Segment, names: &mut Names) -> Option<String> 
         words.push(data_text(data));
     }
     if !s.is_v6() && frame[20] == 0 {
-        words.push("{set 20=00}".into());
+        words.push(format!("{{set 18={:02x}{:02x}00}}", frame[18], frame[19]));
     }
     Some(words.join(" "))
 }

@@ -7,6 +7,7 @@ use baton_packet::{
     part_of_segment, rewrite_tcp, settle_tcp_checksum, tcp_checksum_state,
 };
 use proptest::prelude::*;
+use std::collections::HashSet;
 
 /// The sum of the pseudo-header as the kernel leaves it in the field, in plain arithmetic.
 fn pseudo_sum(frame: &[u8]) -> u16 {
@@ -151,9 +152,27 @@ proptest! {
             let ip = usize::from(whole.l3);
             prop_assert!(expected[ip + 6] & 0x40 != 0);
             expected[ip + 6] &= !0x40;
+            expected[ip + 4..ip + 6].copy_from_slice(&frame[ip + 4..ip + 6]);
             expected[ip + 10..ip + 12].copy_from_slice(&frame[ip + 10..ip + 12]);
         }
         prop_assert_eq!(frame, expected);
+    }
+}
+
+proptest! {
+    #[test]
+    fn of_what_may_be_cut_each_has_a_number_of_its_own(
+        mut packet in packet(), from: u32, bytes in 1_u32..1_500,
+    ) {
+        let numbers: HashSet<[u8; 2]> = (0..100).map(|n| {
+            packet.seq = from.wrapping_add(n * bytes);
+            let mut frame = packet.frame();
+            let whole = segment(&frame);
+            allow_fragments(&mut frame, &whole);
+            let ip = usize::from(whole.l3);
+            [frame[ip + 4], frame[ip + 5]]
+        }).collect();
+        prop_assert!(packet.src.is_ipv6() || numbers.len() > 95, "{}", numbers.len());
     }
 }
 
