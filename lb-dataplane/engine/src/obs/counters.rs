@@ -23,6 +23,8 @@ pub enum DropReason {
     NoLeg,
     /// The flow table is full.
     FlowTableFull,
+    /// What is left of the flow table is kept for policies with fewer flows.
+    FlowsOfOthers,
     /// The policy has no backend that can take the flow.
     NoBackend,
     /// The policy's backends have addresses of one IP family only, of which the dataplane has none.
@@ -55,6 +57,7 @@ impl DropReason {
         DropReason::NoFlow,
         DropReason::NoLeg,
         DropReason::FlowTableFull,
+        DropReason::FlowsOfOthers,
         DropReason::NoBackend,
         DropReason::NoFamily,
         DropReason::NoPort,
@@ -77,6 +80,7 @@ impl DropReason {
             DropReason::NoFlow => "no_flow",
             DropReason::NoLeg => "no_leg",
             DropReason::FlowTableFull => "flow_table_full",
+            DropReason::FlowsOfOthers => "flows_of_others",
             DropReason::NoBackend => "no_backend",
             DropReason::NoFamily => "no_family",
             DropReason::NoPort => "no_port",

@@ -8,6 +8,10 @@
 //!   (`guards.rs`). SYNs never take the eighth of the ports that rescues and drains need. 200,000
 //!   SYNs at the chart's limits with a pod killed in the middle: 0 errors on 64 connections, 20 of
 //!   20 new ones opened (`e2e/ns` `faults_limits_flood`).
+//! - **An eighth of the flows is kept for policies with fewer than their equal part of it.** Whoever
+//!   opens connections and holds them would have left other tenants' clients without an answer.
+//!   Rejected: a threshold that moves (as `ports` has it): a policy has up to 16 listeners, each a
+//!   policy here, and 16 such thresholds come to all of the table.
 //! - **SYN cookies could be had from adoptions, and are not built.** An adoption names both first
 //!   numbers, so a cookie needs no translated leg: the flow would begin with the client's ACK, as
 //!   an orphan. But it would have no owner until a pod adopts it, which 37 places of the engine
@@ -279,6 +283,9 @@ impl Engine {
         self.bound_half_open(now, backend, out);
         if self.flows.is_full() {
             return Verdict::Drop(DropReason::FlowTableFull);
+        }
+        if !self.leaves_flows_to_others(policy) {
+            return Verdict::Drop(DropReason::FlowsOfOthers);
         }
         let ports = &mut self.backends[usize::from(backend)].ports;
         let Some(port) = ports.take(&mut self.legs.rests, now.ms(), Purpose::Handshake) else {

@@ -1,7 +1,8 @@
 //! Every table has an end; reaching it is counted, and flows that are there go on.
 
-use crate::common::{Conn, World, conn::*, policy, settings};
+use crate::common::{Conn, World, conn::*, endpoint, frontend, policy, settings};
 use baton_engine::{Counter, DropReason, Engine, Instant, SettingsError, Verdict};
+use std::net::SocketAddr;
 
 #[test]
 fn a_full_flow_table_refuses_new_flows_only() {
@@ -23,6 +24,38 @@ fn a_full_flow_table_refuses_new_flows_only() {
         w.client_wire(c, baton_packet::Flags::RST, &[]).build()
     });
     w.open(99);
+}
+
+/// Clients of one policy open connections and hold them. Those of another one are let in.
+#[test]
+fn an_eighth_of_the_flows_is_kept_for_policies_with_few() {
+    let mut s = settings();
+    s.limits.flows = 64;
+    let mut w = World::with(s, policy(2));
+    w.change(|s| {
+        let mut other = s.policies[0].clone();
+        other.name = "other".into();
+        let at = SocketAddr::new(frontend(false).ip(), 99);
+        other.frontends = vec![endpoint(at)];
+        s.policies.push(other);
+    });
+    let other = |n| {
+        let mut c = Conn::new(n);
+        c.frontend.set_port(99);
+        c
+    };
+    for n in 0..56 {
+        w.open(n);
+    }
+    assert!(w.inject(&w.syn_wire(&Conn::new(60)).build()).is_empty());
+    assert_eq!(w.dropped(DropReason::FlowsOfOthers), 1);
+    for n in 100..104 {
+        w.open_as(other(n));
+    }
+    // That is its part of what is kept; beyond it has what anybody may have.
+    assert!(w.inject(&w.syn_wire(&other(104)).build()).is_empty());
+    assert_eq!(w.dropped(DropReason::FlowsOfOthers), 2);
+    assert_eq!(w.dropped(DropReason::FlowTableFull), 0);
 }
 
 #[test]

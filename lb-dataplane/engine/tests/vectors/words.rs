@@ -283,6 +283,13 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
             let name = pod_name(v6, pod_of(pod, names)?);
             w.change(|s| s.policies[0].backends.retain(|b| b.name != name));
         }
+        ["another-policy"] => w.change(|s| {
+            let mut other = s.policies[0].clone();
+            other.name = "other".into();
+            let at = other.frontends[0].address();
+            other.frontends = vec![endpoint(std::net::SocketAddr::new(at, 99))];
+            s.policies.push(other);
+        }),
         ["remove-policy"] => w.change(|s| s.policies.clear()),
         ["weight", pod, n] => {
             let name = pod_name(v6, pod_of(pod, names)?);
