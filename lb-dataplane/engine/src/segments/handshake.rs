@@ -8,10 +8,10 @@
 //!   (`guards.rs`). SYNs never take the eighth of the ports that rescues and drains need. 200,000
 //!   SYNs at the chart's limits with a pod killed in the middle: 0 errors on 64 connections, 20 of
 //!   20 new ones opened (`e2e/ns` `faults_limits_flood`).
-//! - **An eighth of the flows is kept for policies with fewer than their equal part of it.** Whoever
-//!   opens connections and holds them would have left other tenants' clients without an answer.
-//!   Rejected: a threshold that moves (as `ports` has it): a policy has up to 16 listeners, each a
-//!   policy here, and 16 such thresholds come to all of the table.
+//! - **An eighth of the flows is kept for policies with fewer than their equal part of it.** Who
+//!   opened connections and held them had left other tenants' clients without an answer. Rejected:
+//!   a threshold that moves (as `ports` has it): a policy has up to 16 listeners, each a policy
+//!   here, and 16 such thresholds come to all of the table.
 //! - **SYN cookies could be had from adoptions, and are not built.** An adoption names both first
 //!   numbers, so a cookie needs no translated leg: the flow would begin with the client's ACK, as
 //!   an orphan. But it would have no owner until a pod adopts it, which 37 places of the engine

@@ -415,8 +415,8 @@ fn a_challenge_acknowledges_nothing_that_no_pod_has() {
     assert_eq!(w.state(&c), None);
 }
 
-/// A large answer is on its way; a RST in its pod's name, or of its client's with a number that only
-/// the pod can judge. What the pod's kernel takes for acknowledged it never sends again.
+/// A large answer is on its way; a RST in its pod's name, or of its client's with a number that
+/// only the pod can judge. What the pod's kernel takes for acknowledged it never sends again.
 #[test]
 fn a_question_to_an_owner_acknowledges_nothing_that_its_client_lacks() {
     for by_client in [false, true] {

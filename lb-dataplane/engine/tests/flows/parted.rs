@@ -140,8 +140,8 @@ fn a_client_that_closed_first_and_never_has_our_fin_is_reset() {
     assert_eq!(w.state(&c), None);
 }
 
-/// Our FIN was lost, and the client closes its direction before it heard of it: it waits for the end
-/// of the stream, and sends nothing more by which it could be told.
+/// Our FIN was lost, and the client closes its direction before it heard of it: it waits for the
+/// end of the stream, and sends nothing more by which it could be told.
 #[test]
 fn a_client_that_closes_without_our_fin_is_sent_it_until_it_has_it() {
     let (mut w, mut c, _) = parted();
