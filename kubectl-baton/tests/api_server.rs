@@ -117,7 +117,7 @@ async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
     for part in [
         "Baton can NOT be installed: - the cluster has no node",
         "kubernetes v1.",
-        "1.30 or newer is needed",
+        "1.31 or newer is needed",
     ] {
         assert!(said.out.contains(part), "{part}: {}", said.out);
     }

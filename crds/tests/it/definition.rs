@@ -221,3 +221,65 @@ fn a_status_is_left_out_where_nothing_is_known() {
     let status = baton_crds::BatonDataplaneStatus::default();
     assert_eq!(serde_json::to_value(status).expect("JSON"), json!({}));
 }
+
+/// Functions of rules beyond those of 1.28, and the Kubernetes that has them in its library.
+const LIBRARY: [(&str, u32); 3] = [("isIP", 30), ("isCIDR", 30), ("isCanonical", 30)];
+/// Those that all have that the chart could mean.
+const OLD: [&str; 9] = [
+    "all",
+    "duration",
+    "exists_one",
+    "has",
+    "in",
+    "int",
+    "size",
+    "split",
+    "substring",
+];
+
+/// An API server compiles rules that it has not seen before with the library of the minor version
+/// before its own, so that it can be rolled back: what 1.30 brought, 1.30 refuses ("undeclared
+/// reference to 'isIP'"), and the definitions cannot be installed there.
+#[test]
+fn rules_ask_for_no_function_that_the_oldest_kubernetes_refuses() {
+    let mut oldest = 0;
+    for (kind, schema, _) in schemas() {
+        each(&schema, &kind, &mut |path, schema| {
+            let rules = schema["x-kubernetes-validations"].as_array();
+            for rule in rules.into_iter().flatten() {
+                let rule = rule["rule"].as_str().expect("a rule");
+                let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                let calls = rule.split('(').map(|before| {
+                    let name = before.rsplit(|c| !is_name(c)).next();
+                    name.unwrap_or_default()
+                });
+                // Behind the last parenthesis nothing is called.
+                let calls: Vec<&str> = calls.collect();
+                for name in calls.iter().rev().skip(1).filter(|name| !name.is_empty()) {
+                    let of = LIBRARY.iter().find(|(known, _)| known == name);
+                    assert!(
+                        of.is_some() || OLD.contains(name),
+                        "{path}: {name}: since when?"
+                    );
+                    oldest = oldest.max(of.map_or(0, |(_, minor)| minor + 1));
+                }
+            }
+        });
+    }
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/baton/Chart.yaml");
+    let chart = std::fs::read_to_string(chart).expect("the chart");
+    let takes = chart
+        .split("kubeVersion: \">=1.")
+        .nth(1)
+        .expect("a version");
+    let takes: u32 = takes
+        .split('.')
+        .next()
+        .expect("a minor")
+        .parse()
+        .expect("a number");
+    assert!(
+        takes >= oldest,
+        "the chart takes 1.{takes}, rules need 1.{oldest}"
+    );
+}

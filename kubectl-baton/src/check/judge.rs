@@ -14,7 +14,7 @@ use super::{
 use crate::{ask::INSTALL, facts::numbers};
 
 /// The oldest Kubernetes, as the chart has it.
-pub const KUBERNETES_MIN: (u32, u32) = (1, 30);
+pub const KUBERNETES_MIN: (u32, u32) = (1, 31);
 /// What connections have that move by translation.
 const TRANSLATION: &str =
     "connections move to Pods there by translation, one round trip to the Pod longer";

@@ -199,8 +199,8 @@ async fn the_kubernetes_that_the_chart_takes_is_new_enough() {
     let needs = format!("kubeVersion: \">={major}.{minor}.0-0\"");
     assert!(chart.contains(&needs), "{chart}");
     for (version, installable, unseen) in [
-        ("v1.29.9", false, 0),
-        ("v1.30.0", true, 0),
+        ("v1.30.14", false, 0),
+        ("v1.31.0", true, 0),
         ("v1.32.1-eks-2d5f", true, 0),
         ("v2.0.0", true, 0),
         ("main", true, 1),

@@ -21,7 +21,7 @@ use std::{
 
 /// The oldest release that the chart says it works with, so that what is rendered does not depend
 /// on Helm's own.
-const KUBERNETES: &str = "1.30.0";
+const KUBERNETES: &str = "1.31.0";
 /// Where all that the chart renders is.
 pub(crate) const NAMESPACE: &str = "baton-system";
 
