@@ -28,7 +28,7 @@
 
 use crate::{
     Conditions, Family, Front, FrontEndpoint, FrontService, FrontSlice, FrontVerdict, FrontWrites,
-    Index, Key, LIMIT_SLICE_ENDPOINTS, LeadsTo, Listener, Reason, ServicePort, Slice,
+    Index, Key, LIMIT_SLICE_ENDPOINTS, LeadsTo, Listener, Reason, Service, ServicePort, Slice,
     SliceEndpoint, SliceWriter, Text,
     index::PolicyRecord,
     progress::{behind, refused_by},
@@ -292,14 +292,25 @@ fn wanted_service(
             .any(|has| has.listener == l.name)
     };
     let ports = record.served.listeners.iter().filter(has);
+    let mut families = families_of(target);
+    let there = Key::new(key.namespace.clone(), frontend.service.clone());
+    let there = index.world.services.get(&there);
+    // The first one of a Service that there is can never be changed.
+    if let Some(first) = there.and_then(|there| there.service.as_ref()?.families.first()) {
+        families.sort_by_key(|family| family != first);
+    }
     Some(FrontService {
         frontend,
-        families: match target.families.as_slice() {
-            [] => vec![Family::V4],
-            some => some.to_vec(),
-        },
+        families,
         ports: ports.map(|l| (l.name.clone(), l.port, l.at())).collect(),
     })
+}
+
+fn families_of(service: &Service) -> Vec<Family> {
+    match service.families.as_slice() {
+        [] => vec![Family::V4],
+        some => some.to_vec(),
+    }
 }
 
 /// Whether a Service that was made is as it should be.
@@ -314,7 +325,10 @@ fn as_wanted(world: &ServiceRecord, front: &Front, wanted: &FrontService) -> boo
     };
     let annotated = |(k, v): (&Text, &Text)| is.annotations.get(k) == Some(v);
     let is_wanted = |key: &Text| should.annotations.contains_key(key);
+    let families = families_of(service);
     is.kind == should.kind
+        && families.len() == wanted.families.len()
+        && wanted.families.iter().all(|one| families.contains(one))
         && (should.load_balancer_class.is_none()
             || is.load_balancer_class == should.load_balancer_class)
         && is.local == should.local

@@ -298,6 +298,31 @@ fn what_somebody_changes_is_mended_and_a_renamed_frontend_goes() {
 }
 
 /// A load balancer goes by them.
+/// The Service of the pods gets a second family, or loses it.
+#[test]
+fn a_service_that_was_made_follows_the_families_of_its_pods() {
+    let mut scene = scene();
+    let Change::Service(_, Some(pods)) = service("s") else {
+        panic!("a Service");
+    };
+    for families in [
+        vec![Family::V4, Family::V6],
+        vec![Family::V4],
+        // What is first is for the life of a Service.
+        vec![Family::V6, Family::V4],
+    ] {
+        let pods = Service {
+            families: families.clone(),
+            ..Service::clone(&pods)
+        };
+        scene.service(&key("s"), pods);
+        scene.settle();
+        let made = scene.services[&key("web")].families.clone();
+        assert_eq!(made.len(), families.len(), "{families:?}");
+        assert_eq!(made[0], Family::V4);
+    }
+}
+
 #[test]
 fn an_annotation_that_its_policy_has_no_more_goes_and_one_of_somebody_else_stays() {
     let annotated = |keys: &[&str]| {
