@@ -10,7 +10,7 @@ use baton_api::{POLICY_LABEL, SELECTOR_ANNOTATION};
 use baton_crds::{LeadsTo, LoadBalancerPolicy};
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Of a Service's name, as Kubernetes has it (RFC 1035).
 const NAME_CHARS_MAX: usize = 63;
@@ -258,15 +258,20 @@ fn fronts(policy: &LoadBalancerPolicy, service: &str) -> bool {
     front.is_some_and(|front| front.service.name == service)
 }
 
-/// The listeners for these ports.
+/// The listeners for these ports. A policy has each name once, and a Service may have one port
+/// named as the listener of another one would be.
 fn listeners(ports: &[ServicePort]) -> Vec<Value> {
-    let listener = |port: &ServicePort| {
-        let short = |name: &String| (1..=LISTENER_CHARS_MAX).contains(&name.len());
-        let named = port.name.clone().filter(short);
-        let name = named.unwrap_or_else(|| format!("port-{}", port.port));
-        json!({"name": name, "port": port.port, "servicePort": port.port})
+    let short = |name: &&str| (1..=LISTENER_CHARS_MAX).contains(&name.len());
+    let own = |port: &'_ ServicePort| port.name.as_deref().filter(short).map(str::to_owned);
+    let mut taken: BTreeSet<String> = ports.iter().filter_map(own).collect();
+    let mut listener = |port: &ServicePort| {
+        let number = port.port;
+        let others = (2..).map(|n| format!("port-{number}-{n}"));
+        let mut made = std::iter::once(format!("port-{number}")).chain(others);
+        let name = own(port).or_else(|| made.find(|name| taken.insert(name.clone())));
+        json!({"name": name, "port": number, "servicePort": number})
     };
-    ports.iter().map(listener).collect()
+    ports.iter().map(&mut listener).collect()
 }
 
 /// The protocol of each port: what was said, or what the port says.
