@@ -209,6 +209,62 @@ async fn names_that_are_too_long_for_what_is_made_are_shortened() {
     assert!(problems.expect("checked").is_empty());
 }
 
+/// The API server refuses a policy with one name twice, when the Service of the pods is made.
+#[tokio::test(start_paused = true)]
+async fn a_port_that_has_the_name_of_another_ones_listener_keeps_it() {
+    let fake = with(|service| {
+        service["spec"]["ports"] = json!([
+            {"name": "http-with-a-long-name", "port": 8080}, {"name": "port-8080", "port": 80},
+            {"name": "port-8080-2", "port": 81},
+        ]);
+    });
+    let seen = typed_in(&fake, "attach front --dry-run -o json").await;
+    let made: Vec<Value> = serde_json::from_str(&seen.out).expect("JSON");
+    let names = [0, 1, 2].map(|at| made[1]["spec"]["listeners"][at]["name"].clone());
+    assert_eq!(names, ["port-8080-3", "port-8080", "port-8080-2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_baton_is_not_installed_attach_says_so() {
+    let fake = with(|_| ());
+    fake.objects.borrow_mut().remove(&Kind::Policies);
+    let seen = typed_in(&fake, "attach front").await;
+    let why = seen.code.expect_err("it is not");
+    assert!(why.contains("Baton is not installed"), "{why}");
+}
+
+/// As after `helm uninstall --no-hooks`, also where the definitions went, too.
+#[tokio::test(start_paused = true)]
+async fn a_detach_needs_no_operator_and_no_definitions() {
+    for definitions in [true, false] {
+        let mut fake = with(|_| ());
+        assert!(typed_in(&fake, "attach front").await.is(0));
+        // Who writes what the cluster writes is still there.
+        fake.reacts = Box::new(|objects| {
+            let service = find(objects, Kind::Services, "front").expect("the clients' Service");
+            let selects = !service["spec"]["selector"].is_null();
+            let slices = objects.entry(Kind::EndpointSlices).or_default();
+            let cluster = slice("front-abc", "endpointslice-controller.k8s.io");
+            if selects && !slices.contains(&cluster) {
+                slices.push(cluster);
+            }
+        });
+        if !definitions {
+            fake.objects.borrow_mut().remove(&Kind::Policies);
+        }
+        let seen = typed_in(&fake, "detach front").await;
+        assert!(seen.is(0), "{}", seen.err);
+        let objects = fake.objects.borrow();
+        let service = find(&objects, Kind::Services, "front").expect("it");
+        assert_eq!(service["spec"]["selector"], json!({"app": "front"}));
+        let left = &objects[&Kind::EndpointSlices];
+        assert_eq!(
+            (left.len(), &left[0]["metadata"]["name"]),
+            (1, &json!("front-abc"))
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_detach_deletes_the_policy_that_the_label_names_and_none_of_several_without_it() {
     let other = |name: &str, pods: &str| {

@@ -11,11 +11,12 @@ pub use plan::Scene;
 
 use crate::{
     args::{Attach, Detach},
-    ask::optional,
+    ask::{INSTALL, optional},
     cluster::{Cluster, Edit, Kind},
     facts::typed,
+    failure::Failure,
 };
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use baton_api::MANAGER;
 use baton_cli::{Show, line};
 use baton_crds::{ConditionStatus, LeadsTo, LoadBalancerPolicy, LoadBalancerPolicyStatus};
@@ -26,6 +27,9 @@ use tokio::time::{Instant, sleep};
 
 /// Between two looks. Of one object or one Service's slices.
 const LOOK: Duration = Duration::from_millis(200);
+/// For an operator to take its slices away once the cluster has its own. It does so at once, but
+/// for the time that nobody leads when the leader's node dies.
+const OPERATOR_WITHIN: Duration = Duration::from_secs(10);
 /// Who writes a slice.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 
@@ -37,18 +41,25 @@ pub struct Attaching<'a, C> {
 }
 
 impl<C: Cluster> Attaching<'_, C> {
-    async fn scene(&self) -> anyhow::Result<Scene> {
+    /// What is there, and whether the cluster knows policies at all.
+    async fn scene(&self) -> anyhow::Result<(Scene, bool)> {
         let mut unseen = Vec::new();
         let namespace = Some(self.namespace);
-        let scene = Scene {
-            namespace: self.namespace.to_owned(),
-            services: optional(self.cluster, Kind::Services, namespace, &mut unseen).await?,
-            policies: optional(self.cluster, Kind::Policies, namespace, &mut unseen).await?,
+        let services = optional(self.cluster, Kind::Services, namespace, &mut unseen).await?;
+        let policies = match self.cluster.list(Kind::Policies, namespace, None).await {
+            Err(Failure::Missing(_)) => None,
+            _ => Some(optional(self.cluster, Kind::Policies, namespace, &mut unseen).await?),
         };
         if !unseen.is_empty() {
             bail!("{}", unseen.join("; "));
         }
-        Ok(scene)
+        let installed = policies.is_some();
+        let scene = Scene {
+            namespace: self.namespace.to_owned(),
+            services,
+            policies: policies.unwrap_or_default(),
+        };
+        Ok((scene, installed))
     }
 
     /// Puts Baton behind a Service.
@@ -56,7 +67,11 @@ impl<C: Cluster> Attaching<'_, C> {
     /// # Errors
     /// The cluster could not be asked.
     pub async fn attach(&self, wanted: &Attach) -> anyhow::Result<ExitCode> {
-        let plan = match plan::attach(&self.scene().await?, wanted) {
+        let (scene, installed) = self.scene().await?;
+        if !installed {
+            bail!("Baton is not installed in this cluster: {INSTALL}");
+        }
+        let plan = match plan::attach(&scene, wanted) {
             Ok(plan) => plan,
             Err(why) => return Ok(self.refuse(&why)),
         };
@@ -124,7 +139,9 @@ impl<C: Cluster> Attaching<'_, C> {
     /// # Errors
     /// The cluster could not be asked.
     pub async fn detach(&self, wanted: &Detach) -> anyhow::Result<ExitCode> {
-        let plan = match plan::detach(&self.scene().await?, &wanted.service) {
+        // Whoever removed Baton with its definitions first wants this all the more.
+        let (scene, _) = self.scene().await?;
+        let plan = match plan::detach(&scene, &wanted.service) {
             Ok(plan) => plan,
             Err(why) => return Ok(self.refuse(&why)),
         };
@@ -137,8 +154,9 @@ impl<C: Cluster> Attaching<'_, C> {
         }
         // Also where an earlier detach was stopped: nobody knows how far it was.
         let until = began + wanted.timeout;
+        let by_itself = began + wanted.timeout.min(OPERATOR_WITHIN);
         let stopped = self
-            .until(until, || self.slices_of_others(&plan.service))
+            .until(until, || self.slices_of_others(&plan.service, by_itself))
             .await?;
         if let Some(why) = stopped {
             return Ok(self.refuse(&format!(
@@ -242,17 +260,46 @@ impl<C: Cluster> Attaching<'_, C> {
                 said.unwrap_or_else(|| "the operator has not answered".to_owned()),
             ));
         }
-        let others = self.slices(service, |by| by != MANAGER).await?;
+        let others = self.slices(service, |by| by != MANAGER).await?.len();
         Ok((others > 0).then(|| format!("{others} EndpointSlices of the cluster are still there")))
     }
 
-    /// What keeps a Service from leading past Baton only.
-    async fn slices_of_others(&self, service: &str) -> anyhow::Result<Option<String>> {
+    /// What keeps a Service from leading past Baton only. Where no operator runs any more nobody
+    /// else takes away what leads to dataplanes.
+    async fn slices_of_others(
+        &self,
+        service: &str,
+        by_itself: Instant,
+    ) -> anyhow::Result<Option<String>> {
         let ours = self.slices(service, |by| by == MANAGER).await?;
-        Ok((ours > 0).then(|| format!("{ours} EndpointSlices of Baton are still there")))
+        if ours.is_empty() {
+            return Ok(None);
+        }
+        let by_cluster = self.slices(service, |by| by != MANAGER).await?;
+        if by_cluster.is_empty() || Instant::now() < by_itself {
+            let count = ours.len();
+            return Ok(Some(format!(
+                "{count} EndpointSlices of Baton are still there"
+            )));
+        }
+        for slice in ours {
+            self.write(Kind::EndpointSlices, &slice, Edit::Delete)
+                .await
+                .context("no operator takes away what leads to dataplanes")?;
+            self.show.note(&format!(
+                "deleted {}, as no operator does",
+                said(Kind::EndpointSlices, &slice)
+            ));
+        }
+        Ok(None)
     }
 
-    async fn slices(&self, service: &str, is: impl Fn(&str) -> bool) -> anyhow::Result<usize> {
+    /// The slices of a Service, by who writes them.
+    async fn slices(
+        &self,
+        service: &str,
+        is: impl Fn(&str) -> bool,
+    ) -> anyhow::Result<Vec<String>> {
         let label = format!("kubernetes.io/service-name={service}");
         let listed = self
             .cluster
@@ -262,7 +309,8 @@ impl<C: Cluster> Attaching<'_, C> {
             let by = slice["metadata"]["labels"][MANAGED_BY].as_str();
             is(by.unwrap_or_default())
         };
-        Ok(listed.items.iter().filter(by).count())
+        let found = listed.items.iter().filter(by);
+        Ok(found.map(|slice| name(slice).to_owned()).collect())
     }
 }
 
