@@ -188,6 +188,36 @@ fn no_pod_has_a_priority_class_of_the_systems() -> Result<()> {
     Ok(())
 }
 
+/// Where all Pods of a budget have to stay, `kubectl drain` of their nodes never ends. A class that
+/// has fewer dataplanes than the first has the budget of that, too.
+#[test]
+fn one_pod_of_each_budget_may_always_go() -> Result<()> {
+    let helm = helm()?;
+    let mut budgets = 0;
+    for set in sets()? {
+        let objects = manifests::parse(&rendered(&helm, &set)?)?;
+        let of = |kind: &str, name: &Value| {
+            let is = |o: &&Value| o["kind"] == kind && o["metadata"]["name"] == *name;
+            objects.iter().find(is)
+        };
+        for budget in objects
+            .iter()
+            .filter(|o| o["kind"] == "PodDisruptionBudget")
+        {
+            let name = &budget["metadata"]["name"];
+            let scaled = of("HorizontalPodAutoscaler", name).map(|o| &o["spec"]["minReplicas"]);
+            let replicas = of("Deployment", name).map(|o| &o["spec"]["replicas"]);
+            let pods = scaled.or(replicas).and_then(Value::as_u64);
+            let stay = budget["spec"]["minAvailable"].as_u64();
+            let (pods, stay) = (pods.context("Pods")?, stay.context("a number")?);
+            assert!(stay < pods, "{set}: {name}: {stay} of {pods}");
+            budgets += 1;
+        }
+    }
+    assert!(budgets >= 8, "{budgets}");
+    Ok(())
+}
+
 #[test]
 fn wrong_values_are_refused_with_their_names() -> Result<()> {
     let helm = helm()?;
