@@ -420,6 +420,34 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
     );
 }
 
+/// A dataplane can be asked before it has its first snapshot, as in a rollout.
+#[tokio::test(start_paused = true)]
+async fn a_dataplane_that_gets_the_pod_while_a_drain_waits_is_told_too() {
+    let looks = [Cell::new(0_u32), Cell::new(0_u32)];
+    let fake = Fake::changed("state", move |which, state| {
+        let (look, snapshot_at) = match which {
+            "a" => (&looks[0], 0),
+            _ => (&looks[1], 2),
+        };
+        let at = look.replace(look.get() + 1);
+        if at < snapshot_at {
+            state["policies"] = json!([]);
+        } else if at > snapshot_at {
+            let backend = &mut state["policies"][1]["backends"][0];
+            let left = u8::from(at < 4);
+            backend["flows"] = json!(left);
+            backend["drain"] = json!({"byCommand": true, "since": "1s", "left": "20s", "moved": 3,
+                "ended": 0, "closed": 0, "waiting": {"request in progress": left}});
+        }
+    });
+    let seen = typed_in(&fake, "drain web-5d4f-abcde --wait").await;
+    assert!(seen.is(0), "{:?} {}", seen.code, seen.err);
+    assert!(seen.out.contains("is empty after 3.0s"), "{}", seen.out);
+    let ran = fake.ran.borrow();
+    let told = ran.iter().filter(|line| line.contains(" drain "));
+    assert_eq!(told.count(), 2, "{ran:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_cannot_be_says_why() {
     let seen = typed_in(&Fake::new(), "drain web-nobody").await;

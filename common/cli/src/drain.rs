@@ -91,7 +91,11 @@ impl Outcome {
     }
 }
 
-/// Gives the order to dataplanes, each for the policies in which it has the backend.
+/// Backends that dataplanes were told to drain: whose, of which policy, by which name.
+type Told = BTreeSet<(String, String, String)>;
+
+/// Gives the order to dataplanes, each for the policies in which it has the backend and that it was
+/// not told of. One who does not answer `while_waiting` is told later.
 ///
 /// # Errors
 /// One dataplane was asked, and is in no state to take it.
@@ -99,15 +103,14 @@ async fn order<F: Fleet>(
     fleet: &F,
     asked: &[Response<F::Dataplane, StateReply>],
     meant: &Meant<'_>,
+    told: &mut Told,
+    while_waiting: bool,
     outcome: &mut Outcome,
 ) -> anyhow::Result<()> {
     for one in asked {
-        let Ok(reply) = &one.result else { continue };
-        let mut names: BTreeSet<(&str, &str)> = BTreeSet::new();
-        for (policy, backend) in meant.of(reply) {
-            names.insert((&policy.name, &backend.name));
-        }
-        let mut taken = !names.is_empty();
+        let names = untold(one, meant, told);
+        let uid = one.dataplane.uid();
+        let mut taken = !names.is_empty() && !told.iter().any(|(known, ..)| known == uid);
         let words = one.dataplane.words();
         for (policy, backend) in names {
             let order = DrainRequest {
@@ -116,7 +119,13 @@ async fn order<F: Fleet>(
                 undo: meant.wanted.undo,
             };
             let request = Request::post("/v1/drain", &json!(order));
-            match ask::<F, DrainReply>(fleet, &one.dataplane, &request).await {
+            let answer = ask::<F, DrainReply>(fleet, &one.dataplane, &request).await;
+            if while_waiting && matches!(answer, Err(Refused::Unanswered(_))) {
+                taken = false;
+                continue;
+            }
+            told.insert((uid.to_owned(), policy.to_owned(), backend.to_owned()));
+            match answer {
                 Ok(reply) if order.undo && reply.by_snapshot > 0 => {
                     outcome.problems.push(format!(
                         "{meant} goes on draining on {words}: its Pod ends or is not ready, or the \
@@ -141,6 +150,28 @@ async fn order<F: Fleet>(
         outcome.dataplanes += usize::from(taken);
     }
     Ok(())
+}
+
+/// What a dataplane has of the backend that it was not told of.
+fn untold<'a, D: Dataplane>(
+    one: &'a Response<D, StateReply>,
+    meant: &'a Meant<'_>,
+    told: &Told,
+) -> BTreeSet<(&'a str, &'a str)> {
+    let all = one.result.iter().flat_map(|reply| meant.of(reply));
+    let names = all.map(|(policy, backend)| (&*policy.name, &*backend.name));
+    names
+        .filter(|(policy, backend)| !is_told(told, &one.dataplane, policy, backend))
+        .collect()
+}
+
+fn is_told(told: &Told, dataplane: &impl Dataplane, policy: &str, backend: &str) -> bool {
+    let known = (
+        dataplane.uid().to_owned(),
+        policy.to_owned(),
+        backend.to_owned(),
+    );
+    told.contains(&known)
 }
 
 /// The backend is nowhere: names what there is instead.
@@ -230,7 +261,8 @@ pub async fn run<F: Fleet>(
         outcome.problems.push(unknown::<F>(&asked, &meant));
         return Ok(outcome);
     }
-    order(fleet, &asked, &meant, &mut outcome).await?;
+    let mut told = Told::new();
+    order(fleet, &asked, &meant, &mut told, false, &mut outcome).await?;
     for one in &asked {
         // One that ends takes no new flow, and its own leave with it.
         if let Err(why) = &one.result
@@ -244,7 +276,8 @@ pub async fn run<F: Fleet>(
     }
     if wanted.wait && outcome.dataplanes > 0 {
         let known = asked.iter().map(|one| one.dataplane.uid().to_owned());
-        wait(fleet, &meant, known.collect(), &mut outcome, progress).await?;
+        let known = (known.collect(), told);
+        wait(fleet, &meant, known, &mut outcome, progress).await?;
     }
     Ok(outcome)
 }
@@ -252,7 +285,7 @@ pub async fn run<F: Fleet>(
 async fn wait<F: Fleet>(
     fleet: &F,
     meant: &Meant<'_>,
-    mut known: BTreeSet<String>,
+    (mut known, mut told): (BTreeSet<String>, Told),
     outcome: &mut Outcome,
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
@@ -260,30 +293,29 @@ async fn wait<F: Fleet>(
     let mut silent: BTreeMap<String, u32> = BTreeMap::new();
     loop {
         let (dataplanes, _) = fleet.dataplanes().await?;
-        let asked = states(fleet, &dataplanes).await;
-        // One that started meanwhile knows of no drain by command.
-        let (new, old): (Vec<_>, Vec<_>) = asked
-            .into_iter()
-            .partition(|one| !known.contains(one.dataplane.uid()));
-        let new: Vec<_> = new.into_iter().filter(|one| one.result.is_ok()).collect();
-        let young = !new.is_empty();
-        for one in &new {
-            progress.say(&format!(
-                "{} is new, and is told too",
-                one.dataplane.words()
-            ));
-            known.insert(one.dataplane.uid().to_owned());
-        }
-        order(fleet, &new, meant, outcome).await?;
+        let mut asked = states(fleet, &dataplanes).await;
+        // One that begins cannot be asked yet.
+        asked.retain(|one| one.result.is_ok() || known.contains(one.dataplane.uid()));
         let mut all = DrainProgress::default();
-        let (mut unheard, mut listed) = (false, young);
-        for one in &old {
+        let (mut unheard, mut listed, mut young) = (false, false, false);
+        for one in &asked {
             match &one.result {
                 Ok(reply) => {
                     silent.remove(one.name());
-                    let told = DrainProgress::of_all(meant.of(reply));
-                    listed |= !matches!(told, Ok(None));
-                    match told {
+                    known.insert(one.dataplane.uid().to_owned());
+                    // One that started meanwhile knows of no drain by command, and has the backend
+                    // once it has its snapshot.
+                    if !untold(one, meant, &told).is_empty() {
+                        young = true;
+                        let words = one.dataplane.words();
+                        progress.say(&format!("{words} is new, and is told too"));
+                    }
+                    let is_told = |(policy, backend): &(&PolicyState, &BackendState)| {
+                        is_told(&told, &one.dataplane, &policy.name, &backend.name)
+                    };
+                    let of_it = DrainProgress::of_all(meant.of(reply).filter(is_told));
+                    listed |= !matches!(of_it, Ok(None));
+                    match of_it {
                         Ok(one) => one.iter().for_each(|one| all.add(one)),
                         Err(idle) => outcome.problems.push(format!(
                             "{meant} does not drain any more on {} ({}): somebody took it back, or \
@@ -305,9 +337,11 @@ async fn wait<F: Fleet>(
                 }
             }
         }
+        order(fleet, &asked, meant, &mut told, true, outcome).await?;
+        listed |= young;
         let lost = |one: &Response<_, _>| silent.get(one.name()) >= Some(&SILENT_LOOKS);
-        if !young && !old.is_empty() && old.iter().all(lost) {
-            heard(old)?;
+        if !asked.is_empty() && asked.iter().all(lost) {
+            heard(asked)?;
         }
         if !listed && !unheard {
             let flows = format!("flows --backend {}", meant.name);
