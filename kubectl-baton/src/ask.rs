@@ -45,6 +45,8 @@ pub struct Fleet {
     pub installed: bool,
     /// All classes.
     pub classes: Vec<BatonDataplane>,
+    /// They may not be listed.
+    pub classes_unseen: bool,
     /// Where the user says that Baton is.
     pub home: Option<String>,
     /// Their dataplanes, by name.
@@ -127,7 +129,10 @@ pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
             fleet.installed = false;
             return Ok(fleet);
         }
-        Err(failure @ Failure::Forbidden(_)) => fleet.unread.push(failure.to_string()),
+        Err(failure @ Failure::Forbidden(_)) => {
+            fleet.classes_unseen = true;
+            fleet.unread.push(failure.to_string());
+        }
         Err(failure) => return Err(failure),
     }
     let mut found = BTreeSet::new();

@@ -93,7 +93,7 @@ fn operators(scene: &Scene, report: &mut Report) {
 }
 
 fn classes(scene: &Scene, report: &mut Report) {
-    if scene.fleet.classes.is_empty() {
+    if scene.fleet.classes.is_empty() && !scene.fleet.classes_unseen {
         report.problems.push(
             "there is no BatonDataplane, so policies have nowhere to be served: the chart makes one; `kubectl get batondataplanes`"
                 .to_owned(),
