@@ -359,6 +359,13 @@ fn names<'a>(
         );
         *problem = Some((Reason::FrontendPortNotServed, message));
     }
+    if let Some(port) = front.others.first() {
+        let message = format!(
+            "Service {service} has port {port}, and dataplanes take TCP only: clients that connect there reach nobody, as a \
+             Service leads all its ports to the same place; give that port a Service of its own"
+        );
+        *problem = Some((Reason::FrontendPortNotServed, message));
+    }
     for listening in &translation.listeners {
         let mut listeners = record.served.listeners.iter();
         let Some(listener) = listeners.find(|l| l.name == listening.listener) else {

@@ -307,6 +307,8 @@ pub struct Front {
     /// Clients are led to endpoints in their own zone, where there are any
     /// (`spec.trafficDistribution`, or annotation `service.kubernetes.io/topology-mode: Auto`).
     pub zonal: bool,
+    /// Its ports that are not TCP's, as `53/UDP`.
+    pub others: Vec<Text>,
 }
 
 /// A port of a Service. Its `targetPort` is of no interest: the slices say what it came to.

@@ -103,6 +103,13 @@ impl Translator {
             }
             _ => None,
         };
+        let other = |port: &ServicePortObject| {
+            let protocol = port
+                .protocol
+                .as_deref()
+                .filter(|_| !is_tcp(port.protocol.as_deref()))?;
+            Some(self.text(&format!("{}/{protocol}", port.port)))
+        };
         Some(Front {
             uid: self.uid(meta, &self.key(meta)),
             policy,
@@ -129,6 +136,7 @@ impl Translator {
             annotated: self.annotated(meta),
             targets: spec.ports.iter().flatten().filter_map(target).collect(),
             zonal: is_zonal(object),
+            others: spec.ports.iter().flatten().filter_map(other).collect(),
         })
     }
 
@@ -342,6 +350,16 @@ mod tests {
         assert_eq!(got.families, [Family::V6, Family::V4]);
         assert!(!got.external_name);
         assert!(service(&json!({"type": "ExternalName", "externalName": "x.org"})).external_name);
+    }
+
+    #[test]
+    fn of_a_service_in_front_of_dataplanes_other_ports_are_told() {
+        let object: Service = object(json!({
+            "metadata": {"namespace": "shop", "name": "web", "uid": "u", "labels": {POLICY_LABEL: "p"}},
+            "spec": {"ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}, {"port": 9, "protocol": "TCP"}]},
+        }));
+        let front = Translator::new().front(&object).expect("it has the label");
+        assert_eq!(front.others, ["53/UDP".into()]);
     }
 
     #[test]

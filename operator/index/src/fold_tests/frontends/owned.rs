@@ -258,6 +258,25 @@ fn ports_that_the_clients_service_lacks_or_nobody_serves_are_named() {
         Reason::FrontendPortNotServed,
         "has port 81, which no listener is for",
     );
+    // One that came after Baton did.
+    let others = vec!["53/UDP".into()];
+    let with_udp = Service {
+        front: Some(Arc::new(Front {
+            others,
+            ..front("p", false, &[])
+        })),
+        ports: vec![service.ports[0].clone()],
+        ..service.clone()
+    };
+    scene.service(&key("web"), with_udp);
+    scene.settle();
+    expect(
+        &scene.index,
+        "p",
+        ConditionKind::Degraded,
+        Reason::FrontendPortNotServed,
+        "has port 53/UDP, and dataplanes take TCP only",
+    );
     service.ports.remove(0);
     scene.service(&key("web"), service);
     scene.settle();
