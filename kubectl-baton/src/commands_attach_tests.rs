@@ -85,6 +85,17 @@ fn with(change: impl FnOnce(&mut Value)) -> Fake {
     fake
 }
 
+/// The objects that a dry run prints, in the form in which programs that read manifests take
+/// several: each document is one object with a kind.
+fn manifests(seen: &Seen) -> Vec<Value> {
+    let list: Value = serde_json::from_str(&seen.out).expect("JSON");
+    assert_eq!(
+        (&list["apiVersion"], &list["kind"]),
+        (&json!("v1"), &json!("List"))
+    );
+    list["items"].as_array().expect("items").clone()
+}
+
 async fn refused(fake: &Fake, line: &str, why: &str) {
     let seen = typed_in(fake, line).await;
     seen.refuses(why);
@@ -199,7 +210,7 @@ async fn names_that_are_too_long_for_what_is_made_are_shortened() {
         service["spec"]["ports"] = ports;
     });
     let seen = typed_in(&fake, &format!("attach {name} --dry-run -o json")).await;
-    let made: Vec<Value> = serde_json::from_str(&seen.out).expect("JSON");
+    let made = manifests(&seen);
     let pods = "a".repeat(57) + "-pods";
     assert_eq!(made[0]["metadata"]["name"], pods.as_str());
     let listeners = &made[1]["spec"]["listeners"];
@@ -219,7 +230,7 @@ async fn a_port_that_has_the_name_of_another_ones_listener_keeps_it() {
         ]);
     });
     let seen = typed_in(&fake, "attach front --dry-run -o json").await;
-    let made: Vec<Value> = serde_json::from_str(&seen.out).expect("JSON");
+    let made = manifests(&seen);
     let names = [0, 1, 2].map(|at| made[1]["spec"]["listeners"][at]["name"].clone());
     assert_eq!(names, ["port-8080-3", "port-8080", "port-8080-2"]);
 }
@@ -395,13 +406,13 @@ async fn a_dry_run_shows_each_change_and_changes_nothing() {
         assert!(seen.out.contains(part), "{part}: {}", seen.out);
     }
     let seen = typed_in(&fake, "attach front --dry-run -o json").await;
-    let manifests: Vec<Value> = serde_json::from_str(&seen.out).expect("JSON");
-    let kinds: Vec<_> = manifests.iter().map(|m| m["kind"].as_str()).collect();
+    let made = manifests(&seen);
+    let kinds: Vec<_> = made.iter().map(|m| m["kind"].as_str()).collect();
     assert_eq!(
         kinds,
         [Some("Service"), Some("LoadBalancerPolicy"), Some("Service")]
     );
-    let front = &manifests[2];
+    let front = &made[2];
     assert!(front["spec"]["selector"].is_null() && front["spec"]["clusterIP"].is_null());
     assert!(front["metadata"]["managedFields"].is_null(), "{front}");
     assert_eq!(front["metadata"]["labels"]["baton.dev/policy"], "front");
@@ -510,14 +521,14 @@ async fn the_protocol_is_the_ports_unless_said_otherwise() {
     ] {
         let fake = with(|s| s["spec"]["ports"] = json!([port]));
         let seen = typed_in(&fake, &format!("attach front --dry-run -o json {line}")).await;
-        let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");
-        assert_eq!(manifests[1]["spec"]["protocol"], expected, "{port}");
+        let made = manifests(&seen);
+        assert_eq!(made[1]["spec"]["protocol"], expected, "{port}");
     }
     let ports = json!([{"name": "http", "port": 80}, {"name": "redis", "port": 6379}]);
     let mixed = with(|s| s["spec"]["ports"] = ports);
     let seen = typed_in(&mixed, "attach front --dry-run -o json").await;
-    let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");
-    let spec = &manifests[1]["spec"];
+    let made = manifests(&seen);
+    let spec = &made[1]["spec"];
     let said = [0, 1].map(|at| spec["listeners"][at]["protocol"].as_str());
     assert_eq!(
         (said, &spec["protocol"]),
@@ -525,9 +536,9 @@ async fn the_protocol_is_the_ports_unless_said_otherwise() {
     );
     let sticky = with(|s| s["spec"]["sessionAffinity"] = json!("ClientIP"));
     let seen = typed_in(&sticky, "attach front --dry-run -o json").await;
-    let manifests: Value = serde_json::from_str(&seen.out).expect("JSON");
+    let made = manifests(&seen);
     let affinity = json!({"clientIP": {"timeout": "10800s"}});
-    assert_eq!(manifests[1]["spec"]["affinity"], affinity);
+    assert_eq!(made[1]["spec"]["affinity"], affinity);
 }
 
 #[tokio::test]

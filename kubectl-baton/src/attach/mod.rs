@@ -77,7 +77,9 @@ impl<C: Cluster> Attaching<'_, C> {
         };
         self.show.notes(&plan.notes);
         if wanted.dry_run {
-            let objects = [&plan.pods.0, &plan.policy.0, &plan.manifest];
+            // As `kubectl get` has several: what reads manifests reads no bare list.
+            let items = [&plan.pods.0, &plan.policy.0, &plan.manifest];
+            let objects = json!({"apiVersion": "v1", "kind": "List", "items": items});
             self.show.print(&objects, |_, _| changes(&plan))?;
             return Ok(ExitCode::SUCCESS);
         }
