@@ -14,6 +14,8 @@ use std::{path::PathBuf, time::Duration};
 
 /// Where a dataplane of the chart listens for commands of people, within its Pod.
 const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
+/// The program's file.
+const BINARY: &str = "kubectl-baton";
 /// Rows of `top` that fit on a usual terminal below its head.
 const TOP_ROWS_DEFAULT: u16 = 20;
 /// Examples of each command that changes something or takes many options, below its options.
@@ -261,10 +263,21 @@ pub fn parse() -> CommandLine {
 
 /// The completion for `shell`.
 pub fn completion(shell: Shell) -> Vec<u8> {
-    let mut text = Vec::new();
-    let mut command = command();
-    clap_complete::generate(shell, &mut command, "kubectl-baton", &mut text);
-    text
+    let (mut text, mut command) = (Vec::new(), command());
+    if !matches!(shell, Shell::Bash) {
+        clap_complete::generate(shell, &mut command, BINARY, &mut text);
+        return text;
+    }
+    // In bash's script clap_complete 4.6 writes a hyphen of the name in two ways, so that behind a
+    // command nothing is proposed.
+    let plain = BINARY.replace('-', "_");
+    clap_complete::generate(shell, &mut command, &plain, &mut text);
+    let (has, wants) = (
+        format!("-o default {plain}"),
+        format!("-o default {BINARY}"),
+    );
+    let text = String::from_utf8_lossy(&text).replace(&has, &wants);
+    text.into_bytes()
 }
 
 #[cfg(test)]
@@ -332,6 +345,21 @@ pub mod tests {
             let error = parsed(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");
         }
+    }
+
+    /// Behind a command there are its options.
+    #[test]
+    fn what_bash_gets_completes_options_of_commands() {
+        let script = String::from_utf8(completion(Shell::Bash)).expect("text");
+        let asked = r#"
+            COMP_WORDS=(kubectl-baton flows -n shop --pi); COMP_CWORD=4
+            _kubectl_baton kubectl-baton --pi shop; echo "${COMPREPLY[@]}""#;
+        let bash = std::process::Command::new("bash")
+            .args(["-c", &format!("{script}\n{asked}")])
+            .output()
+            .expect("bash");
+        assert_eq!(String::from_utf8_lossy(&bash.stdout), "--pinned\n");
+        assert!(script.trim_end().ends_with("-o default kubectl-baton\nfi"));
     }
 
     #[test]
