@@ -244,6 +244,18 @@ async fn where_baton_is_not_installed_attach_says_so() {
     assert!(why.contains("Baton is not installed"), "{why}");
 }
 
+/// What somebody else writes is not what the cluster writes by the selector.
+#[tokio::test(start_paused = true)]
+async fn a_detach_takes_nothing_away_before_the_cluster_leads_to_the_pods() {
+    let mut fake = with(|_| ());
+    assert!(typed_in(&fake, "attach front").await.is(0));
+    fake.reacts = Box::new(|_| ());
+    let slices = fake.objects.get_mut().get_mut(&Kind::EndpointSlices);
+    slices.expect("slices").push(slice("front-mine", "me"));
+    let seen = typed_in(&fake, "detach front").await;
+    seen.refuses("1 EndpointSlices of Baton are still there");
+}
+
 /// As after `helm uninstall --no-hooks`, also where the definitions went, too.
 #[tokio::test(start_paused = true)]
 async fn a_detach_needs_no_operator_and_no_definitions() {

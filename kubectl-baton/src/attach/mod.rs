@@ -32,6 +32,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const OPERATOR_WITHIN: Duration = Duration::from_secs(10);
 /// Who writes a slice.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// The cluster, by the Service's selector.
+const CLUSTER: &str = "endpointslice-controller.k8s.io";
 
 /// A cluster, and where its answers go.
 pub struct Attaching<'a, C> {
@@ -277,7 +279,7 @@ impl<C: Cluster> Attaching<'_, C> {
         if ours.is_empty() {
             return Ok(None);
         }
-        let by_cluster = self.slices(service, |by| by != MANAGER).await?;
+        let by_cluster = self.slices(service, |by| by == CLUSTER).await?;
         if by_cluster.is_empty() || Instant::now() < by_itself {
             let count = ours.len();
             return Ok(Some(format!(
