@@ -316,7 +316,6 @@ fn what_somebody_changes_is_mended_and_a_renamed_frontend_goes() {
     assert_eq!(names, ["shop"]);
 }
 
-/// A load balancer goes by them.
 /// The Service of the pods gets a second family, or loses it.
 #[test]
 fn a_service_that_was_made_follows_the_families_of_its_pods() {
@@ -342,6 +341,7 @@ fn a_service_that_was_made_follows_the_families_of_its_pods() {
     }
 }
 
+/// A load balancer goes by them.
 #[test]
 fn an_annotation_that_its_policy_has_no_more_goes_and_one_of_somebody_else_stays() {
     let annotated = |keys: &[&str]| {
