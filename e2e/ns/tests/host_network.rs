@@ -137,6 +137,65 @@ fn over_ipv6_too() -> Result<()> {
     from_all_sides(&scene, http, dataplane.address_v6(REDIS_PORT))
 }
 
+/// The kernel has no socket that it could tell that a path is narrower than what is sent; without
+/// Baton the Pod hears of it from the node.
+fn narrow_behind_the_node(
+    name: &str,
+    v6: bool,
+    narrow: impl FnOnce(&Namespace, &str, IpAddr) -> Result<()>,
+) -> Result<()> {
+    let mut scene = node(name, 2)?;
+    if v6 {
+        scene.use_ipv6()?;
+    }
+    scene.start()?;
+    let [_, pod] = scene.lab.clients() else {
+        unreachable!("the options say two clients");
+    };
+    let dataplane = scene.dataplane()?;
+    let (address, own) = match v6 {
+        true => (dataplane.address_v6(HTTP_PORT), pod.ipv6()),
+        false => (dataplane.address(HTTP_PORT), pod.ipv4()),
+    };
+    narrow(scene.lab.router().namespace(), pod.name(), own)?;
+    let server = scene.config.policies[0].backends[0].endpoint;
+    let server = SocketAddr::new(server.address(), server.port());
+    wire::download(&mut HttpClient::connect(pod.namespace(), server)?)?;
+    let mut client = HttpClient::connect(pod.namespace(), address)?;
+    wire::rounds(&scene, &mut client)?;
+    ensure!(
+        scene.counter("icmp_translated_total")? > 0,
+        "no pod was told"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_narrow_path_behind_the_node_is_told_to_pods() -> Result<()> {
+    for (name, v6) in [("host-path", false), ("host-path6", true)] {
+        narrow_behind_the_node(name, v6, |node, device, client| {
+            let to = client.to_string();
+            let family = if v6 { "-6" } else { "-4" };
+            node.ip(&[
+                family, "route", "replace", &to, "dev", device, "mtu", "lock", "1300",
+            ])
+            .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// As a tunnel whose clients do not know of it.
+#[test]
+fn a_narrow_device_of_the_node_is_told_to_pods() -> Result<()> {
+    for (name, v6) in [("host-dev", false), ("host-dev6", true)] {
+        narrow_behind_the_node(name, v6, |node, device, _| {
+            node.ip(&["link", "set", device, "mtu", "1300"]).map(drop)
+        })?;
+    }
+    Ok(())
+}
+
 /// As kube-proxy does it: the node translates the Service's address before the packet is delivered
 /// to it, and back.
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Owns the ways out for frames of the caller's own, in whichever mode. Knows nothing of rings.
 
-use crate::{host, packet_send::PacketSender, xdp_send::XdpSender};
+use crate::{host_send, packet_send::PacketSender, xdp_send::XdpSender};
 
 /// What becomes of a received frame.
 #[must_use]
@@ -17,7 +17,7 @@ pub enum Disposition {
 /// Sends frames of one's own, beside received ones.
 pub struct Tx<'a> {
     sender: Sender<'a>,
-    pub(crate) host: Option<&'a mut host::Sender>,
+    pub(crate) host: Option<&'a mut host_send::Sender>,
 }
 
 enum Sender<'a> {
@@ -37,7 +37,7 @@ impl<'a> Tx<'a> {
     }
 
     /// The same, with another way out.
-    pub(crate) fn with_host<'b>(&'b mut self, host: &'b mut host::Sender) -> Tx<'b> {
+    pub(crate) fn with_host<'b>(&'b mut self, host: &'b mut host_send::Sender) -> Tx<'b> {
         let sender = match &mut self.sender {
             Sender::Xdp(sender) => Sender::Xdp(sender),
             Sender::Packet(sender) => Sender::Packet(sender),
@@ -74,7 +74,7 @@ impl<'a> Tx<'a> {
             Sender::Packet(sender) => sender.frame(),
         };
         match (&mut self.host, frame) {
-            (Some(host), Some(frame)) if host::Sender::takes(frame) => {
+            (Some(host), Some(frame)) if host_send::Sender::takes(frame) => {
                 host.send(&frame[..len.min(frame.len())]);
                 true
             }

@@ -8,8 +8,9 @@
 //! translated back.
 //!
 //! Frames are as elsewhere, with an Ethernet header of our own: the host's hardware address is
-//! [`HOST_MAC`]. A packet that holds several segments is cut into them. Nothing here allocates
-//! after [`Host::open`].
+//! [`HOST_MAC`]. A packet that holds several segments is cut into them. ICMP errors about what went
+//! out so come likewise, and what the kernel would not send for its length is answered with one.
+//! Nothing here allocates after [`Host::open`].
 //!
 //! # Decisions
 //!
@@ -36,11 +37,17 @@
 //!   (Without both, the operator on a flannel node lost its connections to the API; test
 //!   `the_node_translates_connections_of_pods_to_ports_of_legs`.) A raw socket does not tell the
 //!   size of a large packet's segments: the socket's filter notes it by connection.
+//! - **ICMP errors are read by raw sockets of their own**: the kernel gives them to a connection's
+//!   socket, which it has none of here, so that a pod behind it never heard that a path takes less
+//!   than its segments, and sent them again until it gave up. A packet that is longer than the
+//!   device that it would leave by a raw socket refuses without such an error: it is written here.
 
 use crate::{
     config::{Config, ETHERNET_BYTES},
     error::OpenError,
     gso::{Checksum, Segments},
+    host_errors::{self, TooLong},
+    host_send::{HOST_MAC, Sender},
     interface::Interface,
     matched::SteeringMaps,
     stats::HostStats,
@@ -51,15 +58,11 @@ use libbpf_rs::{
     MapCore, MapFlags, MapHandle, MapMut,
     skel::{OpenSkel, SkelBuilder},
 };
-use rustix::{
-    event::epoll,
-    io::Errno,
-    net::{RecvFlags, SendFlags},
-};
+use rustix::{event::epoll, io::Errno, net::RecvFlags};
 use std::{
     io,
     mem::MaybeUninit,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
@@ -77,9 +80,6 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/host.skel.rs"));
 }
 
-/// The hardware address that stands for the host's own stack, as for its loopback interface.
-pub const HOST_MAC: [u8; 6] = [0; 6];
-
 const ETHERNET: usize = ETHERNET_BYTES as usize;
 const IPV6: usize = 40;
 /// The largest packet that IP knows, behind an Ethernet header. (An IPv6 header does not count
@@ -95,10 +95,14 @@ const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 pub(crate) struct Receiver {
     // Order of dropping: sockets before the program, so that the kernel stays silent until nobody
     // listens.
-    families: Vec<Family>,
+    inlets: Vec<Inlet>,
     /// Readable if one of the sockets is.
     any: OwnedFd,
+    /// Listeners that drop what is ours.
+    _silent: Vec<OwnedFd>,
     _silence: OwnedFd,
+    /// What the sender was refused for its length.
+    too_long: TooLong,
     segment_sizes: MapHandle,
     mac: [u8; 6],
     mtu: usize,
@@ -109,10 +113,12 @@ pub(crate) struct Receiver {
     counts: Counts,
 }
 
-struct Family {
+/// A raw socket.
+struct Inlet {
     v6: bool,
+    /// It has ICMP errors, else TCP.
+    errors: bool,
     receive: OwnedFd,
-    _silent: OwnedFd,
 }
 
 #[derive(Default)]
@@ -120,14 +126,6 @@ struct Counts {
     frames: u64,
     segmented: u64,
     unsegmentable: u64,
-}
-
-/// What is sent.
-pub(crate) struct Sender {
-    v4: OwnedFd,
-    v6: Option<OwnedFd>,
-    frames: u64,
-    refused: u64,
 }
 
 /// Both ways.
@@ -163,24 +161,29 @@ impl Host {
             mine.reuse_fd(theirs.as_fd()).map_err(failed())?;
         }
         let loaded = open.load().map_err(failed())?;
-        let (filter, drop_all) = (
-            loaded.progs.filter_host.as_fd(),
-            loaded.progs.drop_host.as_fd(),
-        );
-        let mut families = vec![
-            Family::open(false, filter, drop_all, &loaded.maps.silent)
-                .map_err(kernel("opening raw sockets for what the host is sent"))?,
-        ];
+        let programs = Programs {
+            tcp: loaded.progs.filter_host.as_fd(),
+            errors: loaded.progs.filter_errors.as_fd(),
+            drop_all: loaded.progs.drop_host.as_fd(),
+        };
+        let (mut inlets, mut silent) = (Vec::new(), Vec::new());
+        let mut open = |v6| -> io::Result<()> {
+            // All of a family or nothing: what is silenced must come.
+            let listener = silent_listener(v6, &programs, &loaded.maps.silent)?;
+            let tcp = Inlet::open(v6, false, &programs)?;
+            inlets.extend([tcp, Inlet::open(v6, true, &programs)?]);
+            silent.push(listener);
+            Ok(())
+        };
+        open(false).map_err(kernel("opening raw sockets for what the host is sent"))?;
         // A host without IPv6 has none to deliver.
-        let v6 = Family::open(true, filter, drop_all, &loaded.maps.silent);
-        let sends_v6 = v6.is_ok();
-        families.extend(v6);
+        let sends_v6 = open(true).is_ok();
         let any = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from);
         let any = any.map_err(kernel("making an epoll"))?;
-        for family in &families {
+        for inlet in &inlets {
             epoll::add(
                 &any,
-                &family.receive,
+                &inlet.receive,
                 epoll::EventData::new_u64(0),
                 epoll::EventFlags::IN,
             )
@@ -190,15 +193,13 @@ impl Host {
         let silence = steer::attach_to_namespace(loaded.progs.silence_host.as_fd()).map_err(
             kernel("having the kernel's TCP drop what is ours (sk_lookup, Linux 5.9)"),
         )?;
-        let raw = |domain| {
-            sys::socket(domain, libc::SOCK_RAW, libc::IPPROTO_RAW)
-                .map_err(OpenError::kernel("opening a raw socket to send"))
-        };
         Ok(Self {
             receiver: Receiver {
-                families,
+                inlets,
                 any,
+                _silent: silent,
                 _silence: silence,
+                too_long: TooLong::new(),
                 segment_sizes: MapHandle::try_from(&loaded.maps.segment_sizes).map_err(failed())?,
                 mac: interface.mac,
                 mtu: interface.mtu as usize,
@@ -208,12 +209,7 @@ impl Host {
                 segment: vec![0; frame_bytes],
                 counts: Counts::default(),
             },
-            sender: Sender {
-                v4: raw(libc::AF_INET)?,
-                v6: sends_v6.then(|| raw(libc::AF_INET6)).transpose()?,
-                frames: 0,
-                refused: 0,
-            },
+            sender: Sender::open(sends_v6)?,
         })
     }
 
@@ -223,52 +219,72 @@ impl Host {
             rx_frames: counts.frames,
             rx_segmented: counts.segmented,
             rx_unsegmentable: counts.unsegmentable,
-            rx_lost: self.receiver.families.iter().map(Family::lost).sum(),
+            rx_lost: self.receiver.inlets.iter().map(Inlet::lost).sum(),
             tx_frames: self.sender.frames,
             tx_refused: self.sender.refused,
         }
     }
 }
 
-impl Family {
-    fn open(
-        v6: bool,
-        filter: BorrowedFd<'_>,
-        drop_all: BorrowedFd<'_>,
-        listeners: &MapMut<'_>,
-    ) -> io::Result<Self> {
-        let domain = if v6 { libc::AF_INET6 } else { libc::AF_INET };
-        let loopback = if v6 {
-            SocketAddr::from((Ipv6Addr::LOCALHOST, 0))
-        } else {
-            SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
-        };
-        let silent = sys::socket(domain, libc::SOCK_STREAM, libc::IPPROTO_TCP)?;
-        attach(&silent, drop_all)?;
-        // A port of the kernel's choice: nobody is meant to come by it, and nobody is answered.
-        rustix::net::bind(&silent, &loopback)?;
-        rustix::net::listen(&silent, 1)?;
-        let key = u32::from(v6).to_ne_bytes();
-        let value = u64::from(silent.as_raw_fd().unsigned_abs()).to_ne_bytes();
-        listeners
-            .update(&key, &value, MapFlags::ANY)
-            .map_err(io::Error::other)?;
+/// Programs of sockets.
+struct Programs<'a> {
+    tcp: BorrowedFd<'a>,
+    errors: BorrowedFd<'a>,
+    drop_all: BorrowedFd<'a>,
+}
 
-        let receive = sys::socket(domain, libc::SOCK_RAW, libc::IPPROTO_TCP)?;
+fn domain(v6: bool) -> libc::c_int {
+    if v6 { libc::AF_INET6 } else { libc::AF_INET }
+}
+
+/// The listener of a family that drops what is ours.
+fn silent_listener(
+    v6: bool,
+    programs: &Programs<'_>,
+    listeners: &MapMut<'_>,
+) -> io::Result<OwnedFd> {
+    let loopback = if v6 {
+        SocketAddr::from((Ipv6Addr::LOCALHOST, 0))
+    } else {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+    };
+    let silent = sys::socket(domain(v6), libc::SOCK_STREAM, libc::IPPROTO_TCP)?;
+    attach(&silent, programs.drop_all)?;
+    // A port of the kernel's choice: nobody is meant to come by it, and nobody is answered.
+    rustix::net::bind(&silent, &loopback)?;
+    rustix::net::listen(&silent, 1)?;
+    let key = u32::from(v6).to_ne_bytes();
+    let value = u64::from(silent.as_raw_fd().unsigned_abs()).to_ne_bytes();
+    listeners
+        .update(&key, &value, MapFlags::ANY)
+        .map_err(io::Error::other)?;
+    Ok(silent)
+}
+
+impl Inlet {
+    fn open(v6: bool, errors: bool, programs: &Programs<'_>) -> io::Result<Self> {
+        let (protocol, filter) = match errors {
+            true => (host_errors::protocol(v6), programs.errors),
+            false => (libc::IPPROTO_TCP as u8, programs.tcp),
+        };
+        let receive = sys::socket(domain(v6), libc::SOCK_RAW, protocol.into())?;
         attach(&receive, filter)?;
-        rustix::net::sockopt::set_socket_recv_buffer_size_force(&receive, RECEIVE_BUFFER_BYTES)?;
+        if !errors {
+            let bytes = RECEIVE_BUFFER_BYTES;
+            rustix::net::sockopt::set_socket_recv_buffer_size_force(&receive, bytes)?;
+        }
         if v6 {
             sys::ask_for_destination(receive.as_fd())?;
         }
-        let family = Self {
+        let inlet = Self {
             v6,
+            errors,
             receive,
-            _silent: silent,
         };
         // What came before there was a filter.
         let mut nothing = [0; 1];
-        while family.receive_into(&mut nothing).is_ok() {}
-        Ok(family)
+        while inlet.receive_into(&mut nothing).is_ok() {}
+        Ok(inlet)
     }
 
     fn receive_into(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
@@ -283,8 +299,12 @@ impl Family {
         // The kernel keeps the header, and tells the addresses.
         let start = ETHERNET + IPV6;
         let (len, from, to) = sys::receive_v6(self.receive.as_fd(), &mut buffer[start..]).ok()?;
+        let protocol = match self.errors {
+            true => host_errors::protocol(true),
+            false => libc::IPPROTO_TCP as u8,
+        };
         let header = &mut buffer[ETHERNET..start];
-        header[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, libc::IPPROTO_TCP as u8, 64]);
+        header[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, protocol, 64]);
         header[4..6].copy_from_slice(&u16::try_from(len).ok()?.to_be_bytes());
         header[8..24].copy_from_slice(&from.octets());
         header[24..].copy_from_slice(&to.octets());
@@ -312,27 +332,56 @@ impl Receiver {
         self.any.as_fd()
     }
 
-    /// Takes up to a batch of packets of each family, and gives `take` the buffer and the length of
+    /// Hears what the sender was refused.
+    pub(crate) fn hear(&mut self, sender: &mut Sender) {
+        std::mem::swap(&mut self.too_long, sender.too_long());
+    }
+
+    /// Takes up to a batch of packets of each socket, and gives `take` the buffer and the length of
     /// each frame. Returns the number of frames, or of packets if these hold fewer.
     pub(crate) fn process(&mut self, take: &mut impl FnMut(&mut [u8], usize)) -> usize {
         let (mut taken, mut seen) = (0, 0);
-        for at in 0..self.families.len() {
+        while let Some(len) = self.too_long.next_into(&mut self.packet[ETHERNET..]) {
+            let (len, v6) = (ETHERNET + len, self.packet[ETHERNET] >> 4 == 6);
+            self.address(v6);
+            taken += 1;
+            seen += self.error(len, take);
+        }
+        for at in 0..self.inlets.len() {
             for _ in 0..self.batch {
-                let family = &self.families[at];
-                let v6 = family.v6;
-                let Some(len) = family.packet_into(&mut self.packet) else {
+                let inlet = &self.inlets[at];
+                let (v6, errors) = (inlet.v6, inlet.errors);
+                let Some(len) = inlet.packet_into(&mut self.packet) else {
                     break;
                 };
-                let kind: u16 = if v6 { 0x86dd } else { 0x0800 };
-                self.packet[..6].copy_from_slice(&self.mac);
-                self.packet[6..12].copy_from_slice(&HOST_MAC);
-                self.packet[12..14].copy_from_slice(&kind.to_be_bytes());
+                self.address(v6);
                 taken += 1;
-                seen += self.packet(len, v6, take);
+                seen += match errors {
+                    true => self.error(len, take),
+                    false => self.packet(len, v6, take),
+                };
             }
         }
         self.counts.frames += seen as u64;
         seen.max(taken)
+    }
+
+    /// Writes the Ethernet header in front of a packet from the host.
+    fn address(&mut self, v6: bool) {
+        let kind: u16 = if v6 { 0x86dd } else { 0x0800 };
+        self.packet[..6].copy_from_slice(&self.mac);
+        self.packet[6..12].copy_from_slice(&HOST_MAC);
+        self.packet[12..14].copy_from_slice(&kind.to_be_bytes());
+    }
+
+    /// An ICMP error, which is never larger than what a path takes.
+    fn error(&mut self, len: usize, take: &mut impl FnMut(&mut [u8], usize)) -> usize {
+        if len > self.frame_bytes {
+            self.counts.unsegmentable += 1;
+            return 0;
+        }
+        take(&mut self.packet[..self.frame_bytes], len);
+        1
     }
 
     fn packet(&mut self, len: usize, v6: bool, take: &mut impl FnMut(&mut [u8], usize)) -> usize {
@@ -384,39 +433,5 @@ impl Receiver {
         let size = steer::look_up(&self.segment_sizes, &key).map_or(usize::MAX, |s| s as usize);
         let size = size.min(self.mtu.checked_sub(payload)?);
         (size < payload_bytes).then_some(size)
-    }
-}
-
-impl Sender {
-    /// Whether a frame goes this way.
-    pub(crate) fn takes(frame: &[u8]) -> bool {
-        frame.starts_with(&HOST_MAC)
-    }
-
-    /// Gives the packet in a frame to the host's stack. What it refuses is counted: netfilter's
-    /// rules, no route, an MTU.
-    pub(crate) fn send(&mut self, frame: &[u8]) {
-        match self.try_send(frame) {
-            Some(()) => self.frames += 1,
-            None => self.refused += 1,
-        }
-    }
-
-    fn try_send(&self, frame: &[u8]) -> Option<()> {
-        let ip = frame.get(ETHERNET..)?;
-        let sent = match ip.first()? >> 4 {
-            4 => {
-                let to: [u8; 4] = *ip.get(16..)?.first_chunk()?;
-                let to = SocketAddrV4::new(to.into(), 0);
-                rustix::net::sendto(&self.v4, ip, SendFlags::DONTWAIT, &to)
-            }
-            6 => {
-                let to: [u8; 16] = *ip.get(24..)?.first_chunk()?;
-                let to = SocketAddrV6::new(to.into(), 0, 0, 0);
-                rustix::net::sendto(self.v6.as_ref()?, ip, SendFlags::DONTWAIT, &to)
-            }
-            _ => return None,
-        };
-        sent.ok().map(drop)
     }
 }

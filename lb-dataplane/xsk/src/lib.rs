@@ -37,6 +37,8 @@ mod frames;
 mod gso;
 mod handler;
 mod host;
+mod host_errors;
+mod host_send;
 mod interface;
 mod matched;
 mod mode;
@@ -61,7 +63,7 @@ pub use config::{
 pub use error::{Missing, MissingList, OpenError};
 pub use frames::FrameAccount;
 pub use handler::{Disposition, Handler, Tx};
-pub use host::HOST_MAC;
+pub use host_send::HOST_MAC;
 pub use matched::{SteeringMaps, ports_of};
 pub use mode::{Mode, ModeChoice};
 pub use port::Port;

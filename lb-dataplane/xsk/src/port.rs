@@ -9,7 +9,8 @@ use crate::{
     error::{Missing, MissingList, OpenError},
     frames::FrameAccount,
     handler::{Disposition, Handler, Tx},
-    host::{self, Host},
+    host::Host,
+    host_send::Sender,
     interface::Interface,
     matched::SteeringMaps,
     mode::Mode,
@@ -46,7 +47,7 @@ enum Inner {
 /// Sends what is the host's there.
 struct PastHost<'a, H> {
     handler: &'a mut H,
-    sender: &'a mut host::Sender,
+    sender: &'a mut Sender,
 }
 
 impl<H: Handler> Handler for PastHost<'_, H> {
@@ -61,7 +62,7 @@ impl<H: Handler> Handler for PastHost<'_, H> {
     fn frame(&mut self, buffer: &mut [u8], len: usize, tx: &mut Tx<'_>) -> Disposition {
         let mut tx = tx.with_host(self.sender);
         match self.handler.frame(buffer, len, &mut tx) {
-            Disposition::Transmit(len) if host::Sender::takes(buffer) => {
+            Disposition::Transmit(len) if Sender::takes(buffer) => {
                 self.sender.send(&buffer[..len.min(buffer.len())]);
                 Disposition::Release
             }
@@ -249,6 +250,7 @@ impl Port {
             Inner::Xdp(port) => port.process(&mut past_host),
             Inner::Packet(port) => port.process(&mut past_host),
         };
+        receiver.hear(sender);
         let mut tx = match &mut self.inner {
             Inner::Xdp(port) => Tx::xdp(port.sender()),
             Inner::Packet(port) => Tx::packet(port.sender()),

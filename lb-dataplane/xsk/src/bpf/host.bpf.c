@@ -5,6 +5,7 @@
  * Uses the maps of steer.bpf.c, so that both always match the same.
  *
  * filter_host   a raw socket gets a copy of ours only.
+ * filter_errors the same of ICMP errors about what left by the host's stack.
  * silence_host  sk_lookup: ours meet a listener that drops all, so that the kernel's TCP never
  *               answers with a reset.
  * drop_host     that listener's filter.
@@ -72,6 +73,27 @@ int filter_host(struct __sk_buff *skb)
 			bpf_map_update_elem(&segment_sizes, &peer, &bytes, BPF_ANY);
 	}
 	return -1;
+}
+
+/*
+ * The kernel has no socket for these connections, so it tells nobody what it hears of them. Of
+ * paths that take less than what was sent it makes such errors itself.
+ */
+SEC("socket")
+int filter_errors(struct __sk_buff *skb)
+{
+	struct source from = { .ctx = skb, .kind = SOURCE_NET };
+	struct found found = {};
+	struct layer3 outer;
+	int version;
+	__u8 first;
+
+	if (load(&from, 0, &first, sizeof(first)))
+		return 0;
+	version = first >> 4;
+	if (version == 4 ? parse_v4(&from, 0, &outer) : parse_v6(&from, 0, &outer))
+		return 0;
+	return match_layer4(&from, &outer, version, &found) == OURS ? -1 : 0;
 }
 
 SEC("sk_lookup")

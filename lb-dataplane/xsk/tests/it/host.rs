@@ -1,7 +1,7 @@
 //! The way through the host's own stack: its limits, and that nothing of it is left. What it
 //! carries is tested with real servers in `e2e/ns`.
 
-use crate::common::{Lab, PORT_MAC, PORT_V4, PORT_V6, RawIp, config, tcp};
+use crate::common::{CLIENT_V4, CLIENT_V6, Lab, PORT_MAC, PORT_V4, PORT_V6, RawIp, config, tcp};
 use baton_xsk::{Config, Disposition, HOST_MAC, ModeChoice, Port};
 use std::{io::ErrorKind, net::SocketAddr, net::TcpStream, os::fd::AsFd, time::Duration};
 
@@ -139,5 +139,83 @@ fn the_kernel_is_silent_while_the_port_is_open_and_answers_again_afterwards() {
     drop(port);
     for own in own {
         assert_eq!(connect(own).err(), Some(ErrorKind::ConnectionRefused));
+    }
+}
+
+/// Sends a frame by the host's stack.
+fn send_by_host(port: &mut Port, frame: &[u8]) {
+    let mut tx = port.tx();
+    let buffer = tx.frame().expect("buffers are left");
+    buffer[..frame.len()].copy_from_slice(frame);
+    buffer[..6].copy_from_slice(&HOST_MAC);
+    tx.send(frame.len());
+}
+
+/// Whether this is an error from the host about a segment that is too long, quotes it, and says
+/// this MTU.
+fn is_told(frame: &[u8], of: &[u8], mtu: u16) -> bool {
+    let v6 = of[12..14] == [0x86, 0xdd];
+    let (header, protocol, kind) = if v6 {
+        (40, frame[20], [2, 0])
+    } else {
+        (20, frame[23], [3, 4])
+    };
+    let (icmp, quoted) = (14 + header, 14 + header + 8);
+    protocol == if v6 { 58 } else { 1 }
+        && frame[..6] == PORT_MAC
+        && frame[6..14] == [&HOST_MAC[..], &of[12..14]].concat()
+        && frame[icmp..icmp + 2] == kind
+        && frame[icmp + 6..quoted] == mtu.to_be_bytes()
+        // Ports and number behind the quoted addresses.
+        && frame[quoted + header - 8..quoted + header + 8] == of[14 + header - 8..14 + header + 8]
+}
+
+/// The kernel has no socket that it could tell, so that nobody heard, and the sender repeated
+/// itself until it gave up.
+#[test]
+fn a_path_that_takes_less_is_told_to_the_port() {
+    for mode in [ModeChoice::Native, ModeChoice::Packet] {
+        let lab = Lab::new();
+        let mut port = lab.open(&host(mode));
+        let ends = [
+            (PORT_V4.into(), CLIENT_V4.into()),
+            (PORT_V6.into(), CLIENT_V6.into()),
+        ];
+        let frames = ends.map(|(own, client)| tcp((own, 80), (client, 9), 7, "A", &[7; 1_400]));
+        let told = |port: &mut Port, mtu| {
+            for frame in &frames {
+                send_by_host(port, frame);
+                let got = take(port);
+                // Where the kernel says so itself, it is said twice.
+                assert!(!got.is_empty(), "{mode:?} {mtu}");
+                let told = got.iter().all(|got| is_told(got, frame, mtu));
+                assert!(told, "{mode:?} {mtu}: {got:?}");
+            }
+        };
+        // The device's own, of which a raw socket says nothing but that.
+        lab.ip_in_port("link set eth0 mtu 1350");
+        told(&mut port, 1_350);
+        // The kernel knows a path's.
+        lab.ip_in_port(&format!(
+            "route replace {CLIENT_V4}/32 dev eth0 mtu lock 1300"
+        ));
+        lab.ip_in_port(&format!(
+            "-6 route replace {CLIENT_V6}/128 dev eth0 mtu lock 1300"
+        ));
+        lab.ip_in_port("link set eth0 mtu 1500");
+        told(&mut port, 1_300);
+        // A router on the way says the same; what is about others' segments is not for the port.
+        send_by_host(&mut port, &frames[0]);
+        let error = take(&mut port).remove(0);
+        let mut other = error.clone();
+        other[63] += 1;
+        let checksum = u16::from_be_bytes([error[36], error[37]]) - 1;
+        other[36..38].copy_from_slice(&checksum.to_be_bytes());
+        let raw = RawIp::open(&lab);
+        raw.send(&error);
+        raw.send(&other);
+        let got = take(&mut port);
+        assert!(got.len() == 1 && is_told(&got[0], &frames[0], 1_300));
+        assert!(port.frames().is_complete(), "{:?}", port.frames());
     }
 }
