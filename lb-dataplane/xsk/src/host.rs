@@ -274,7 +274,7 @@ impl Inlet {
             rustix::net::sockopt::set_socket_recv_buffer_size_force(&receive, bytes)?;
         }
         if v6 {
-            sys::ask_for_destination(receive.as_fd())?;
+            sys::ask_for_header(receive.as_fd())?;
         }
         let inlet = Self {
             v6,
@@ -296,15 +296,21 @@ impl Inlet {
         if !self.v6 {
             return Some(ETHERNET + self.receive_into(&mut buffer[ETHERNET..]).ok()?);
         }
-        // The kernel keeps the header, and tells the addresses.
+        // The kernel keeps the header, and tells what is in it.
         let start = ETHERNET + IPV6;
-        let (len, from, to) = sys::receive_v6(self.receive.as_fd(), &mut buffer[start..]).ok()?;
+        let sys::ReceivedV6 {
+            len,
+            from,
+            to,
+            class,
+        } = sys::receive_v6(self.receive.as_fd(), &mut buffer[start..]).ok()?;
         let protocol = match self.errors {
             true => host_errors::protocol(true),
             false => libc::IPPROTO_TCP as u8,
         };
         let header = &mut buffer[ETHERNET..start];
-        header[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, protocol, 64]);
+        let first = [0x60 | class >> 4, class << 4];
+        header[..8].copy_from_slice(&[first[0], first[1], 0, 0, 0, 0, protocol, 64]);
         header[4..6].copy_from_slice(&u16::try_from(len).ok()?.to_be_bytes());
         header[8..24].copy_from_slice(&from.octets());
         header[24..].copy_from_slice(&to.octets());

@@ -171,21 +171,30 @@ pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::from(values[MEMORY_INFO_DROPS]))
 }
 
-/// Has [`receive_v6`] told to which address a packet was sent.
-pub(crate) fn ask_for_destination(fd: BorrowedFd<'_>) -> io::Result<()> {
+/// Has [`receive_v6`] told what of a packet's header it needs.
+pub(crate) fn ask_for_header(fd: BorrowedFd<'_>) -> io::Result<()> {
     let on: c_int = 1;
-    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)
+    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)?;
+    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)
 }
 
-/// Room for the control message that tells the destination, aligned as such messages are.
+/// What came by an IPv6 raw socket.
+pub(crate) struct ReceivedV6 {
+    /// Bytes of payload.
+    pub(crate) len: usize,
+    pub(crate) from: Ipv6Addr,
+    pub(crate) to: Ipv6Addr,
+    /// Traffic class: the marks of congestion are in it.
+    pub(crate) class: u8,
+}
+
+/// Room for the control messages that tell destination and traffic class, aligned as such messages
+/// are.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// `recvmsg(2)` of an IPv6 raw socket: the payload's length, the source and the destination.
-pub(crate) fn receive_v6(
-    fd: BorrowedFd<'_>,
-    buffer: &mut [u8],
-) -> io::Result<(usize, Ipv6Addr, Ipv6Addr)> {
+/// `recvmsg(2)` of an IPv6 raw socket.
+pub(crate) fn receive_v6(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<ReceivedV6> {
     // SAFETY: all-zero bytes are a valid address of no family.
     let mut from: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
     let mut control = Control([0; 64]);
@@ -204,23 +213,36 @@ pub(crate) fn receive_v6(
     // SAFETY: the header's parts have the lengths that it says, and outlive the call.
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel filled the header; the first message is inside of `control`, or there is
-    // none.
-    let first = unsafe { libc::CMSG_FIRSTHDR(&raw const header).as_ref() };
-    let told = first.filter(|told| {
-        (told.cmsg_level, told.cmsg_type) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
-    });
-    let Some(told) = told else {
+    let (mut to, mut class) = (None, 0);
+    // SAFETY: the kernel filled the header; a message is inside of `control`, or there is none.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+    // SAFETY: as above.
+    while let Some(told) = unsafe { next.as_ref() } {
+        // SAFETY: messages of these types hold an `in6_pktinfo` and an `int`, and there is room for
+        // both in `control`.
+        unsafe {
+            let data = libc::CMSG_DATA(told);
+            match (told.cmsg_level, told.cmsg_type) {
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                    to = Some(data.cast::<libc::in6_pktinfo>().read_unaligned());
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    class = data.cast::<c_int>().read_unaligned() as u8;
+                }
+                _ => {}
+            }
+            next = libc::CMSG_NXTHDR(&raw const header, told);
+        }
+    }
+    let Some(to) = to else {
         return Err(io::Error::other("the kernel did not tell the destination"));
     };
-    // SAFETY: a message of this type holds an `in6_pktinfo`, and there is room for it in `control`.
-    let to = unsafe {
-        libc::CMSG_DATA(told)
-            .cast::<libc::in6_pktinfo>()
-            .read_unaligned()
-    };
-    let (from, to) = (from.sin6_addr.s6_addr, to.ipi6_addr.s6_addr);
-    Ok((len, from.into(), to.into()))
+    Ok(ReceivedV6 {
+        len,
+        from: from.sin6_addr.s6_addr.into(),
+        to: to.ipi6_addr.s6_addr.into(),
+        class,
+    })
 }
 
 /// Memory shared with the kernel, unmapped on drop.

@@ -39,6 +39,10 @@ fn what_the_kernel_delivers_to_the_host_is_a_frame_from_it() {
         let raw = RawIp::open(&lab);
         for (own, number) in [(PORT_V4.into(), 20_000), (PORT_V6.into(), 80)] {
             let mut frame = tcp((own, 40_000), (own, number), 7, "A", b"abc");
+            if own.is_ipv6() {
+                // A class of service, and the mark of congestion on the way (RFC 3168).
+                frame[14..16].copy_from_slice(&[0x6a, 0x30]);
+            }
             raw.send(&frame);
             frame[..6].copy_from_slice(&PORT_MAC);
             frame[6..12].copy_from_slice(&HOST_MAC);
@@ -218,4 +222,42 @@ fn a_path_that_takes_less_is_told_to_the_port() {
         assert!(got.len() == 1 && is_told(&got[0], &frames[0], 1_300));
         assert!(port.frames().is_complete(), "{:?}", port.frames());
     }
+}
+
+/// One socket sends for all, and what waits in a device's queue is held against it: with the
+/// kernel's usual limit 95 packets to a slow tunnel's clients kept the node's own Pods from getting
+/// any.
+#[test]
+fn what_a_slow_device_has_queued_holds_up_nobody_else() {
+    let lab = Lab::new();
+    lab.ip_in_port("link add slow type veth peer name other");
+    for device in ["slow", "other"] {
+        lab.ip_in_port(&format!("link set {device} up"));
+    }
+    lab.ip_in_port("addr add 10.79.0.1/24 dev slow");
+    lab.ip_in_port("neigh add 10.79.0.2 lladdr 02:00:00:00:00:09 dev slow");
+    let queue = "qdisc add dev slow root tbf rate 8mbit burst 3k limit 4mb";
+    let arguments: Vec<&str> = queue.split(' ').collect();
+    lab.output_in_port("tc", &arguments);
+    let mut port = lab.open(&host(ModeChoice::Native));
+    let slow = tcp(
+        (PORT_V4.into(), 80),
+        ([10, 79, 0, 2].into(), 9),
+        7,
+        "A",
+        &[7; 1_400],
+    );
+    for _ in 0..500 {
+        send_by_host(&mut port, &slow);
+    }
+    let waiting = lab.output_in_port("tc", &["-s", "qdisc", "show", "dev", "slow"]);
+    assert!(waiting.contains("dropped 0,"), "{waiting}");
+    let own = tcp((PORT_V4.into(), 9), (PORT_V4.into(), 80), 7, "A", b"abc");
+    send_by_host(&mut port, &own);
+    let stats = port.stats().host;
+    assert_eq!(
+        (stats.tx_refused, take(&mut port).len()),
+        (0, 1),
+        "{stats:?}"
+    );
 }
