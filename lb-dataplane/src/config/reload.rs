@@ -28,6 +28,8 @@ const QUIET_LIMIT: Duration = Duration::from_secs(2);
 pub struct Watcher {
     watcher: RecommendedWatcher,
     changed: Arc<Notify>,
+    /// Something was noticed, and the files were not looked at since.
+    noticed: bool,
     folders: BTreeSet<Folder>,
     /// The files as they were before they were last read.
     seen: Sources,
@@ -100,6 +102,7 @@ impl Watcher {
         let mut this = Self {
             watcher,
             changed,
+            noticed: false,
             folders: BTreeSet::new(),
             seen: Sources::default(),
         };
@@ -155,13 +158,18 @@ impl Watcher {
     /// the configuration for each line that reading it logs.
     pub async fn changed(&mut self) {
         loop {
-            self.changed.notified().await;
+            if !self.noticed {
+                self.changed.notified().await;
+                // Who drops this while it waits for quiet has not been told.
+                self.noticed = true;
+            }
             let limit = time::Instant::now() + QUIET_LIMIT;
             while time::Instant::now() < limit {
                 if time::timeout(QUIET, self.changed.notified()).await.is_err() {
                     break;
                 }
             }
+            self.noticed = false;
             // A folder may have come that was waited for, or gone.
             if let Err(error) = self.watch() {
                 warn!(%error, "a folder of the configuration cannot be watched");

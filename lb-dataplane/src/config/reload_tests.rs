@@ -70,6 +70,19 @@ async fn a_change_between_reading_and_watching_is_noticed() {
     noticed(&mut watcher, "before a reload was in force").await;
 }
 
+/// As where a signal comes in between.
+#[tokio::test]
+async fn a_change_is_noticed_also_if_its_wait_for_quiet_was_dropped() {
+    let folder = Folder::new();
+    let mut watcher = watcher(&folder);
+    folder.write("dataplane.yaml", GOOD, 0o600);
+    // Longer than the kernel takes to tell, shorter than it has to be quiet.
+    let dropped = timeout(Duration::from_millis(100), watcher.changed()).await;
+    assert!(dropped.is_err(), "it was not quiet yet");
+    noticed(&mut watcher, "what had begun").await;
+    nothing(&mut watcher, "once is enough").await;
+}
+
 /// Names another key in the configuration, has it refused, and writes the key.
 async fn a_key_that_comes_later(name: &str) {
     let folder = Folder::new();
