@@ -24,6 +24,12 @@ pub struct Link {
     pub mtu: Option<u32>,
 }
 
+/// Whether a message is about an interface itself. A bridge tells in its own family of those that
+/// are its ports, and of one that no longer is as if that were gone.
+pub fn is_of(message: &LinkMessage, ifindex: u32) -> bool {
+    message.header.index == ifindex && message.header.interface_family == AddressFamily::Unspec
+}
+
 /// What the kernel says of an interface.
 pub fn link(message: &LinkMessage) -> Link {
     let flags = message.header.flags;
@@ -227,6 +233,15 @@ pub fn global_address(message: &AddressMessage, ifindex: u32) -> Option<IpAddr> 
                 AddressAttribute::Local(address) if local => Some(*address),
                 AddressAttribute::Address(address) if !local => Some(*address),
                 _ => None,
+    #[test]
+    fn an_interface_that_is_no_port_of_a_bridge_any_more_is_not_gone() {
+        let mut message = LinkMessage::default();
+        message.header.index = 7;
+        assert!(is_of(&message, 7) && !is_of(&message, 8));
+        message.header.interface_family = AddressFamily::Bridge;
+        assert!(!is_of(&message, 7));
+    }
+
             })
     };
     find(true).or_else(|| find(false))

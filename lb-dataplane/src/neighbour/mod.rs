@@ -280,10 +280,10 @@ impl Neighbours {
                     self.perform(actions).await?;
                 }
             }
-            RouteNetlinkMessage::NewLink(link) if link.header.index == self.place.ifindex => {
+            RouteNetlinkMessage::NewLink(link) if messages::is_of(link, self.place.ifindex) => {
                 self.link(Some(messages::link(link))).await?;
             }
-            RouteNetlinkMessage::DelLink(link) if link.header.index == self.place.ifindex => {
+            RouteNetlinkMessage::DelLink(link) if messages::is_of(link, self.place.ifindex) => {
                 self.link(None).await?;
             }
             _ => {}
