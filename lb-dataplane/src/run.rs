@@ -172,10 +172,11 @@ async fn serve(
         host: config.host_network,
     };
     let frontends = steerer.ports();
-    let followed = neighbour::run(place, workers.clone(), steerer, asked, network);
+    let followed = neighbour::run(place, workers.clone(), steerer, asked, Arc::clone(&network));
     let mut neighbours = tokio::spawn(followed);
     let checks = health::run(
         workers.clone(),
+        network,
         Arc::clone(&control.failures),
         control.snapshots.follow(),
         config.ports.range(),

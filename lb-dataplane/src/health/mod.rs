@@ -14,7 +14,7 @@ mod tests;
 
 pub use failures::Failures;
 
-use crate::{commands::Notice, steering::SteeredPorts, workers::Workers};
+use crate::{commands::Notice, neighbour::Health, steering::SteeredPorts, workers::Workers};
 use baton_api::{ActiveCheck, ClientAddress, Endpoint, Policy, Snapshot};
 use judge::{Judge, Thresholds};
 use probe::{Outcome, Probe};
@@ -84,6 +84,7 @@ impl Drop for Checked {
 /// What the tasks share.
 struct Shared {
     source: Source,
+    network: Arc<Health>,
     free: Semaphore,
     results: mpsc::Sender<Found>,
 }
@@ -101,9 +102,11 @@ struct Checks {
 }
 
 /// Checks what the snapshots want checked, for as long as the process lives. `legs` are the ports
-/// of the legs, `frontends` those that are steered besides.
+/// of the legs, `frontends` those that are steered besides. What fails while the interface that
+/// `network` is about is down says nothing of a backend.
 pub async fn run(
     workers: Workers,
+    network: Arc<Health>,
     failures: Arc<Failures>,
     mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     legs: RangeInclusive<u16>,
@@ -115,6 +118,7 @@ pub async fn run(
         failures,
         shared: Arc::new(Shared {
             source: Source::new(legs, frontends),
+            network,
             free: Semaphore::new(CHECKS_MAX),
             results,
         }),
@@ -343,7 +347,13 @@ async fn ask_always(
             return;
         };
         let started = time::Instant::now();
-        let outcome = probe.ask(&shared.source).await;
+        let before = shared.network.link();
+        let outcome = match probe.ask(&shared.source).await {
+            Outcome::Bad(_) if !before.0 || before != shared.network.link() => {
+                Outcome::NotAsked("the dataplane's own interface is or was down".to_owned())
+            }
+            outcome => outcome,
+        };
         drop((turn, of_policy));
         let found = Found {
             key: Arc::clone(&key),

@@ -97,6 +97,7 @@ struct Lab {
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     inbox: Inbox,
     failures: Arc<Failures>,
+    network: Arc<Health>,
 }
 
 impl Lab {
@@ -104,8 +105,10 @@ impl Lab {
         let (workers, mut inboxes) = Workers::new(1).expect("an eventfd");
         let snapshots = watch::Sender::new(None);
         let failures = Arc::new(Failures::default());
+        let network = Arc::new(Health::default());
         tokio::spawn(run(
             workers.clone(),
+            Arc::clone(&network),
             Arc::clone(&failures),
             snapshots.subscribe(),
             20_000..=32_767,
@@ -116,6 +119,7 @@ impl Lab {
             snapshots,
             inbox: inboxes.remove(0),
             failures,
+            network,
         }
     }
 
@@ -178,6 +182,55 @@ async fn the_worker_is_told_each_turn_and_only_these() {
     })
     .await;
     assert!(lab.inbox.next().is_none(), "nothing turned");
+}
+
+/// A flap of the dataplane's own link had all backends unhealthy at once, and back one by one.
+#[tokio::test]
+async fn what_fails_while_the_own_interface_is_down_says_nothing_of_a_backend() {
+    let (address, server) = switchable(200).await;
+    let mut lab = Lab::new();
+    lab.apply(snapshot(&[("a", address)], Some(&check(Some("/healthz")))));
+    assert_eq!(lab.told().await.1, Some(true));
+    let asked = |more: usize| {
+        let server = Arc::clone(&server);
+        let before = server.asked.load(Ordering::Relaxed);
+        async move {
+            let asked = || server.asked.load(Ordering::Relaxed) > before + more;
+            until("more checks", asked).await;
+        }
+    };
+    let link = |up: bool| {
+        lab.network.link_up.store(up, Ordering::Relaxed);
+        lab.network.link_changes.fetch_add(1, Ordering::Relaxed);
+    };
+    link(false);
+    server.status.store(503, Ordering::Relaxed);
+    asked(10).await;
+    assert!(lab.inbox.next().is_none(), "nobody knows");
+    // Up again, as it was, and none was asked in between.
+    server.status.store(200, Ordering::Relaxed);
+    asked(2).await;
+    link(true);
+    asked(10).await;
+    assert!(lab.inbox.next().is_none(), "nothing turned");
+    server.status.store(503, Ordering::Relaxed);
+    assert_eq!(lab.told().await.1, Some(false));
+}
+
+/// One whose answer was on its way while the link was down and up again.
+#[tokio::test]
+async fn nor_does_what_failed_across_a_flap() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let mut lab = Lab::new();
+    lab.apply(snapshot(&[("a", address)], Some(&check(Some("/healthz")))));
+    let (stream, _) = listener.accept().await.expect("a check");
+    lab.network.link_changes.fetch_add(2, Ordering::Relaxed);
+    drop(stream);
+    let (second, _) = listener.accept().await.expect("another check");
+    assert!(lab.inbox.next().is_none(), "nobody knows");
+    drop(second);
+    assert_eq!(lab.told().await.1, Some(false));
 }
 
 #[tokio::test]

@@ -108,6 +108,17 @@ impl Default for Health {
 
 /// Where the dataplane is.
 #[derive(Clone, Copy, Debug)]
+impl Health {
+    /// Whether the interface is up, and how often that has changed: two that are equal, and up, say
+    /// that it was up all the time in between.
+    pub fn link(&self) -> (bool, u64) {
+        (
+            self.link_up.load(Ordering::Relaxed),
+            self.link_changes.load(Ordering::Relaxed),
+        )
+    }
+}
+
 pub struct Place {
     /// The interface that it serves.
     pub ifindex: u32,
