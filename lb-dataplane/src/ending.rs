@@ -9,8 +9,11 @@
 //! - **A dataplane that shall end serves on**: not ready from SIGTERM on, it keeps its connections,
 //!   and takes new ones from who has not heard yet, until none is left or the grace period is over.
 //!   Flows are not handed to another dataplane: its table is its own.
+//! - **Legs are closed before it ends**: pods' servers would keep connections that nobody ends any
+//!   more, as those on which the next client was waited for (`migration.legs: Shared`), until their
+//!   own idle time-out, if they have one.
 
-use crate::control::Control;
+use crate::control::{Control, Left};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{Instant, sleep};
 use tracing::info;
@@ -20,6 +23,9 @@ use tracing::info;
 const HEARD: Duration = Duration::from_secs(5);
 /// Between two looks at how many connections are left.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Legs that clients have left may take so long to close, once no client is left: one that waits
+/// for the next client does so for 1.5 s. A pod that does not close its side has been told.
+const LEGS_LIMIT: Duration = Duration::from_secs(3);
 
 /// An end under way.
 #[derive(Clone, Copy, Debug)]
@@ -45,18 +51,64 @@ impl Ending {
 
     /// Waits until there is no connection left, or no time.
     pub async fn over(self, control: &Control) {
+        let mut rest = Rest { alone_since: None };
         loop {
             let now = Instant::now();
+            let left = control.left().await;
             if now >= self.deadline {
-                let left = control.flows().await;
-                info!(?left, "the grace period is over");
+                info!(
+                    flows = left.map(|left| left.flows),
+                    "the grace period is over"
+                );
                 return;
             }
-            if now >= self.heard && control.flows().await == Some(0) {
+            if now >= self.heard && rest.is_over(now, left) {
                 info!("no connection is left");
                 return;
             }
             sleep(LOOK_EVERY.min(self.deadline - now)).await;
         }
+    }
+}
+
+/// The time without clients.
+struct Rest {
+    alone_since: Option<Instant>,
+}
+
+impl Rest {
+    /// Whether there is nothing to wait for.
+    fn is_over(&mut self, now: Instant, left: Option<Left>) -> bool {
+        let Some(Left { flows: 0, legs }) = left else {
+            self.alone_since = None;
+            return false;
+        };
+        let since = *self.alone_since.get_or_insert(now);
+        legs == 0 || now >= since + LEGS_LIMIT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn legs_are_waited_for_but_not_for_ever() {
+        let start = Instant::now();
+        let mut rest = Rest { alone_since: None };
+        let mut at = |ms, flows, legs| {
+            let left = Some(Left { flows, legs });
+            rest.is_over(start + Duration::from_millis(ms), left)
+        };
+        assert!(!at(0, 1, 0));
+        assert!(!at(1_000, 0, 9));
+        assert!(!at(3_999, 0, 1));
+        assert!(at(3_999, 0, 0), "all are closed");
+        assert!(at(4_000, 0, 1), "one has been told");
+        // Somebody came.
+        assert!(!at(5_000, 1, 1));
+        assert!(!at(6_000, 0, 1));
+        assert!(at(9_000, 0, 1));
+        assert!(!rest.is_over(start, None), "nobody answers");
     }
 }

@@ -265,7 +265,7 @@ async fn serve(
             }
         }
     }
-    match reloader.control.flows().await {
+    match reloader.control.left().await.map(|left| left.flows) {
         Some(0) => info!("ending: no connection is cut"),
         Some(cut) => {
             warn!(

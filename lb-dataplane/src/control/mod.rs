@@ -105,6 +105,16 @@ impl Facts {
     }
 }
 
+/// What is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Client connections.
+    pub flows: u64,
+    /// Connections to pods that no client has any more; of several workers those of the one that
+    /// has most.
+    pub legs: u64,
+}
+
 impl Control {
     /// Whether the loops of all workers turned within the limit.
     fn is_beating(&self) -> bool {
@@ -154,10 +164,13 @@ impl Control {
         self.facts.key_epochs.lock().ok()?.first().copied()
     }
 
-    /// Client connections at this moment; nothing if the worker does not answer.
-    pub async fn flows(&self) -> Option<u64> {
-        let report = self.workers.report().await.ok()?;
-        Some(report.state.policies.iter().map(|p| p.flows).sum())
+    /// What is open at this moment; nothing if the worker does not answer.
+    pub async fn left(&self) -> Option<Left> {
+        let state = self.workers.report().await.ok()?.state;
+        Some(Left {
+            flows: state.policies.iter().map(|p| p.flows).sum(),
+            legs: state.tables.get("closing_legs").map_or(0, |table| table.0),
+        })
     }
 
     /// The worker's report with what only the binary knows.

@@ -71,6 +71,9 @@ pub struct DataplaneConfig {
     /// What it serves; with none, the operator says what.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<Policy>,
+    /// How long it goes on after SIGTERM: an option, no field.
+    #[serde(skip)]
+    pub grace_seconds: u32,
 }
 
 /// A control API with mutual TLS.
@@ -293,6 +296,7 @@ impl Lab {
             keys: vec![self.key(1)?].into(),
             limits: None,
             policies,
+            grace_seconds: 0,
         })
     }
 
@@ -321,8 +325,11 @@ impl Lab {
         let path = place.directory()?.join("lb-dataplane.yaml");
         write_config(&path, config)?;
         let program = program("lb-dataplane")?;
+        let mut run = run_spec(&program, &path);
+        let grace = config.grace_seconds.to_string();
+        run.arguments.extend(["--grace-seconds".to_owned(), grace]);
         let mut dataplane = Dataplane {
-            process: place.spawn(&run_spec(&program, &path))?,
+            process: place.spawn(&run)?,
             config: path,
             control: config.control.parse().context("control address")?,
             address,

@@ -7,11 +7,15 @@ use anyhow::{Context, Result, ensure};
 use baton_api::{Micros, Migration};
 use baton_lab::{Arrivals, HttpEcho, IdleConnections, LoadOptions};
 use baton_ns::{HTTP_PORT, Scene, tcp_sockets, until};
+use std::time::Duration;
 
 const MANY: usize = 10_000;
 const IDLE: usize = 500;
 const KILLS: usize = 24;
 const SAMPLES: usize = 40;
+const GRACE_SECONDS: u32 = 60;
+/// Within which others hear that a dataplane ends (`lb-dataplane/src/ending.rs`).
+const HEARD: Duration = Duration::from_secs(5);
 
 /// Three pods without host-shim and keys, whose flows share legs and stay where they are well.
 fn scene(name: &str) -> Result<Scene> {
@@ -110,4 +114,34 @@ fn clients_at_rest_outlive_every_pod() -> Result<()> {
     ensure!(scene.counter("legs_left_total")? > (KILLS * IDLE / 2) as u64);
     ensure!(scene.counter("closes_believed_total")? == 0);
     nothing_was_reset(&scene)
+}
+
+/// A server whose connection nobody ends keeps it for as long as it likes.
+#[test]
+fn a_dataplane_that_ends_leaves_the_pods_no_connections() -> Result<()> {
+    let mut scene = Scene::with_pods("legsend", 3)?;
+    scene.config.policies[0].migration = Migration::default();
+    scene.config.grace_seconds = GRACE_SECONDS;
+    share_legs(&mut scene);
+    start_alone(&mut scene)?;
+    let listeners = sockets(&scene)?;
+    let load = HttpEcho::start(
+        scene.lab.client().namespace(),
+        LoadOptions {
+            connections: 32,
+            ..LoadOptions::new(scene.address(HTTP_PORT)?)
+        },
+    )?;
+    answered(&load, 1_000)?;
+    let mut dataplane = scene.dataplane.take().context("it runs")?;
+    std::thread::scope(|scope| {
+        let ends = scope.spawn(|| dataplane.process.terminate());
+        // It waits so long in any case; then nobody is left, all of a sudden.
+        std::thread::sleep(HEARD + Duration::from_secs(1));
+        load.stop()?;
+        ends.join().expect("no panic")
+    })?;
+    let left = sockets(&scene)?;
+    ensure!(left == listeners, "{left:?} sockets, {listeners:?} before");
+    Ok(())
 }
