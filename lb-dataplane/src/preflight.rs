@@ -1,7 +1,10 @@
 //! What the machine must have before traffic is taken, told in words. Asks the kernel, changes
 //! nothing.
 
-use crate::config::{Config, Ports};
+use crate::{
+    config::{Config, Ports},
+    neighbour::Addresses,
+};
 use rustix::net::{
     AddressFamily, SocketType,
     netdevice::{index_to_name, name_to_index},
@@ -112,37 +115,41 @@ fn interfaces(table: &str) -> Vec<String> {
     names
 }
 
-/// The dataplane's own addresses: the configured ones, or else the interface's.
+/// The dataplane's own addresses: the configured ones, or else the interface's that last.
 ///
 /// # Errors
 /// There is none, or a configured one is not the interface's (the kernel would then not answer ARP
 /// for it, and no backend could answer us).
 pub fn own_addresses(
     config: &Config,
-    of_interface: Vec<IpAddr>,
+    of_interface: Addresses,
 ) -> Result<Vec<IpAddr>, PreflightError> {
-    if of_interface.is_empty() && config.address.is_empty() {
-        return Err(PreflightError::NoAddress {
-            name: config.interface.clone(),
-        });
-    }
+    let Addresses {
+        lasting, others, ..
+    } = of_interface;
     if config.address.is_empty() {
-        return Ok(of_interface);
+        return match lasting.is_empty() {
+            true => Err(PreflightError::NoAddress {
+                name: config.interface.clone(),
+            }),
+            false => Ok(lasting),
+        };
     }
-    match config.address.iter().find(|a| !of_interface.contains(a)) {
+    let has = |address: &IpAddr| lasting.contains(address) || others.contains(address);
+    match config.address.iter().find(|a| !has(a)) {
         None => Ok(config.address.clone()),
-        Some(foreign) => Err(PreflightError::ForeignAddress {
-            address: *foreign,
-            name: config.interface.clone(),
-            existing: match of_interface.as_slice() {
-                [] => "none".to_owned(),
-                some => some
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            },
-        }),
+        Some(foreign) => {
+            let all = lasting.iter().chain(&others);
+            let all: Vec<_> = all.map(ToString::to_string).collect();
+            Err(PreflightError::ForeignAddress {
+                address: *foreign,
+                name: config.interface.clone(),
+                existing: match all.is_empty() {
+                    true => "none".to_owned(),
+                    false => all.join(", "),
+                },
+            })
+        }
     }
 }
 
@@ -261,6 +268,27 @@ mod tests {
         let found = listening(&fs::read_to_string("/proc/net/tcp").expect("the kernel's table"))
             .any(|p| p == port);
         assert!(found, "{port}");
+    }
+
+    #[test]
+    fn what_does_not_last_is_used_if_it_is_named() {
+        let parse = |address: &str| {
+            let text = format!("interface: eth0\naddress: [{address}]\n");
+            Config::parse(std::path::Path::new("test.yaml"), &text).expect("good")
+        };
+        let [first, second] = ["10.0.0.5", "10.0.0.6"].map(|a| a.parse().expect("an address"));
+        let of_interface = Addresses {
+            lasting: vec![first],
+            others: vec![second],
+            tentative: Vec::new(),
+        };
+        let own = |config| own_addresses(&config, of_interface.clone());
+        assert_eq!(own(parse("")), Ok(vec![first]));
+        assert_eq!(own(parse("10.0.0.6")), Ok(vec![second]));
+        let error = own(parse("10.0.0.7")).expect_err("another's").to_string();
+        assert!(error.ends_with("which has: 10.0.0.5, 10.0.0.6"), "{error}");
+        let none = own_addresses(&parse(""), Addresses::default());
+        assert!(matches!(none, Err(PreflightError::NoAddress { .. })));
     }
 
     #[test]

@@ -81,8 +81,8 @@ async fn serve(
     let config = &loaded.config;
     let ifindex = preflight::interface_index(&config.interface)?;
     preflight::check_ports(config.ports)?;
-    let addresses =
-        preflight::own_addresses(config, neighbour::interface_addresses(ifindex).await?)?;
+    let of_interface = neighbour::interface_addresses(ifindex, &config.address).await?;
+    let addresses = preflight::own_addresses(config, of_interface)?;
     // Again with the addresses that the interface turned out to have.
     config
         .check_snapshot(&config.snapshot(1), &addresses)

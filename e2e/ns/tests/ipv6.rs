@@ -2,7 +2,7 @@
 //! addresses of the other one.
 
 use crate::{addresses, every_request_moves, nothing_was_reset};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use baton_api::MoveMethod;
 use baton_ns::{HTTP_PORT, REDIS_PORT, Scene};
 
@@ -44,5 +44,25 @@ fn clients_of_one_family_are_served_by_pods_of_the_other() -> Result<()> {
         every_request_moves(&scene, name, at, (CONNECTIONS, REQUESTS / 2))?;
         nothing_was_reset(&scene)?;
     }
+    Ok(())
+}
+
+/// An address that the kernel does not use yet, as it asks whether somebody else has it: a
+/// dataplane that left it out had none of IPv6 for ever.
+#[test]
+fn an_address_that_is_not_settled_yet_is_waited_for() -> Result<()> {
+    let mut scene = Scene::with_pods("tentative", 2)?;
+    scene.use_ipv6()?;
+    scene.start_shim()?;
+    let pod = scene.lab.dataplane_pod();
+    let own = format!("{}/64", pod.ipv6());
+    pod.namespace()
+        .set_sysctl("net/ipv6/conf/eth0/dad_transmits", "1")?;
+    pod.namespace().ip(&["addr", "del", &own, "dev", "eth0"])?;
+    pod.namespace().ip(&["addr", "add", &own, "dev", "eth0"])?;
+    scene.start_dataplane()?;
+    let state = scene.state()?;
+    let of_six = state.worker.addresses.iter().filter(|a| a.is_ipv6());
+    ensure!(of_six.count() == 1, "{:?}", state.worker.addresses);
     Ok(())
 }

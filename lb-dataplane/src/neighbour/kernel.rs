@@ -4,7 +4,8 @@
 
 use super::{
     NetlinkError, Place,
-    messages::{self, Link, Sources, global_address},
+    addresses::Addresses,
+    messages::{self, Link, Sources},
     table::FlowLookup,
 };
 use baton_engine::Route;
@@ -22,27 +23,55 @@ use rtnetlink::{
 use rustix::io::Errno;
 use std::{net::IpAddr, time::Duration};
 use tokio::time;
-use tracing::debug;
+use tracing::{debug, warn};
 
 /// The kernel answers a request within the call that sends it. After this long its answer is lost,
 /// as happens while the socket is full of events.
 const ANSWER_LIMIT: Duration = Duration::from_millis(100);
 /// One table of the kernel is read within this.
 pub const READ_LIMIT: Duration = Duration::from_secs(2);
-/// The lasting global addresses of an interface, IPv4 first.
+/// The kernel asks for a second by default, after as much by chance, whether an IPv6 address is
+/// somebody else's (`dad_transmits`), and does not use it meanwhile.
+const TENTATIVE_LIMIT: Duration = Duration::from_secs(5);
+/// Between two looks at that.
+const TENTATIVE_LOOK: Duration = Duration::from_millis(100);
+
+/// The global addresses of an interface, IPv4 first. Waits for those that are not settled, if all
+/// are `wanted` (none is named) or these are among them: what is left out at the start is left out
+/// for ever.
 ///
 /// # Errors
 /// Netlink cannot be used.
-pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkError> {
-    let mut found: Vec<IpAddr> = ask(|handle| async move {
-        dump_addresses(&handle)
-            .try_filter_map(async |message| Ok(global_address(&message, ifindex)))
-            .try_collect()
-            .await
-    })
-    .await?;
-    found.sort_by_key(IpAddr::is_ipv6);
-    Ok(found)
+pub async fn interface_addresses(
+    ifindex: u32,
+    wanted: &[IpAddr],
+) -> Result<Addresses, NetlinkError> {
+    let until = time::Instant::now() + TENTATIVE_LIMIT;
+    loop {
+        let mut found: Addresses = ask(|handle| async move {
+            dump_addresses(&handle)
+                .try_fold(Addresses::default(), async |mut found, message| {
+                    found.note(&message, ifindex);
+                    Ok(found)
+                })
+                .await
+        })
+        .await?;
+        found.lasting.sort_by_key(IpAddr::is_ipv6);
+        let mut tentative = found.tentative.clone();
+        tentative.retain(|address| wanted.is_empty() || wanted.contains(address));
+        if tentative.is_empty() {
+            return Ok(found);
+        }
+        if time::Instant::now() >= until {
+            warn!(
+                ?tentative,
+                "the kernel still asks whether these addresses are somebody else's: they are not used"
+            );
+            return Ok(found);
+        }
+        time::sleep(TENTATIVE_LOOK).await;
+    }
 }
 
 /// The index of the interface that the best default route leads through, IPv4's before IPv6's;

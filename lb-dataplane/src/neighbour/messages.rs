@@ -1,11 +1,11 @@
 //! Netlink messages as the few facts that matter here. Pure parsing of what the kernel sent.
 
-use super::{Place, table::FlowLookup};
+use super::{Place, addresses::global_address, table::FlowLookup};
 use baton_engine::{Route, Via};
 use baton_packet::Mac;
 use rtnetlink::packet_route::{
     AddressFamily,
-    address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
+    address::AddressMessage,
     link::{LinkAttribute, LinkFlags, LinkMessage},
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia},
@@ -211,42 +211,6 @@ pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// An address of `ifindex` that peers can reach and that will stay.
-pub fn global_address(message: &AddressMessage, ifindex: u32) -> Option<IpAddr> {
-    let unfit = AddressHeaderFlags::Secondary
-        | AddressHeaderFlags::Tentative
-        | AddressHeaderFlags::Deprecated
-        | AddressHeaderFlags::Dadfailed;
-    let header = &message.header;
-    if header.index != ifindex
-        || header.scope != AddressScope::Universe
-        || header.flags.intersects(unfit)
-    {
-        return None;
-    }
-    // On a point-to-point link `Address` is the peer's and `Local` is ours.
-    let find = |local| {
-        message
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                AddressAttribute::Local(address) if local => Some(*address),
-                AddressAttribute::Address(address) if !local => Some(*address),
-                _ => None,
-    #[test]
-    fn an_interface_that_is_no_port_of_a_bridge_any_more_is_not_gone() {
-        let mut message = LinkMessage::default();
-        message.header.index = 7;
-        assert!(is_of(&message, 7) && !is_of(&message, 8));
-        message.header.interface_family = AddressFamily::Bridge;
-        assert!(!is_of(&message, 7));
-    }
-
-            })
-    };
-    find(true).or_else(|| find(false))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,6 +231,15 @@ mod tests {
                 .push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
         }
         neighbour(&message, 7)
+    }
+
+    #[test]
+    fn an_interface_that_is_no_port_of_a_bridge_any_more_is_not_gone() {
+        let mut message = LinkMessage::default();
+        message.header.index = 7;
+        assert!(is_of(&message, 7) && !is_of(&message, 8));
+        message.header.interface_family = AddressFamily::Bridge;
+        assert!(!is_of(&message, 7));
     }
 
     #[test]
@@ -500,24 +473,5 @@ mod tests {
         on_link.via = Via::Link;
         let routes = by_metric(vec![(9, route("10.0.0.2", 0)), (0, on_link)]);
         assert_eq!(gateways(&routes).count(), 0);
-    }
-
-    #[test]
-    fn only_lasting_global_addresses_count() {
-        let mut message = AddressMessage::default();
-        message.header.index = 7;
-        message
-            .attributes
-            .push(AddressAttribute::Address(IpAddr::V4(Ipv4Addr::BROADCAST)));
-        message
-            .attributes
-            .push(AddressAttribute::Local(IpAddr::V4(V4)));
-        assert_eq!(global_address(&message, 7), Some(IpAddr::V4(V4)));
-        assert_eq!(global_address(&message, 8), None);
-        message.header.flags = AddressHeaderFlags::Tentative;
-        assert_eq!(global_address(&message, 7), None);
-        message.header.flags = AddressHeaderFlags::empty();
-        message.header.scope = AddressScope::Link;
-        assert_eq!(global_address(&message, 7), None);
     }
 }

@@ -4,6 +4,7 @@
 //! refresh a neighbour for them: this task makes it (`NTF_USE`), and hands on what it learns. It
 //! never sends ARP or NDP itself and never changes a route or address.
 
+mod addresses;
 mod kernel;
 mod messages;
 mod table;
@@ -13,6 +14,7 @@ use crate::{
     steering::Steerer,
     workers::Workers,
 };
+pub use addresses::Addresses;
 use baton_engine::{Route, Routes};
 use futures_util::StreamExt;
 pub use kernel::{default_interface, interface_addresses};
@@ -106,8 +108,6 @@ impl Default for Health {
     }
 }
 
-/// Where the dataplane is.
-#[derive(Clone, Copy, Debug)]
 impl Health {
     /// Whether the interface is up, and how often that has changed: two that are equal, and up, say
     /// that it was up all the time in between.
@@ -119,6 +119,8 @@ impl Health {
     }
 }
 
+/// Where the dataplane is.
+#[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// The interface that it serves.
     pub ifindex: u32,
