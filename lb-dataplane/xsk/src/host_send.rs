@@ -8,25 +8,17 @@ use crate::{
     host_errors::{self, Paths, TooLong},
     sys,
 };
-use rustix::{
-    io::Errno,
-    net::{SendFlags, sockopt::set_socket_send_buffer_size_force},
-};
+use rustix::{io::Errno, net::SendFlags};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
 };
 
 /// The hardware address that stands for the host's own stack, as for its loopback interface.
 pub const HOST_MAC: [u8; 6] = [0; 6];
 
 const ETHERNET: usize = ETHERNET_BYTES as usize;
-/// What may wait in devices' queues, all of them together, as one socket of a family sends for all:
-/// as much as they take themselves, as of what the node sends on for others. The kernel doubles it.
-/// (With its usual 208 KiB, 95 packets for one slow device were all that anybody could send.)
-const SEND_BUFFER_BYTES: usize = 1 << 29;
-
 /// What is sent.
 pub(crate) struct Sender {
     v4: OwnedFd,
@@ -42,7 +34,8 @@ impl Sender {
     pub(crate) fn open(v6: bool) -> Result<Self, OpenError> {
         let open = |domain| -> io::Result<OwnedFd> {
             let socket = sys::socket(domain, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
-            set_socket_send_buffer_size_force(&socket, SEND_BUFFER_BYTES)?;
+            // One socket of a family sends for all.
+            sys::send_as_devices_can(socket.as_fd())?;
             Ok(socket)
         };
         let open = |domain| open(domain).map_err(OpenError::kernel("opening a raw socket to send"));

@@ -53,6 +53,8 @@ impl PacketSender {
             .map_err(OpenError::kernel("opening a packet socket"))?;
         // Protocol 0: this socket never receives.
         bind(&fd, interface, 0)?;
+        sys::send_as_devices_can(fd.as_fd())
+            .map_err(OpenError::kernel("making room for frames to send"))?;
         let on: libc::c_int = 1;
         sys::set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &on)
             .map_err(OpenError::kernel("passing the queueing discipline by"))?;

@@ -85,6 +85,18 @@ pub(crate) fn set_option<T: Plain>(
     .map(drop)
 }
 
+/// What a socket may have sent that devices have not: as much as their queues take, as of what the
+/// kernel sends on for others. With its usual 208 KiB, 95 packets that waited for one slow device
+/// were all that a socket could send, by whichever.
+const SEND_BUFFER_BYTES: usize = 1 << 29;
+
+/// Has devices bound what waits, and not the socket.
+pub(crate) fn send_as_devices_can(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // The kernel doubles it.
+    rustix::net::sockopt::set_socket_send_buffer_size_force(fd, SEND_BUFFER_BYTES)?;
+    Ok(())
+}
+
 /// `getsockopt(2)`; refuses an answer of another size.
 pub(crate) fn get_option<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();

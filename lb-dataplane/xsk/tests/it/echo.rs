@@ -4,7 +4,7 @@ use crate::common::{
     Lab, MODES, PATIENCE, PORT_V4, PORT_V6, RAW_V4, RAW_V6, Raw, VIRTUAL_V4, Worker, config, echo,
     swap, tcp,
 };
-use baton_xsk::{Disposition, Mode, ModeChoice};
+use baton_xsk::{Config, Disposition, Mode, ModeChoice};
 use std::{net::IpAddr, time::Instant};
 
 /// Sends frames one at a time and checks each answer byte for byte.
@@ -202,4 +202,37 @@ fn sending_when_all_buffers_are_in_use_is_counted_and_loses_none() {
     }
     assert_eq!(port.stats().tx_invalid, 4);
     assert!(port.frames().is_complete());
+}
+
+/// As on a macvlan or a card whose line is busy: with the kernel's usual limit for a socket 95
+/// frames could wait, 17 of the jumbo ones.
+#[test]
+fn what_the_device_below_has_queued_is_not_lost_in_packet_mode() {
+    let lab = Lab::new();
+    lab.ip_in_port("link add link eth0 name mv0 type macvlan mode bridge");
+    lab.ip_in_port("link set mv0 up");
+    let queue = "qdisc add dev eth0 root tbf rate 8mbit burst 3k limit 4mb";
+    let arguments: Vec<&str> = queue.split(' ').collect();
+    lab.output_in_port("tc", &arguments);
+    let mut port = lab.open(&Config {
+        interface: "mv0".into(),
+        ..config(ModeChoice::Packet)
+    });
+    let frame = tcp(
+        (PORT_V4.into(), 80),
+        (RAW_V4.into(), 9),
+        7,
+        "A",
+        &[7; 1_400],
+    );
+    for _ in 0..500 {
+        let mut tx = port.tx();
+        tx.frame().expect("buffers are left")[..frame.len()].copy_from_slice(&frame);
+        tx.send(frame.len());
+    }
+    port.flush();
+    let waiting = lab.output_in_port("tc", &["-s", "qdisc", "show", "dev", "eth0"]);
+    assert!(waiting.contains("dropped 0,"), "{waiting}");
+    let stats = port.stats();
+    assert_eq!((stats.tx_frames, stats.tx_ring_full), (500, 0));
 }
