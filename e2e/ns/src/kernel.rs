@@ -104,15 +104,6 @@ fn read(namespace: &Namespace, files: &[&str]) -> Result<String> {
     })?
 }
 
-/// Sets a sysctl of the namespace, as `net/ipv4/tcp_sack`.
-///
-/// # Errors
-/// If the kernel has none of that name or refuses the value.
-pub fn set_sysctl(namespace: &Namespace, name: &str, value: &str) -> Result<()> {
-    let path = format!("/proc/sys/{name}");
-    namespace.run(|| fs::write(&path, value).with_context(|| format!("{path} = {value}")))?
-}
-
 /// Runs one `nft` command in the namespace.
 ///
 /// # Errors

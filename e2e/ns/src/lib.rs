@@ -9,9 +9,7 @@ mod raw;
 mod scene;
 mod wait;
 
-pub use kernel::{
-    TcpSocket, established, kernel_counters, listeners, nft, set_sysctl, tcp_sockets,
-};
+pub use kernel::{TcpSocket, established, kernel_counters, listeners, nft, tcp_sockets};
 pub use raw::{FrameSocket, Link, RawIp, segment_of, tcp_packet};
 pub use scene::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, always, never, own_v4};
 pub use wait::{DEADLINE, until, write_whole};

@@ -3,7 +3,7 @@
 //!
 //! Owns the order of start and the order of ending (programs first, the lab last).
 
-use crate::{set_sysctl, until};
+use crate::until;
 use anyhow::{Context, Result, ensure};
 use baton_api::{Endpoint, Micros, Migration, MigrationMode, Protocol, State};
 use baton_lab::{
@@ -84,7 +84,7 @@ impl Scene {
         let config = lab.dataplane_config(vec![http])?;
         // The kernel's own connections in the dataplane's pod shall not take ports of the legs.
         let pod = lab.dataplane_pod().namespace();
-        set_sysctl(pod, "net/ipv4/ip_local_reserved_ports", &config.ports)?;
+        pod.set_sysctl("net/ipv4/ip_local_reserved_ports", &config.ports)?;
         let shim_config = lab.shim_config()?;
         Ok(Self {
             dataplane: None,
@@ -186,7 +186,7 @@ impl Scene {
         self.config.interface = "client".into();
         self.config.host_network = true;
         let node = self.lab.router().namespace();
-        set_sysctl(node, "net/ipv4/ip_local_reserved_ports", &self.config.ports)
+        node.set_sysctl("net/ipv4/ip_local_reserved_ports", &self.config.ports)
     }
 
     /// Starts the shim and the dataplane and waits until every backend can adopt.

@@ -5,8 +5,7 @@
 use anyhow::{Context, Result, ensure};
 use baton_lab::{HttpClient, Namespace};
 use baton_ns::{
-    FrameSocket, HTTP_PORT, RawIp, Scene, TcpSocket, established, never, segment_of, set_sysctl,
-    until,
+    FrameSocket, HTTP_PORT, RawIp, Scene, TcpSocket, established, never, segment_of, until,
 };
 use baton_packet::{
     Adoption, AdoptionKey, Flags, Mac, MessageKind, STRIPPED_FROM_CLIENTS, Segment, SegmentSpec,
@@ -44,11 +43,11 @@ fn forged_adoptions_create_no_socket() -> Result<()> {
     scene.start()?;
     // The forger's packets shall arrive, whatever address they claim to come from.
     for name in ["all", "client", "pod-b"] {
-        set_sysctl(
-            scene.lab.router().namespace(),
-            &format!("net/ipv4/conf/{name}/rp_filter"),
-            "0",
-        )?;
+        scene
+            .lab
+            .router()
+            .namespace()
+            .set_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "0")?;
     }
     let genuine = captured_adoption(&scene)?;
     let target = SocketAddr::new(scene.lab.pods()[0].ipv4(), HTTP_PORT);

@@ -5,9 +5,7 @@
 
 use anyhow::{Context, Result, ensure};
 use baton_lab::HttpClient;
-use baton_ns::{
-    FrameSocket, HTTP_PORT, RawIp, Scene, never, nft, segment_of, set_sysctl, tcp_packet, until,
-};
+use baton_ns::{FrameSocket, HTTP_PORT, RawIp, Scene, never, nft, segment_of, tcp_packet, until};
 use baton_packet::{
     Adoption, AdoptionKey, Flags, Mac, MessageKind, Reason, Segment, SegmentSpec, build_adoption,
     parse_adoption,
@@ -35,7 +33,7 @@ fn scene(name: &str) -> Result<Scene> {
     let scene = Scene::with_pods(name, 2)?;
     for name in ["all", "client"] {
         let name = format!("net/ipv4/conf/{name}/rp_filter");
-        set_sysctl(scene.lab.router().namespace(), &name, "0")?;
+        scene.lab.router().namespace().set_sysctl(&name, "0")?;
     }
     Ok(scene)
 }

@@ -11,7 +11,7 @@ use baton_lab::{
     Exchange, HttpClient, HttpEcho, Load, LoadOptions, Namespace, Options, RedisCheck, policy,
     run_command_with_input,
 };
-use baton_ns::{HTTP_PORT, REDIS_PORT, Scene, nft, set_sysctl};
+use baton_ns::{HTTP_PORT, REDIS_PORT, Scene, nft};
 use std::{
     fmt::Write as _,
     io::{ErrorKind, Read, Write},
@@ -303,7 +303,7 @@ fn the_nodes_own_connections_are_not_touched() -> Result<()> {
         "nothing of it is left"
     );
     // A host without IPv6 has none to serve.
-    set_sysctl(&node, "net/ipv6/conf/all/disable_ipv6", "1")?;
+    node.set_sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
     scene.start()?;
     for stream in connect(&scene, HTTP_PORT)? {
         stream?;

@@ -3,8 +3,10 @@
 
 use anyhow::{Context, Result, ensure};
 use baton_api::Algorithm;
-use baton_lab::{DOWNLOAD_BYTES, HttpClient, Options, Server, content, echo_body, run_command};
-use baton_ns::{HTTP_PORT, Scene, always, never, set_sysctl};
+use baton_lab::{
+    DOWNLOAD_BYTES, HttpClient, Namespace, Options, Server, content, echo_body, run_command,
+};
+use baton_ns::{HTTP_PORT, Scene, always, never};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{SocketAddr, TcpStream};
 
@@ -16,38 +18,34 @@ const REQUESTS_PER_ROUND: u64 = 4;
 /// `IPPROTO_MPTCP`.
 const MPTCP: i32 = 262;
 
-/// Sysctls of the client's namespace.
-pub type Settings = &'static [(&'static str, &'static str)];
+/// Options that a kernel offers unless its sysctl of that name is 0.
+const OPTIONS: [&str; 3] = ["tcp_window_scaling", "tcp_timestamps", "tcp_sack"];
 
-const PLAIN: Settings = &[];
-pub const VARIANTS: [(&str, Settings); 5] = [
-    ("all options", PLAIN),
-    ("no window scaling", &[("tcp_window_scaling", "0")]),
-    ("no timestamps", &[("tcp_timestamps", "0")]),
-    ("no SACK", &[("tcp_sack", "0")]),
-    (
-        "no options at all",
-        &[
-            ("tcp_window_scaling", "0"),
-            ("tcp_timestamps", "0"),
-            ("tcp_sack", "0"),
-        ],
-    ),
+/// What a client does not offer.
+pub const VARIANTS: [(&str, &[&str]); 5] = [
+    ("all options", &[]),
+    ("no window scaling", &["tcp_window_scaling"]),
+    ("no timestamps", &["tcp_timestamps"]),
+    ("no SACK", &["tcp_sack"]),
+    ("no options at all", &OPTIONS),
 ];
+
+/// Connections from this namespace offer all options but these from now on.
+pub fn offer_all_but(namespace: &Namespace, off: &[&str]) -> Result<()> {
+    for name in OPTIONS {
+        let value = if off.contains(&name) { "0" } else { "1" };
+        namespace.set_sysctl(&format!("net/ipv4/{name}"), value)?;
+    }
+    Ok(())
+}
 
 #[test]
 fn every_set_of_options_moves_with_large_bodies() -> Result<()> {
     let scene = one_narrow_leg("wire")?;
     offloads_are_on(&scene)?;
     let namespace = scene.lab.client().namespace();
-    for (what, settings) in VARIANTS {
-        for name in ["tcp_window_scaling", "tcp_timestamps", "tcp_sack"] {
-            let value = settings
-                .iter()
-                .find(|(n, _)| *n == name)
-                .map_or("1", |(_, v)| v);
-            set_sysctl(namespace, &format!("net/ipv4/{name}"), value)?;
-        }
+    for (what, off) in VARIANTS {
+        offer_all_but(namespace, off)?;
         let before = scene.counter("migrations_total")?;
         let mut client = HttpClient::connect(namespace, scene.address(HTTP_PORT)?)?;
         rounds(&scene, &mut client).context(what)?;
@@ -68,7 +66,7 @@ fn every_set_of_options_moves_with_large_bodies() -> Result<()> {
 fn an_mptcp_client_falls_back_to_tcp_and_moves() -> Result<()> {
     let scene = one_narrow_leg("mptcp")?;
     let namespace = scene.lab.client().namespace();
-    set_sysctl(namespace, "net/mptcp/enabled", "1")?;
+    namespace.set_sysctl("net/mptcp/enabled", "1")?;
     let address = scene.address(HTTP_PORT)?;
     let stream = namespace.run(|| mptcp_stream(address))??;
     let mut client = HttpClient::over(stream)?;

@@ -134,7 +134,7 @@ impl Namespace {
     /// # Errors
     /// If there is no such interface.
     pub fn mac(&self, interface: &str) -> Result<[u8; 6]> {
-        // `/sys` shows the namespace of the one who mounted it, so the address is asked of iproute2.
+        // `/sys` shows the namespace of who mounted it, so the address is asked of iproute2.
         let text = self.ip(&["-o", "link", "show", interface])?;
         let address = text
             .split("link/ether ")

@@ -1,12 +1,11 @@
 //! Requests larger than a new pod's first receive window: they stay where moving is a choice, and
 //! lose no time where they must go.
 
-use crate::wire::{VARIANTS, small, upload_bytes};
+use crate::wire::{VARIANTS, offer_all_but, small, upload_bytes};
 use anyhow::{Context, Result, ensure};
 use baton_api::{Migration, MigrationMode};
 use baton_lab::{HttpClient, content};
-use baton_ns::{HTTP_PORT, Scene, set_sysctl};
-use std::fs;
+use baton_ns::{HTTP_PORT, Scene, kernel_counters};
 
 const SIZES: [usize; 2] = [200_000, 1_000_000];
 /// Uploads of each size.
@@ -49,12 +48,8 @@ fn large_requests_leave_draining_pods_without_a_retransmission_time_out() -> Res
     };
     scene.start()?;
     let namespace = scene.lab.client().namespace();
-    for (what, settings) in VARIANTS {
-        for name in ["tcp_window_scaling", "tcp_timestamps", "tcp_sack"] {
-            let differs = settings.iter().find(|(n, _)| *n == name);
-            let value = differs.map_or("1", |(_, v)| v);
-            set_sysctl(namespace, &format!("net/ipv4/{name}"), value)?;
-        }
+    for (what, off) in VARIANTS {
+        offer_all_but(namespace, off)?;
         let mut client = HttpClient::connect(namespace, scene.address(HTTP_PORT)?)?;
         for size in SIZES {
             let (moves, waited) = (
@@ -106,16 +101,9 @@ fn put(scene: &Scene, client: &mut HttpClient, n: u64, size: usize) -> Result<St
     upload_bytes(scene, client, &format!("drain-{n}"), &bytes)
 }
 
-/// Retransmission time-outs in the client's namespace (`TCPTimeouts`).
+/// Retransmission time-outs in the client's namespace.
 fn timeouts(scene: &Scene) -> Result<u64> {
-    let namespace = scene.lab.client().namespace();
-    let text = namespace.run(|| fs::read_to_string("/proc/thread-self/net/netstat"))??;
-    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
-    let (names, values) = (
-        lines.next().context("no names")?,
-        lines.next().context("no values")?,
-    );
-    let mut both = names.split(' ').zip(values.split(' '));
-    let found = both.find(|(name, _)| *name == "TCPTimeouts");
-    Ok(found.context("no TCPTimeouts")?.1.parse()?)
+    let counters = kernel_counters(scene.lab.client().namespace())?;
+    let found = counters.get("TcpExt.TCPTimeouts").copied();
+    found.context("no TCPTimeouts")
 }

@@ -9,7 +9,7 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use baton_api::{Algorithm, MoveMethod, Protocol};
 use baton_lab::HttpClient;
-use baton_ns::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, kernel_counters, set_sysctl};
+use baton_ns::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, kernel_counters};
 
 const REQUESTS: u64 = 200_000;
 const CONNECTIONS: usize = 32;
@@ -98,12 +98,8 @@ fn every_set_of_options_moves_by_translation() -> Result<()> {
     let mut scene = Scene::with_pods("translatewire", 3)?;
     start_alone(&mut scene)?;
     let namespace = scene.lab.client().namespace();
-    for (what, settings) in wire::VARIANTS {
-        for name in ["tcp_window_scaling", "tcp_timestamps", "tcp_sack"] {
-            let off = settings.iter().any(|(n, _)| *n == name);
-            let value = if off { "0" } else { "1" };
-            set_sysctl(namespace, &format!("net/ipv4/{name}"), value)?;
-        }
+    for (what, off) in wire::VARIANTS {
+        wire::offer_all_but(namespace, off)?;
         let before = translations(&scene)?;
         let mut client = HttpClient::connect(namespace, scene.address(HTTP_PORT)?)?;
         scene.explained(wire::rounds(&scene, &mut client).context(what))?;

@@ -67,9 +67,9 @@ fn where_the_listener_is_held_as_before_an_end_is_one_round_trip_late() {
     }
 }
 
-/// Connections that have been idle since the same moment time out together: that is no restart, with
-/// one listener or with several that are held as before (`SO_REUSEPORT`, as nginx's `listen ...
-/// reuseport`, or a process for each CPU).
+/// Connections that have been idle since the same moment time out together: that is no restart,
+/// with one listener or with several that are held as before (`SO_REUSEPORT`, as nginx's `listen
+/// ... reuseport`, or a process for each CPU).
 #[test]
 fn all_flows_of_a_pod_may_time_out_together() {
     let worlds: [fn() -> World; 2] = [telling, || telling_of(group(40, 4))];
