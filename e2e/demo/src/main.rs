@@ -126,6 +126,10 @@ struct SoakArguments {
     /// How connections move: Auto, Adoption or Translation
     #[arg(long, requires = "migrations", default_value = "Auto", value_parser = move_method)]
     method: MoveMethod,
+    /// The node tracks connections and drops what is INVALID, and so many entries of its table are
+    /// the dataplane's (`limits.trackedPairs`)
+    #[arg(long, requires = "migrations", value_name = "ENTRIES")]
+    tracked: Option<u32>,
     /// What happens when follows from this number; a random one if not given
     #[arg(long)]
     seed: Option<u64>,
@@ -237,6 +241,9 @@ fn dispatch(arguments: &Arguments) -> Result<bool> {
         }
         Command::Soak(soak) => {
             preflight::check(&["redis-server"])?;
+            if soak.tracked.is_some() {
+                preflight::programs(&["nft"])?;
+            }
             match soak.migrations {
                 Some(migrations) => soak_path::soak(soak, migrations),
                 None => soak::soak(soak),

@@ -5,17 +5,18 @@
 //! INCR was executed is counted in the servers. One pod after the other drains meanwhile. Many
 //! connections, because one that lost a packet waits for the kernel's retransmission timer (200 ms
 //! and more) while the others go on. Owns the order of things; the verdict is `soak_report`'s, what
-//! happens to pods is `soak`'s.
+//! happens to pods is `soak`'s. `--tracked`: on a node which tracks connections and drops what tracking
+//! calls INVALID, as kube-proxy's rule in iptables mode does.
 
 use crate::{
-    SoakArguments,
+    LEG_PORTS, SoakArguments,
     bench::{grouped, keep, succeeded},
     progress::Progress,
     scene::{self, Baton, moving},
-    soak_report::{Before, Outcome, SoakReport},
+    soak_report::{Before, Outcome, SoakReport, Tracked},
 };
 use anyhow::{Context, Result, ensure};
-use baton_api::{MigrationMode, MoveMethod, Policy, Protocol};
+use baton_api::{Limits, MigrationMode, MoveMethod, Policy, Protocol};
 use baton_lab::{
     FaultRates, Faults, HttpEcho, HttpRanges, LoadOptions, Pod, Progress as LoadProgress,
     REDIS_PORT, RedisCheck, Server, Side, Way, allow_files, policy,
@@ -67,10 +68,16 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     allow_files(FILES + 2 * u64::from(arguments.connections))?;
     let lab = scene::lab("soakpath", PODS)?;
     let (nginx, servers) = (scene::nginx(&lab)?, lab.in_each_pod(Pod::redis)?);
-    let baton = Baton::start(
-        &lab,
-        &lab.dataplane_config(policies(&nginx, &servers, arguments.method))?,
-    )?;
+    let tracker = arguments.tracked.map(|_| lab.track()).transpose()?;
+    let mut config = lab.dataplane_config(policies(&nginx, &servers, arguments.method))?;
+    if let Some(tracked_pairs) = arguments.tracked {
+        config.ports = LEG_PORTS.into();
+        config.limits = Some(Limits {
+            tracked_pairs,
+            ..Limits::default()
+        });
+    }
+    let baton = Baton::start(&lab, &config)?;
     let dataplane = &baton.dataplane;
 
     let large = connections.div_ceil(PER_LARGE);
@@ -116,7 +123,22 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
         let words: Vec<&str> = ["drain", pod].into_iter().chain(undo).collect();
         dataplane.tool(&words).map(drop)
     };
-    let drains = watch(&all, has_ended, &faults, drain, wanted_in_all, moved)?;
+    let mut entries_max = 0;
+    let mut look = || -> Result<()> {
+        if let Some(tracker) = &tracker {
+            entries_max = entries_max.max(tracker.entries()?);
+        }
+        Ok(())
+    };
+    let drains = watch(
+        &all,
+        has_ended,
+        &faults,
+        drain,
+        wanted_in_all,
+        moved,
+        &mut look,
+    )?;
     for p in all {
         p.enough();
     }
@@ -149,6 +171,14 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
         files: &files,
         faults: by_path,
         faults_unasked: faults.unasked()?,
+        tracked: match (&tracker, arguments.tracked) {
+            (Some(tracker), Some(limit)) => Some(Tracked {
+                limit: limit.into(),
+                entries_max,
+                invalid: tracker.invalid()?,
+            }),
+            _ => None,
+        },
     };
     let report = SoakReport::new(outcome, &dataplane.state()?);
     let path = keep(&arguments.out, "report.json", &report)?;
@@ -194,6 +224,7 @@ fn watch(
     drain: impl Fn(u64) -> Result<()>,
     wanted: u64,
     moved: impl Fn() -> Result<u64>,
+    look: &mut impl FnMut() -> Result<()>,
 ) -> Result<u64> {
     let mut progress = Progress::start("soak", None);
     let (mut last, mut since) = (0, Instant::now());
@@ -215,6 +246,7 @@ fn watch(
             drain(turns)?;
             (turns, turned) = (turns + 1, Instant::now());
         }
+        look()?;
         let errors = loads.map(|p| p.errors.load(Ordering::Relaxed));
         let done = faults.total()?;
         progress.tick(&format!(

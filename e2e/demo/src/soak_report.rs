@@ -72,8 +72,21 @@ pub struct SoakReport {
     pub lost: BTreeMap<String, u64>,
     /// Flows that could not move any more, by policy and reason.
     pub pinned: BTreeMap<String, u64>,
+    /// What the node's connection tracking says, where it tracks.
+    pub tracked: Option<Tracked>,
     /// Every counter of the dataplane that is not 0, since its start.
     pub metrics: BTreeMap<String, u64>,
+}
+
+/// The node's table of connections.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Tracked {
+    /// Entries that it may have.
+    pub limit: u64,
+    /// Most entries at one look.
+    pub entries_max: u64,
+    /// Packets that tracking called INVALID, which the node drops.
+    pub invalid: u64,
 }
 
 /// What had been done when the faults began.
@@ -100,6 +113,7 @@ pub struct Outcome<'a> {
     pub drains: u64,
     pub faults: BTreeMap<String, FaultCounts>,
     pub faults_unasked: u64,
+    pub tracked: Option<Tracked>,
 }
 
 impl SoakReport {
@@ -159,6 +173,7 @@ impl SoakReport {
             redis_latency: outcome.redis.latency,
             lost: by_reason(|p| &p.lost_total),
             pinned: by_reason(|p| &p.pins_total),
+            tracked: outcome.tracked,
             metrics: counters(state),
             errors,
         }
@@ -197,6 +212,12 @@ impl SoakReport {
         if self.migrations < self.wanted {
             failures.push(format!("only {} migrations", grouped(self.migrations)));
         }
+        if let Some(table) = self.tracked.filter(|t| t.entries_max > t.limit) {
+            let [had, limit] = [table.entries_max, table.limit].map(grouped);
+            failures.push(format!(
+                "the node's table had {had} entries, more than {limit}"
+            ));
+        }
         match self.method {
             MoveMethod::Translation if self.translations < self.migrations => {
                 failures.push(format!("only {} translations", grouped(self.translations)));
@@ -227,7 +248,7 @@ impl SoakReport {
             let [p50, p99, max] = [p.p50_us, p.p99_us, p.max_us].map(duration);
             format!("p50 {p50}, p99 {p99}, max {max}")
         };
-        format!(
+        let mut text = format!(
             "{} migrations ({} by translation) in {:.0} s ({} a second), {} HTTP requests ({} with responses of up to 1 MB), {} redis \
              commands, {} drains\n\
              wrong bytes {}, client-visible resets {}, timeouts {}\n\
@@ -259,6 +280,15 @@ impl SoakReport {
             self.lost,
             latency(&self.http_latency),
             latency(&self.redis_latency),
-        )
+        );
+        if let Some(table) = self.tracked {
+            text += &format!(
+                "\nthe node's table: {} entries at most of {}; {} packets INVALID",
+                grouped(table.entries_max),
+                grouped(table.limit),
+                grouped(table.invalid)
+            );
+        }
+        text
     }
 }
