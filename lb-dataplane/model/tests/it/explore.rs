@@ -59,6 +59,7 @@ const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
     (State::ServerFin, Event::ServerRst, CLOSING),
     (State::Closed, Event::ServerRst, CLOSING),
     (State::Closed, Event::Doubt, CLOSED),
+    (State::Closed, Event::Lost, CLOSING),
     (State::Closed, Event::Timeout, CLOSING),
     (State::Idle, Event::LegLeft, SHARED),
     (State::Idle, Event::LegOver, SHARED),
