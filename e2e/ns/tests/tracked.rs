@@ -1,7 +1,6 @@
 //! Nodes that track connections and drop what tracking calls INVALID, and ports that closed
 //! connections hold: the same pair of leg port and Pod is used again and again while somebody on
-//! the way may remember its last use. `make soak-path TRACKED=…` and `make bench-short` have the
-//! figures.
+//! the way may remember its last use. `make soak-tracked` and `make bench-short` have the figures.
 
 use crate::{http_without_error, more, no_error, none_waited};
 use anyhow::{Result, ensure};

@@ -46,7 +46,10 @@ impl Seen {
 
 /// HTTP and redis at once under `rates` on `sides`, and what must hold whatever the faults are.
 fn under(name: &str, sides: &[Side], rates: FaultRates) -> Result<Seen> {
-    let mut scene = Scene::with_pods(name, PODS)?;
+    in_scene(Scene::with_pods(name, PODS)?, name, sides, rates)
+}
+
+fn in_scene(mut scene: Scene, name: &str, sides: &[Side], rates: FaultRates) -> Result<Seen> {
     scene.add_redis()?;
     // INCR is executed at most once, GET and ECHO may be twice.
     scene.config.policies[REDIS_POLICY].protocol = Protocol::Resp;
@@ -149,7 +152,11 @@ fn loss_at_the_clients() -> Result<()> {
 }
 
 fn reordered(name: &str, sides: &[Side]) -> Result<Seen> {
-    let seen = under(name, sides, FaultRates::reordering(5 * PER_MILLE))?;
+    reordered_in(Scene::with_pods(name, PODS)?, name, sides)
+}
+
+fn reordered_in(scene: Scene, name: &str, sides: &[Side]) -> Result<Seen> {
+    let seen = in_scene(scene, name, sides, FaultRates::reordering(5 * PER_MILLE))?;
     for side in sides {
         let counts = seen.side(*side)?;
         assert!(counts.held > 100 && counts.overtaken > 50, "{counts:?}");
@@ -162,6 +169,16 @@ fn reordering_at_the_pods() -> Result<()> {
     let seen = reordered("p-order", POD)?;
     // A request that overtakes its adoption meets the listener, whose bare reset says nothing.
     assert!(seen.counter("adoption_retries_total")? > 0);
+    Ok(())
+}
+
+/// At that reset the node forgets the connection, and drops from then on what is INVALID to it.
+#[test]
+fn reordering_at_the_pods_of_a_node_that_tracks() -> Result<()> {
+    let scene = Scene::with_pods("p-track", PODS)?;
+    let _tracker = scene.lab.track()?;
+    let seen = reordered_in(scene, "p-track", POD)?;
+    assert_eq!(seen.counter("rollbacks_total")?, 0);
     Ok(())
 }
 

@@ -145,13 +145,15 @@ static __always_inline __u32 probe(struct __sk_buff *skb, struct bpf_sock *sk, s
 /*
  * A Forget creates nothing, and says whether its pair is free here. A live socket is another use of
  * the pair, which this one is too late for: an Answer would look like that connection's RST on the
- * way.
+ * way. But where it is in front of an adoption that met silence, trackers may have let go of the
+ * connection (its request overtook the first copy, and our RST was all that they saw), and taken the
+ * Forget for a new one's begin, which only an Answer ends.
  */
-static __always_inline __u32 forget(struct bpf_sock *sk)
+static __always_inline __u32 forget(struct bpf_sock *sk, __u8 flags)
 {
 	if (!sk || sk->state == BPF_TCP_LISTEN)
 		return FORGOTTEN;
-	return sk->state == BPF_TCP_TIME_WAIT ? TUPLE_IN_USE : UNDECIDED;
+	return sk->state == BPF_TCP_TIME_WAIT || flags & FLAG_IN_FRONT ? TUPLE_IN_USE : UNDECIDED;
 }
 
 /*
@@ -373,7 +375,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at, const struct t
 	if (m.exid == bpf_htons(EXID_PROBE))
 		reason = probe(skb, sk, &j);
 	else if (forgets)
-		reason = forget(sk);
+		reason = forget(sk, m.flags);
 	else
 		reason = adopt(skb, &t, &j, sk);
 	if (sk)

@@ -46,6 +46,8 @@
 #define FLAG_ECN 0x08
 /* In a Transfer: the timestamps are a part of the other pod's address, not a number. */
 #define FLAG_ADDRESS 0x01
+/* In a Forget: in front of an adoption that met silence twice. It is answered in use, too. */
+#define FLAG_IN_FRONT 0x01
 
 /* In the urgent pointer of a FIN or RST without URG: its process was exiting. */
 #define EXIT_MARK 0xBA7E

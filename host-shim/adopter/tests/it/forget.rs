@@ -5,7 +5,7 @@ use crate::common::{
     Lab,
     answer::{ACKED, FORGOTTEN, KEY, PORT, SEQ, TUPLE_IN_USE, adopter, answer_to, data},
     ends,
-    segment::{ACK, FIN_ACK, Message, PSH_ACK, RST, Segment},
+    segment::{ACK, FIN_ACK, Message, PSH_ACK, RST, SCALING, Segment},
 };
 use baton_adopter::Outcome;
 use std::net::SocketAddr;
@@ -55,6 +55,31 @@ fn a_live_connection_is_left_alone_without_a_word() {
     let counters = adopter.counters().expect("counters");
     assert_eq!(counters.of(Outcome::ForgetInUse), 1);
     assert_eq!(counters.of(Outcome::Forgotten), 0);
+}
+
+/// Where it is in front of an adoption that met silence, a tracker may have taken it for a new
+/// connection's begin.
+#[test]
+fn in_front_of_an_adoption_that_was_taken_it_is_told_so_and_the_connection_goes_on() {
+    for v6 in [false, true] {
+        let lab = Lab::new();
+        let (adopter, _attachment) = adopter(&lab);
+        let (pod, ours) = ends(v6, 8080, PORT);
+        let listener = lab.listen(pod);
+        let adopt = Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY);
+        lab.send(&adopt);
+        let (_connection, _) = listener.accept().expect("accept");
+        let mut in_front = Message::forget();
+        in_front.flags |= SCALING;
+        let in_front = in_front.segment(ours, pod, SEQ + (1 << 31), 0, &KEY);
+        lab.send(&in_front);
+        let said = answer_to(&lab, &in_front);
+        assert_eq!(said, (TUPLE_IN_USE, 0));
+        lab.send(&data(ours, pod, SEQ, ACKED, PSH_ACK, b"0123456789"));
+        let next = lab.receive(ours).expect("the data is acknowledged").segment;
+        assert_eq!((next.flags, next.ack), (ACK, SEQ + 10));
+        assert_eq!(lab.count(&adopter, Outcome::ForgetInUse), 0);
+    }
 }
 
 #[test]

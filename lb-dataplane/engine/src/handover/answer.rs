@@ -139,7 +139,7 @@ impl Deciding<'_> {
         } else if self.progress().tries == 1 {
             // The adoption that this request followed was not taken, so only the next one counts.
             self.progress().asked = 0;
-            self.silence();
+            self.ask_again(false);
         } else {
             self.with(Effect::AwaitAnswer);
         }
@@ -281,6 +281,12 @@ impl Deciding<'_> {
 
     /// Silence, or what says no more.
     pub(super) fn silence(&mut self) {
+        self.ask_again(true);
+    }
+
+    /// `remembered`: trackers may know another connection by the leg's ports, and have dropped this
+    /// one. A RST from the pod says that they let it through, and knew of none or do so no more.
+    fn ask_again(&mut self, remembered: bool) {
         let opens = self.view.progress.is(Mark::Opening);
         if self.view.is_opening() {
             self.opening_silent();
@@ -290,7 +296,7 @@ impl Deciding<'_> {
             self.fate_unknown(Lost::FateUnknown);
         } else if self.one_more_try() {
             self.with(Effect::ProbeLiveness);
-            if !opens {
+            if !opens && remembered {
                 self.with(Effect::ForgetInFront);
             }
             self.step(Event::Doubt);

@@ -52,13 +52,12 @@ impl Engine {
                 }
             }
             Message::Forged => self.counters.add(Counter::ForgedAnswers),
-            Message::Answer(Reason::Forgotten, _) => {
-                if segment.ack == self.forget_number(id).add(1) {
-                    self.forgotten_in_front(now, id, out);
-                } else {
-                    self.counters.add(Counter::LateAnswers);
-                }
+            Message::Answer(reason @ (Reason::Forgotten | Reason::TupleInUse), _)
+                if segment.ack == self.forget_number(id).add(1) =>
+            {
+                self.forgotten_in_front(now, id, reason, out);
             }
+            Message::Answer(Reason::Forgotten, _) => self.counters.add(Counter::LateAnswers),
             Message::Answer(reason, says) => {
                 let view = self.handover_view(now, id);
                 if view.is_answered_by(segment.seq, segment.ack) || self.mutated(Mutant::AnyNumbers)
@@ -139,10 +138,20 @@ impl Engine {
         true
     }
 
-    /// Nothing on the way remembers the pair of the new leg, and the pod has nothing there: what
-    /// was sent behind the Forget may have met the entry that it had opened, so it goes once more.
-    fn forgotten_in_front(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
-        self.counters.add(Counter::ForgetsAnswered);
+    /// Nothing on the way remembers the pair of the new leg, and the pod has nothing there, or has
+    /// taken the adoption: what was sent behind the Forget may have met the entry that it had
+    /// opened, so it goes once more.
+    fn forgotten_in_front(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        reason: Reason,
+        out: &mut impl Output,
+    ) {
+        self.counters.add(match reason {
+            Reason::Forgotten => Counter::ForgetsAnswered,
+            _ => Counter::ForgetsInUse,
+        });
         self.send_adoption(now, id, out);
         if self.flows[id].state == State::Adopting {
             self.replay_kept(id, out);

@@ -162,7 +162,7 @@ counters! {
     TimeWaitsEnded = "time_waits_ended_total"; #[doc = "RSTs to pods that had closed first, once both ends had acknowledged all: Linux forgets its TIME_WAIT, and the port can be used again."]
     ForgetsSent = "forgets_total", "result": "sent"; #[doc = "Forgets sent: connection trackers on the way to the pod are to forget a pair of ports that nothing uses any more."]
     ForgetsAnswered = "forgets_total", "result": "forgotten"; #[doc = "Pairs that the pod's adopter said to be free: adoptions may use them again."]
-    ForgetsInUse = "forgets_total", "result": "time_wait"; #[doc = "Pairs on which the pod had a TIME_WAIT left."]
+    ForgetsInUse = "forgets_total", "result": "in_use"; #[doc = "Pairs on which the pod had a TIME_WAIT left, or a connection whose adoption nobody had confirmed."]
     ForgetsUnanswered = "forgets_total", "result": "silence"; #[doc = "Pairs of which nobody said so: adoptions use them again after two minutes."]
     StaleSockets = "stale_sockets_total"; #[doc = "Stale sockets met on a new leg's tuple."]
     LateAnswers = "late_answers_total"; #[doc = "Adoption answers with a right tag that belong to an earlier adoption or probe than the open one."]

@@ -335,6 +335,59 @@ fn a_silent_adoption_has_a_forget_in_front_of_the_next() {
     assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
 }
 
+/// The adoption was taken, and nobody on the way remembers it: a Forget in front of its repetition
+/// is a new connection's begin to trackers, and what comes behind that is INVALID to them.
+#[test]
+fn an_adoption_that_was_taken_and_is_not_heard_of_has_its_forgets_answered() {
+    let mut w = forgetting(2);
+    let mut c = w.idle(1);
+    w.moves(&mut c, GET);
+    let mut forgets: Vec<Sent> = Vec::new();
+    while forgets.len() < 3 {
+        let sent = w.run_ms(1);
+        forgets.extend(sent.into_iter().filter(Sent::is_forget));
+    }
+    let asks = |forget: &Sent| forget.message().expect("a message").wscale_ok;
+    let asks: Vec<bool> = forgets.iter().map(asks).collect();
+    assert_eq!(asks, [false, true, true], "the first one ends no entry");
+    // The Answer ended what the Forget had begun.
+    let again = w.inject(&answer(&forgets[2], Reason::TupleInUse, 0));
+    let [adoption, request] = &again[..] else {
+        panic!("{again:?}")
+    };
+    assert!(adoption.is_adoption());
+    assert_eq!(request.data(), GET);
+    // Such an answer to an older one says nothing of now.
+    assert!(
+        w.inject(&answer(&forgets[1], Reason::TupleInUse, 0))
+            .is_empty()
+    );
+    w.responds(&mut c, OK);
+    assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
+    assert_eq!(w.count(Counter::ForgetsInUse), 1);
+    assert_eq!(w.count(Counter::RefusedTupleInUse), 0);
+}
+
+/// The request overtook its adoption, which is taken a moment later: what let one through lets the
+/// other through, and trackers forget at such a RST.
+#[test]
+fn behind_a_bare_reset_there_is_no_forget() {
+    let mut w = forgetting(2);
+    let mut c = w.idle(1);
+    w.moves(&mut c, GET);
+    let mut rst = w.pod_wire(&c, Flags::RST, &[]);
+    (rst.ack, rst.options) = (0, Vec::new());
+    let again = w.inject(&rst.build());
+    let [adoption, request] = &again[..] else {
+        panic!("{again:?}")
+    };
+    assert!(adoption.is_adoption());
+    assert_eq!(request.data(), GET);
+    w.responds(&mut c, OK);
+    assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
+    assert_eq!(w.count(Counter::ForgetsSent), 0);
+}
+
 fn roomy() -> World {
     let mut s = settings();
     s.limits.flows = 256;

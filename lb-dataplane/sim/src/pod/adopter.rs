@@ -177,6 +177,8 @@ impl Adopter {
             MessageKind::Forget => match on_tuple {
                 Found::Nothing | Found::Listener { .. } => (Reason::Forgotten, 0),
                 Found::TimeWait(_) => (Reason::TupleInUse, 0),
+                // In front of an adoption that met silence.
+                Found::Socket(_) if message.wscale_ok => (Reason::TupleInUse, 0),
                 Found::Socket(_) => return Judgement::Dropped,
             },
             // Who looks at sockets answers nobody; later copies are.
