@@ -5,8 +5,8 @@
 //! INCR was executed is counted in the servers. One pod after the other drains meanwhile. Many
 //! connections, because one that lost a packet waits for the kernel's retransmission timer (200 ms
 //! and more) while the others go on. Owns the order of things; the verdict is `soak_report`'s, what
-//! happens to pods is `soak`'s. `--tracked`: on a node which tracks connections and drops what tracking
-//! calls INVALID, as kube-proxy's rule in iptables mode does.
+//! happens to pods is `soak`'s. `--tracked`: on a node which tracks connections and drops what
+//! tracking calls INVALID, as kube-proxy's rule in iptables mode does.
 
 use crate::{
     LEG_PORTS, SoakArguments,

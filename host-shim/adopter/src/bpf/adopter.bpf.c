@@ -146,8 +146,8 @@ static __always_inline __u32 probe(struct __sk_buff *skb, struct bpf_sock *sk, s
  * A Forget creates nothing, and says whether its pair is free here. A live socket is another use of
  * the pair, which this one is too late for: an Answer would look like that connection's RST on the
  * way. But where it is in front of an adoption that met silence, trackers may have let go of the
- * connection (its request overtook the first copy, and our RST was all that they saw), and taken the
- * Forget for a new one's begin, which only an Answer ends.
+ * connection (its request overtook the first copy, and our RST was all that they saw), and taken
+ * the Forget for a new one's begin, which only an Answer ends.
  */
 static __always_inline __u32 forget(struct bpf_sock *sk, __u8 flags)
 {

@@ -34,14 +34,14 @@
 //!   accepts answers by `ct state established` drops them. What makes a tracker forget a pair on
 //!   the wire needs no right at all.
 //! - **A request that overtakes its adoption draws a bare RST, and where that is the only reply
-//!   trackers remember nothing any more.** The adoption is taken a moment later; a Forget in front of
-//!   its repetition was then a new connection's begin to them, which the adopter did not answer, and
-//!   until that is over (120 s) all that both say is INVALID: 32 of 63,000 moves lost with 2 % held
-//!   back, each after 2.8 s of silence (`baton-demo soak --migrations 60000 --tracked 49152 --loss 0
-//!   --reorder 20 --connections 32`). So behind a RST no Forget is sent: what let the request
-//!   through lets the adoption through. Where the RST is lost, the second Forget asks for an answer
-//!   in any case. With the first one, a connection that was taken, and whose answers alone were
-//!   lost, would count as closed (`TCP_CONNTRACK_CLOSE`, forgotten after 10 s of rest).
+//!   trackers remember nothing any more.** The adoption is taken a moment later; a Forget in front
+//!   of its repetition was then a new connection's begin to them, which the adopter did not answer,
+//!   and until that is over (120 s) all that both say is INVALID: 32 of 63,000 moves lost with 2 %
+//!   held back, each after 2.8 s of silence (`baton-demo soak --migrations 60000 --tracked 49152
+//!   --loss 0 --reorder 20 --connections 32`). So behind a RST no Forget is sent: what let the
+//!   request through lets the adoption through. Where the RST is lost, the second Forget asks for
+//!   an answer in any case. With the first one, a connection that was taken, and whose answers
+//!   alone were lost, would count as closed (`TCP_CONNTRACK_CLOSE`, forgotten after 10 s of rest).
 
 use crate::{
     Engine, Output, Verdict,
