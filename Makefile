@@ -59,8 +59,9 @@ demo: linux build ## The main job: live connections move between real servers, a
 soak: soak-path ## soak-path, then pods killed, frozen, drained at random for MINUTES; every answer checked
 	target/release/baton-demo soak --minutes $(MINUTES)
 
+# On a node that tracks connections and drops what is INVALID: TRACKED=49152, entries of its table that Baton may have.
 soak-path: linux build ## MIGRATIONS by METHOD (Auto, Adoption, Translation) under loss and reordering, every byte checked
-	target/release/baton-demo soak --migrations $(MIGRATIONS) --method $(METHOD)
+	target/release/baton-demo soak --migrations $(MIGRATIONS) --method $(METHOD) $(if $(TRACKED),--tracked $(TRACKED))
 
 soak-tracked: linux build ## MINUTES of moves on a node that tracks connections and drops what is INVALID; report in target/soak
 	target/release/baton-demo soak-tracked --minutes $(MINUTES)
