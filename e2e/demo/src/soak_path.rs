@@ -173,7 +173,8 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
         faults_unasked: faults.unasked()?,
         tracked: match (&tracker, arguments.tracked) {
             (Some(tracker), Some(limit)) => Some(Tracked {
-                limit: limit.into(),
+                // Clients' connections are there, too, and one that counts at each redis.
+                limit: u64::from(limit) + (2 * connections + large + servers.len()) as u64,
                 entries_max,
                 invalid: tracker.invalid()?,
             }),

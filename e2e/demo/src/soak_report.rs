@@ -81,7 +81,7 @@ pub struct SoakReport {
 /// The node's table of connections.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Tracked {
-    /// Entries that it may have.
+    /// Entries that it may have: the dataplane's, and those of the loads.
     pub limit: u64,
     /// Most entries at one look.
     pub entries_max: u64,
