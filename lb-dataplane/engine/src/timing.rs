@@ -198,6 +198,9 @@ pub(crate) const QUIET_UNGUARDED_US: u64 = 1_000_000;
 pub(crate) const FORGET_WAIT_MS: u64 = 50;
 /// Forgets sent for one pair before it has to wait for its time: 50 + 100 + 200 ms.
 pub(crate) const FORGET_TRIES_MAX: u8 = 3;
+/// From this copy of an adoption on, the Forget in front of it is answered also where the adoption
+/// was taken: the second Forget (`legs/forget.rs`).
+pub(crate) const FORGET_IN_USE_FROM: u8 = 3;
 /// So long a tracker may remember a pair: Linux `nf_conntrack_tcp_timeout_time_wait` and
 /// `_syn_sent` (120 s); after a RST it is `_close` (10 s).
 pub(crate) const REMEMBERED_MS: u32 = 120_000;

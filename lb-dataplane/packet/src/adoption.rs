@@ -175,7 +175,8 @@ pub struct Adoption {
     pub server_wscale: u8,
     /// Scale of the client's window, at most 14.
     pub client_wscale: u8,
-    /// Window scaling was negotiated.
+    /// Window scaling was negotiated; in a [`MessageKind::Forget`], it is answered also where a
+    /// connection is on the pair.
     pub wscale_ok: bool,
     /// Selective acknowledgements were negotiated.
     pub sack_ok: bool,

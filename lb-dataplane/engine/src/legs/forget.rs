@@ -53,7 +53,7 @@ use crate::{
     ids::{FlowId, Leg},
     obs::counters::Counter,
     tables::{FORGETS_MAX, Open, legs::Use},
-    timing::{FORGET_TRIES_MAX, FORGET_WAIT_MS},
+    timing::{FORGET_IN_USE_FROM, FORGET_TRIES_MAX, FORGET_WAIT_MS},
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption,
@@ -297,7 +297,7 @@ impl Engine {
     /// ones are answered in any case.
     pub(crate) fn forget_in_front(&mut self, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
-        let (leg, in_use) = (flow.owner, flow.progress.tries > 2);
+        let (leg, in_use) = (flow.owner, flow.progress.tries >= FORGET_IN_USE_FROM);
         if self.backends[usize::from(leg.backend)].forgets() {
             let seq = self.forget_number(id);
             if self.emit_forget(leg, seq, in_use, out) {
