@@ -11,10 +11,16 @@
 //!   half-closed connections too (the client has said all, and nothing is outstanding); what is in
 //!   progress has 5 s more, then it is cut off with a reset, counted `drain_deadline`. A WebSocket
 //!   whose client had closed its half had kept a drain from ending.
+//! - **What policy lets wait ends at the deadline too, once the pod is no more**: its policy does
+//!   not name it any longer, and nothing is heard of it. A pod whose process exits while clients'
+//!   windows are full still has a part of what it said, with its FIN behind that; its namespace
+//!   takes both with it, and says nothing to anybody. Clients that only listen had waited until
+//!   their keepalive. What is wrong with it: a node that is cut off, whose pod was taken out of the
+//!   policy meanwhile, loses what it was in the midst of.
 
 use crate::{
     Cause, Engine, Output, Verdict,
-    backend::Sweep,
+    backend::{Down, Sweep},
     balance::member::Member,
     clock::Instant,
     flow::Bits,
@@ -110,20 +116,34 @@ impl Engine {
             Swept::Stays => {}
             swept => return swept,
         }
-        let late_ms = now.ms().checked_sub(since_ms + deadline_ms);
-        let Some(late_ms) = late_ms.filter(|_| on_deadline == OnDeadline::Close) else {
+        let Some(late_ms) = now.ms().checked_sub(since_ms + deadline_ms) else {
             return Swept::Stays;
+        };
+        let why = match on_deadline {
+            OnDeadline::Close => Lost::DrainDeadline,
+            OnDeadline::Wait if !self.owner_is_no_more(id) => return Swept::Stays,
+            OnDeadline::Wait if self.flows[id].pin.is_some() => Lost::Pinned,
+            OnDeadline::Wait if self.flows[id].state == State::Response => Lost::ResponseBegun,
+            OnDeadline::Wait => Lost::FateUnknown,
         };
         let Some(event) = self.drain_ends(id, late_ms) else {
             return Swept::Stays;
         };
-        self.count_lost(id, Lost::DrainDeadline);
+        self.count_lost(id, why);
         self.backends[usize::from(backend)].drains.closed(policy);
         let flow = &mut self.flows[id];
         flow.boundary = flow.client_next;
         flow.progress.tries = 0;
         let _ = self.step(now, id, event, out);
         Swept::Done
+    }
+
+    /// Whether nothing will come of the owner any more: its policy does not name it, and nothing is
+    /// heard of it.
+    fn owner_is_no_more(&self, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        let owner = &self.backends[usize::from(flow.owner.backend)];
+        !owner.policies.has(flow.policy) && owner.liveness.down() == Some(Down::Silent)
     }
 
     /// How a flow ends whose drain's deadline was so long ago, if it does now: in order where it is

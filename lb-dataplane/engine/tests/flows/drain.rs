@@ -1,7 +1,7 @@
 //! Draining backends: by snapshot and by command, moved by request and without, and what the
 //! deadline does.
 
-use crate::common::{Conn, Dest, End, World, answer, conn::*, policy, settings};
+use crate::common::{Conn, Dest, End, Listener, World, answer, conn::*, policy, settings};
 use baton_api::{DrainState, Micros, MigrationMode, OnDeadline, Policy, Protocol};
 use baton_engine::{Counter, Lost};
 use baton_packet::{Flags, Reason};
@@ -347,6 +347,36 @@ fn pinned_flows_meet_the_deadline_or_wait_as_policy_says() {
                 w.assert_state(&c, "Idle");
                 w.exchange(&mut c);
             }
+        }
+    }
+}
+
+#[test]
+fn what_is_left_on_a_pod_that_is_no_more_ends_at_the_deadline_also_where_policy_waits() {
+    for (removed, silent) in [(true, true), (true, false), (false, true)] {
+        let mut w = World::with(settings(), with_deadline(OnDeadline::Wait));
+        let mut c = w.idle(1);
+        w.data(&mut c, GET);
+        w.responds(&mut c, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+        w.ack(&mut c);
+        w.change(|s| match removed {
+            true => drop(s.policies[0].backends.remove(c.pod)),
+            false => s.policies[0].backends[c.pod].draining = true,
+        });
+        if silent {
+            w.stops(c.pod);
+            w.listeners[c.pod] = Listener::Silent;
+        }
+        assert!(World::to_client(&w.run_ms(6_900)).is_empty());
+        let sent = w.run_ms(600);
+        let said = World::to_client(&sent);
+        let ends = removed && silent;
+        let resets = said.iter().filter(|s| s.segment.flags.has(Flags::RST)).count();
+        assert_eq!(resets, usize::from(ends), "{removed} {silent}: {said:?}");
+        let lost = Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>();
+        assert_eq!((w.engine.lost(Lost::ResponseBegun), lost), (ends.into(), ends.into()));
+        if !ends {
+            w.assert_state(&c, "Response");
         }
     }
 }
