@@ -17,7 +17,7 @@ use std::{
 };
 
 /// `struct transfer` of `bpf/transfer.h`: `struct adoption`, then where to.
-const TRANSFER_BYTES: usize = 72;
+const TRANSFER_BYTES: usize = 88;
 /// `of.zero`.
 const SAYS_ADDRESS_AT: usize = 44;
 /// `struct pair`.
@@ -101,10 +101,10 @@ impl Transfer {
         u16::from_be_bytes(self.bytes(68))
     }
 
-    /// The port that the peer has there.
+    /// The end that the peer has there.
     #[must_use]
-    pub fn peer_port(&self) -> u16 {
-        u16::from_be_bytes(self.bytes(70))
+    pub fn peer(&self) -> SocketAddr {
+        self.end(72, 70)
     }
 }
 

@@ -32,8 +32,7 @@ impl Target {
             IpAddr::V4(v4) => ask.local().is_ipv4() && v4.octets() == ask.address_end(),
             IpAddr::V6(v6) => ask.local().is_ipv6() && v6.octets()[12..] == ask.address_end(),
         };
-        let remote = SocketAddr::new(ask.remote().ip(), ask.peer_port());
-        Self::which(place, is_wanted, ask.port(), remote)
+        Self::which(place, is_wanted, ask.port(), ask.peer())
     }
 
     /// The same, where both ends are said.
@@ -63,12 +62,11 @@ impl Target {
 
 /// The ends of a connection in a pod of another node, if the Transfer says them.
 pub fn far_ends(ask: &Transfer) -> Option<(SocketAddr, SocketAddr)> {
-    let remote = SocketAddr::new(ask.remote().ip(), ask.peer_port());
     let ip = match ask.local().ip() {
         IpAddr::V4(_) => IpAddr::from(ask.address_end()),
         IpAddr::V6(own) => ask.far_address(own)?.into(),
     };
-    Some((SocketAddr::new(ip, ask.port()), remote))
+    Some((SocketAddr::new(ip, ask.port()), ask.peer()))
 }
 
 /// Where a connection goes.

@@ -253,18 +253,20 @@ impl Adoption {
     }
 }
 
-/// Whether a message may have so many bytes of payload: an Adopt a client block, others none.
+/// Whether a message may have so many bytes of payload: an Adopt a client block, a Transfer that
+/// of the peer's end there, others none.
 const fn may_carry(kind: MessageKind, bytes: usize) -> bool {
-    bytes == 0 || bytes == CLIENT_BLOCK_BYTES && matches!(kind, MessageKind::Adopt)
+    let has_block = matches!(kind, MessageKind::Adopt | MessageKind::Transfer);
+    bytes == 0 || bytes == CLIENT_BLOCK_BYTES && has_block
 }
 
 /// Writes an adoption message at the start of `buf` and says how many bytes it takes.
 ///
 /// Addresses, ports, numbers and window come from `spec`, the sequence number of some kinds, and of
-/// an Adopt with a client block, from in front of it ([`MessageKind::in_front`]); flags follow from
+/// one with a block, from in front of it ([`MessageKind::in_front`]); flags follow from
 /// the kind and the window of an answer is 0, whatever `spec` says. Without timestamps in `spec`
 /// the message carries two zeros: the layout has them always. `None` if `spec` has payload, other
-/// than an Adopt's client block ([`ClientBlock`](crate::ClientBlock)), and as
+/// than an Adopt's or Transfer's block ([`ClientBlock`](crate::ClientBlock)), and as
 /// [`build_segment`](crate::build_segment).
 #[must_use]
 pub fn build_adoption(
@@ -351,10 +353,11 @@ fn parse_layout(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
     let layout = option[0] == EXPERIMENT_1
         && usize::from(option[1]) == ADOPTION_OPTION_BYTES
         && option[STAMPS_AT..STAMPS_AT + 4] == timestamp_option((0, 0))[..4];
-    let adopts = be16::<40, 2>(option) == EXPERIMENT_ADOPT;
+    let experiment = be16::<40, 2>(option);
+    let has_block = matches!(experiment, EXPERIMENT_ADOPT | EXPERIMENT_TRANSFER);
     let carries = match seg.payload_len() {
         0 => true,
-        some => adopts && some == CLIENT_BLOCK_BYTES as u32,
+        some => has_block && some == CLIENT_BLOCK_BYTES as u32,
     };
     if !layout || seg.flags != expected || !carries {
         return None;

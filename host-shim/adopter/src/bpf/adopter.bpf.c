@@ -293,7 +293,8 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at, const struct t
 		return TC_ACT_SHOT;
 	}
 	forgets = m.exid == bpf_htons(EXID_FORGET);
-	if ((payload && m.exid != bpf_htons(EXID_ADOPT)) ||
+	/* A Transfer without a port for the peer has a block that says its end. */
+	if ((m.exid == bpf_htons(EXID_TRANSFER) ? !payload != !!m.window : payload && m.exid != bpf_htons(EXID_ADOPT)) ||
 	    m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != (forgets ? TCP_SYN : TCP_ACK) ||
 	    m.urgent || m.nops[0] != 1 || m.nops[1] != 1 || m.ts_kind != 8 || m.ts_length != 10) {
 		count(j.netns, BAD_LAYOUT);
@@ -349,14 +350,15 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at, const struct t
 		t.seq = bpf_htonl(bpf_ntohl(m.seq) + 1);
 		if (m.exid == bpf_htons(EXID_RELEASE)) {
 			reason = release(&t, j.netns, &j.outcome);
-		} else if (look_up_leg(&t, j.netns, &shown)) {
-			/* Another pod would have to be told of the client as well. */
-			reason = KEPT;
-			j.detail = bpf_htonl(bpf_ntohs(t.window));
 		} else {
-			reason = transfer(&t, j.netns, &j.outcome);
+			if (!payload) {
+				__builtin_memcpy(shown.address, t.saddr, sizeof(shown.address));
+				shown.port = t.window;
+			}
+			/* Another pod would have to be told of the client as well. */
+			reason = is_leg(&t, j.netns) ? KEPT : transfer(&t, &shown, j.netns, &j.outcome);
 			/* Which of several Transfers with these numbers it answers. */
-			j.detail = bpf_htonl(bpf_ntohs(t.window));
+			j.detail = bpf_htonl(bpf_ntohs(shown.port));
 		}
 		if (reason != UNDECIDED)
 			goto answer;

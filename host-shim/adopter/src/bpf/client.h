@@ -476,6 +476,17 @@ static __noinline int forget_leg_of(const struct tagged *t, __u64 netns, const s
 	return forget_leg(&leg, shown);
 }
 
+/* Whether the leg that a message is about is remembered. */
+static __noinline int is_leg(const struct tagged *t, __u64 netns)
+{
+	struct restored_key key = { .by = BY_LEG, .netns = netns };
+
+	if (!t || !is_restoring())
+		return 0;
+	__builtin_memcpy(&key, t, ENDS_BYTES);
+	return bpf_map_lookup_elem(&restored, &key) != NULL;
+}
+
 /* What the pod sees of a leg that a message is about; the leg's own end if it is not remembered. */
 static __noinline int look_up_leg(const struct tagged *t, __u64 netns, struct end *shown)
 {

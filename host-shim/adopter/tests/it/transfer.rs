@@ -5,7 +5,7 @@ use crate::common::{
     Lab,
     answer::{ACKED, KEPT, KEY, PORT, RENEW, SEQ, adopter, answer_to, data},
     ends,
-    segment::{Message, PSH_ACK, RST, Segment},
+    segment::{Message, PSH_ACK, RST, Segment, block},
     wait_for,
 };
 use baton_adopter::{Adopter, Attachment, Outcome, Reach, Transfer, TransferAsks, Transfers};
@@ -44,15 +44,28 @@ impl Pod {
     }
 
     /// To port 81 of the pod whose address ends so.
-    fn segment(&self, end: u32) -> Segment {
-        let message = Message {
+    fn message(end: u32) -> Message {
+        Message {
             mss: 81,
             server_timestamp: end,
             tsval: (TO >> 32) as u32,
             tsecr: TO as u32,
             ..Message::transfer().here()
-        };
-        message.segment(self.ours, self.address, SEQ, ACKED, &KEY)
+        }
+    }
+
+    fn segment(&self, end: u32) -> Segment {
+        Self::message(end).segment(self.ours, self.address, SEQ, ACKED, &KEY)
+    }
+
+    /// The same, where the peer has this end there.
+    fn segment_to(&self, end: u32, peer: SocketAddr) -> Segment {
+        let (message, seq) = (Self::message(end), SEQ.wrapping_sub(41));
+        let tag = message.tag(self.ours, self.address, seq, ACKED, 0, &KEY);
+        let mut segment = message.segment_with_tag(self.ours, self.address, seq, ACKED, tag);
+        segment.window = 0;
+        segment.payload = block(&segment, peer, message.namespace, 1, &KEY);
+        segment
     }
 
     fn told(&self, segment: &Segment) -> u16 {
@@ -91,12 +104,51 @@ fn what_is_asked_is_told_with_all_that_the_message_says() {
         assert_eq!(transfer.namespace(), Some(TO));
         assert_eq!(transfer.far_address(Ipv6Addr::LOCALHOST), None);
         assert_eq!(transfer.address_end(), [10, 0, 0, 7]);
-        assert_eq!(
-            (transfer.port(), transfer.peer_port()),
-            (81, segment.window)
-        );
+        let peer = SocketAddr::new(pod.ours.ip(), segment.window);
+        assert_eq!((transfer.port(), transfer.peer()), (81, peer));
         let lease = pod.transfers.lease(&transfer).expect("the table");
         assert!(lease.is_some_and(|left| left <= LEASE));
+    }
+}
+
+#[test]
+fn the_peer_has_another_address_there_where_a_block_says_so() {
+    for v6 in [false, true] {
+        let pod = Pod::new(v6);
+        let mut asks = pod.transfers.asks().expect("the ring");
+        let peer = match v6 {
+            false => "192.0.2.77:4321",
+            true => "[2001:db8::77]:4321",
+        };
+        let peer: SocketAddr = peer.parse().expect("an end");
+        let segment = pod.segment_to(7, peer);
+        let transfer = pod.asked(&mut asks, &segment);
+        assert_eq!((transfer.peer(), transfer.remote()), (peer, pod.ours));
+        assert_eq!(
+            (transfer.port(), transfer.address_end()),
+            (81, [0, 0, 0, 7])
+        );
+        pod.transfers.moved(&transfer, ACKED).expect("the table");
+        pod.lab.send(&segment);
+        let (reason, detail) = answer_to(&pod.lab, &segment);
+        assert_eq!((reason, detail), (MOVED, peer.port().into()));
+        // The end is the key holder's, and said once.
+        let mut bad = Vec::new();
+        let mut other = segment.clone();
+        other.payload[23] ^= 1;
+        bad.push((other, Outcome::ClientBad));
+        let mut without = segment.clone();
+        (without.seq, without.payload) = (SEQ.wrapping_sub(1), Vec::new());
+        bad.push((without, Outcome::BadLayout));
+        let mut twice = pod.segment(7);
+        twice.payload = segment.payload;
+        bad.push((twice, Outcome::BadLayout));
+        for (segment, outcome) in bad {
+            let before = pod.count(outcome);
+            pod.lab.send(&segment);
+            wait_for("it is counted", || pod.count(outcome) == before + 1);
+        }
+        assert!(asks.gather().expect("the ring").is_empty());
     }
 }
 

@@ -8,11 +8,11 @@ use super::{
     uploads,
 };
 use crate::daemon::common::wait_for;
-use baton_packet::Reason;
+use baton_packet::{Destination, Reason};
 use baton_sdk::wire::{Message, STATE_BYTES_MAX};
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     process::Command,
     thread,
 };
@@ -234,6 +234,34 @@ fn a_pods_own_port_is_left_to_it() {
 }
 
 /// Strangers that connect and say nothing, or nonsense, are closed, and keep nobody out.
+/// As on a node's network, whose own pods see it at another address than those of others do.
+#[test]
+fn the_peer_may_have_another_address_there() {
+    let scene = Scene::between(NODES);
+    let (_listener, client, server) = connection(&scene);
+    let (a, b) = (App::new(&scene, 0), App::new(&scene, 1));
+    let _there = listens(&scene);
+    wait_for("the door is open", || scene.probe(1).1.between_nodes);
+    // To which the second pod has a route.
+    let peer = SocketAddr::from(([10, 9, 0, 2], 4_321));
+    let to = Destination {
+        peer: Some(peer.ip()),
+        peer_port: peer.port(),
+        ..scene.destination(&client, 1)
+    };
+    thread::scope(|threads| {
+        let asking = threads.spawn(|| scene.transfer_to(&client, 0, to, 1));
+        let id = a.wanted();
+        a.give(&Message::Out { id, state: vec![] }, &server);
+        let id = b.offered();
+        let moved = TcpStream::from(b.take(&scene, id));
+        b.gets(id);
+        assert_eq!(moved.peer_addr().expect("connected"), peer);
+        let told = asking.join().expect("it is answered");
+        assert_eq!(told.reason, Reason::Moved, "{}", scene.daemon.log());
+    });
+}
+
 #[test]
 fn strangers_at_the_port_are_bounded_and_go() {
     let scene = Scene::between(NODES);

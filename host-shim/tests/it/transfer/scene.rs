@@ -273,6 +273,7 @@ impl Scene {
             which: middle.map_or(Which::Namespace(self.numbers[pod]), Which::Address),
             port: PORT,
             peer_port: stream.local_addr().expect("connected").port(),
+            peer: None,
             address_end: end,
         }
     }
@@ -290,7 +291,9 @@ impl Scene {
         let packets = self.packets(from);
         let (ours, pod) = ends(stream);
         let spec = spec(ours, self.address(from, pod.is_ipv6()), seq, 2);
-        let (spec, message) = to.into_message(&spec, self.numbers[from], 1);
+        let (mut spec, message) = to.into_message(&spec, self.numbers[from], 1);
+        let block = to.block(&spec, &message, &AdoptionKey::from_bytes(KEY));
+        spec.payload = block.as_ref().map_or(&[], |block| block);
         let (reason, _) = exchange(&packets, &spec, &message);
         Told { reason }
     }

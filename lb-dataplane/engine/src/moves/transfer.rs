@@ -18,6 +18,10 @@
 //!   reach others; what it costs more is some round trips while nothing stands still, and one and a
 //!   half while the connection does. Who may go where by namespaces of Kubernetes is host-shim's to
 //!   judge: here all backends are of one policy.
+//! - **The new pod may see us at another address**, and is told which: on a node's network its own
+//!   pods do, others' do not. Rejected: pods that see the same one alone. Of two Pods of a
+//!   Deployment on two nodes neither could hand on anything to the other, and downloads under way
+//!   were cut with the Pod (`BATON_E2E_DATAPLANE=DaemonSet make e2e`).
 //! - **Only where an adoption cannot do it**: a flow that will be between two requests soon moves
 //!   then, which costs its application nothing. So a drain asks for those flows that are still in
 //!   the middle of a message after [`TRANSFER_AFTER_MS`], and for pinned ones.
@@ -148,7 +152,7 @@ impl Engine {
     }
 
     /// A pair towards a pod that takes the flow: with an application that cooperates, which the
-    /// owner's can reach, and seen from the same address of ours.
+    /// owner's can reach.
     fn heir_leg(&mut self, now: Instant, id: FlowId, to: Option<u16>) -> Result<Leg, Swept> {
         let flow = &self.flows[id];
         let from = flow.owner;
@@ -161,6 +165,7 @@ impl Engine {
                 && held.is_none_or(|held| held == index)
                 && backend.liveness.transfers()
                 && backend.adopter.namespace != 0
+                && backend.addr.is_v6() == owner.addr.is_v6()
                 && which(owner, backend).is_some()
         };
         let has_room =
@@ -171,14 +176,7 @@ impl Engine {
             let someone = policy.choose_usable(v6, all, now, rng, takes).is_some();
             return Err(if someone { Swept::NoRoom } else { Swept::Stays });
         };
-        let heir = self.take_leg(now, id, chosen).ok_or(Swept::Stays)?;
-        let source = |leg| self.to_leg(leg).map(|spec| spec.src);
-        if source(heir) == source(from) {
-            return Ok(heir);
-        }
-        let ports = &mut self.backends[usize::from(heir.backend)].ports;
-        ports.give_back_forgotten(&mut self.legs.rests, heir.port);
-        Err(Swept::Stays)
+        self.take_leg(now, id, chosen).ok_or(Swept::Stays)
     }
 
     /// One more copy of the question.
@@ -192,20 +190,26 @@ impl Engine {
         let Some(which) = which(&self.backends[usize::from(owner.backend)], heir) else {
             return;
         };
+        let (Some(mut spec), Some(there), Some((epoch, key))) = (
+            self.to_leg(owner),
+            self.to_leg(transfer.leg),
+            self.signing_key(owner.backend),
+        ) else {
+            return;
+        };
         let destination = Destination {
             which,
             port: heir.port,
-            peer_port: self.leg_port(transfer.leg),
+            peer_port: there.src_port,
+            // On a node's network, its own pods and others'.
+            peer: (there.src != spec.src).then_some(there.src),
             address_end: u32::from_be_bytes([a, b, c, d]),
-        };
-        let (Some(mut spec), Some((epoch, key))) =
-            (self.to_leg(owner), self.signing_key(owner.backend))
-        else {
-            return;
         };
         (spec.seq, spec.ack) = (transfer.seq, transfer.ack);
         let namespace = self.backends[usize::from(owner.backend)].adopter.namespace;
-        let (spec, message) = destination.into_message(&spec, namespace, epoch);
+        let (mut spec, message) = destination.into_message(&spec, namespace, epoch);
+        let block = destination.block(&spec, &message, &key);
+        spec.payload = block.as_ref().map_or(&[], |block| block);
         if self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key)) {
             self.counters.add(Counter::TransfersAsked);
         }

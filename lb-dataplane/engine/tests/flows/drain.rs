@@ -371,10 +371,16 @@ fn what_is_left_on_a_pod_that_is_no_more_ends_at_the_deadline_also_where_policy_
         let sent = w.run_ms(600);
         let said = World::to_client(&sent);
         let ends = removed && silent;
-        let resets = said.iter().filter(|s| s.segment.flags.has(Flags::RST)).count();
+        let resets = said
+            .iter()
+            .filter(|s| s.segment.flags.has(Flags::RST))
+            .count();
         assert_eq!(resets, usize::from(ends), "{removed} {silent}: {said:?}");
         let lost = Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>();
-        assert_eq!((w.engine.lost(Lost::ResponseBegun), lost), (ends.into(), ends.into()));
+        assert_eq!(
+            (w.engine.lost(Lost::ResponseBegun), lost),
+            (ends.into(), ends.into())
+        );
         if !ends {
             w.assert_state(&c, "Response");
         }

@@ -3,16 +3,16 @@
 
 use crate::{
     common::{
-        Conn, Dest, End, Sent, World, answer, answer_from, answer_with, conn::*, key, pod, policy,
-        settings, wire::tcp,
+        Conn, Dest, End, Sent, World, answer, answer_from, answer_with, conn::*, key, ours, pod,
+        policy, router, settings, wire::tcp,
     },
     drain::{drain, flows_of_one, waiting},
 };
 use baton_api::{MigrationMode, Policy, Protocol};
-use baton_engine::{Counter, Lost, Migrate, Settings};
+use baton_engine::{Counter, Lost, Migrate, Route, Settings, Via};
 use baton_packet::{
     AdoptionKey, Destination, EndMark, Flags, ListenerReport, MessageKind, Reason, Which,
-    put_end_mark,
+    parse_client_block, put_end_mark,
 };
 
 const ACK: Flags = Flags::ACK;
@@ -70,7 +70,11 @@ fn asked(w: &mut World) -> (Conn, Sent) {
 fn destination(question: &Sent) -> Destination {
     let message = question.message().expect("a message");
     let stamps = question.stamps().expect("timestamps");
-    Destination::from_message(&message, question.segment.window, stamps).expect("a transfer")
+    let block = parse_client_block(&question.frame, &question.segment);
+    let peer = block.map(|block| block.verify(&key()).expect("the key"));
+    let peer = peer.map(|peer| (peer.client, peer.port).into());
+    let window = question.segment.window;
+    Destination::from_message(&message, window, stamps, peer).expect("a transfer")
 }
 
 /// The connection in the pod that the question names.
@@ -83,6 +87,7 @@ fn heir(w: &World, c: &Conn, question: &Sent) -> Conn {
         .position(|n| Which::Namespace(*n) == to.which)
         .expect("a pod's number");
     heir.leg.set_port(to.peer_port);
+    heir.leg.set_ip(to.peer.unwrap_or(c.leg.ip()));
     heir
 }
 
@@ -422,6 +427,36 @@ fn a_pod_of_another_node_is_named_by_its_address_where_that_is_ipv6() {
     let all = u128::from(address);
     assert_eq!(to.which, Which::Address((all >> 32) as u64));
     assert_eq!(to.address_end, all as u32);
+}
+
+/// On a node's network, its own pods and those of others.
+#[test]
+fn a_pod_that_sees_another_address_of_ours_is_told_of_it() {
+    for at_host in [0, 1] {
+        let mut w = world();
+        // What comes from our only address, to hardware addresses of pods.
+        w.strict = false;
+        let host = pod(false, 9).ip();
+        let route = |prefix, prefix_len, via| Route {
+            prefix,
+            prefix_len,
+            via,
+        };
+        let at = pod(false, at_host).ip();
+        w.engine.set_routes(&[
+            route(at, 32, Via::Host(Some(host))),
+            route(router(false), 0, Via::Router(router(false))),
+        ]);
+        w.poll();
+        let (c, question) = asked(&mut w);
+        let to = destination(&question);
+        let there = if c.pod == at_host { ours(false) } else { host };
+        assert_eq!(to.peer, Some(there));
+        let mut c = heir(&w, &c, &question);
+        let acked = c.server.wrapping_sub(HEAD.len() as u32);
+        speaks(&mut w, &mut c, acked, &[b'x'; 100]);
+        assert_eq!(w.count(Counter::TransfersDone), 1);
+    }
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use crate::support::{addresses, oracle, segment};
 use baton_packet::{
-    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, KeyError, Mac, MessageKind, Reason,
-    SegmentSpec, SeqNumber, build_adoption, parse_adoption,
+    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Destination, Flags, KeyError, Mac, MessageKind,
+    Reason, SegmentSpec, SeqNumber, Which, build_adoption, parse_adoption, parse_client_block,
 };
 use proptest::{prelude::*, strategy::ValueTree};
 use std::net::IpAddr;
@@ -106,6 +106,47 @@ fn on_the_wire(message: Adoption) -> Adoption {
             ..message
         },
         _ => message,
+    }
+}
+
+/// A destination says the same behind the wire, its peer's address by a block if it is another.
+#[test]
+fn a_destination_is_what_its_message_and_block_say() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let of = case().new_tree(&mut runner).unwrap().current().spec;
+    let [src, dst] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().expect("an address"));
+    for peer in [None, Some("192.0.2.7".parse().expect("an address"))] {
+        let to = Destination {
+            which: Which::Namespace(7 << 40),
+            port: 81,
+            peer_port: 4_321,
+            peer,
+            address_end: 9,
+        };
+        let (mut spec, message) = to.into_message(&SegmentSpec { src, dst, ..of }, 77, 1);
+        let key = AdoptionKey::from_bytes([5; 16]);
+        let block = to.block(&spec, &message, &key);
+        spec.payload = block.as_ref().map_or(&[], |block| block);
+        let mut frame = [0; 256];
+        let length = build_adoption(&mut frame, &spec, &message, &key).expect("it fits");
+        let frame = &frame[..length];
+        let seg = segment(frame);
+        // What the message is about is behind one byte more, and the block.
+        let in_front = 1 + spec.payload.len() as u32;
+        assert_eq!(seg.seq.add(in_front), spec.seq);
+        let raw = parse_adoption(frame, &seg).expect("the layout");
+        let read = raw.verify(&key).expect("the key");
+        let stamps = baton_packet::timestamps(seg.options(frame)).expect("they are there");
+        let block = parse_client_block(frame, &seg).map(|b| b.verify(&key).expect("the key"));
+        let end = block.map(|block| (block.client, block.port).into());
+        let said = |end| Destination::from_message(&read, seg.window, stamps, end);
+        assert_eq!(said(end), Some(to));
+        // One without the other.
+        let half = match end {
+            Some(_) => None,
+            None => Some("192.0.2.7:1".parse().expect("an end")),
+        };
+        assert_eq!(said(half), None);
     }
 }
 

@@ -188,7 +188,8 @@ impl Adopter {
             },
             MessageKind::Transfer => {
                 let stamps = seg.stamps.unwrap_or_default();
-                let Some(to) = Destination::from_message(&message, segment.window, stamps) else {
+                let Some(to) = Destination::from_message(&message, segment.window, stamps, None)
+                else {
                     return Judgement::Dropped;
                 };
                 let question = Question {
