@@ -2,6 +2,8 @@
 //! sides; never waits.
 
 use crate::wire::{Malformed, Message, NAME, PACKET_BYTES_MAX};
+// That of rustix takes no pid 0, which is what a process of another PID namespace has.
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::{
     io::Errno,
     net::{
@@ -11,6 +13,7 @@ use rustix::{
     },
 };
 use std::{
+    fs,
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     net::SocketAddr,
@@ -21,6 +24,7 @@ use std::{
 const BACKLOG: i32 = 64;
 /// Descriptors that one packet can have (`SCM_MAX_FD` of the kernel's `include/net/scm.h`).
 const DESCRIPTORS_MAX: usize = 253;
+const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
 
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -46,11 +50,28 @@ pub fn open() -> io::Result<OwnedFd> {
 /// A connection to the host-shim of the calling thread's network namespace.
 ///
 /// # Errors
-/// The kernel's: `ConnectionRefused` where there is none.
+/// The kernel's: `ConnectionRefused` where there is none; `PermissionDenied` where somebody has its
+/// name who is not the node's root, which host-shim is.
 pub fn reach() -> io::Result<OwnedFd> {
     let socket = socket()?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(NAME)?)?;
+    // Of whoever began to listen.
+    let peer = getsockopt(&socket, PeerCredentials)?;
+    let ids = |file| fs::read_to_string(file).unwrap_or_default();
+    if peer.uid() != root(&ids("/proc/self/uid_map"), &ids(OVERFLOW_UID)) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     Ok(socket)
+}
+
+/// What the node's root is called in this process's user namespace: any but the first one has no
+/// name for it, and shows it as nobody.
+fn root(map: &str, overflow: &str) -> u32 {
+    let of_first = ["0", "0", "4294967295"];
+    match map.is_empty() || map.split_whitespace().eq(of_first) {
+        true => 0,
+        false => overflow.trim().parse().unwrap_or(65_534),
+    }
 }
 
 /// A new socket for a connection that has this end here, of the calling thread's network namespace:
@@ -157,4 +178,20 @@ pub fn receive(
         return Err(Malformed::Descriptors.into());
     }
     Ok((message, strays.pop()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_called_as_the_user_namespace_has_it() {
+        for first in ["         0          0 4294967295\n", ""] {
+            assert_eq!(root(first, "65534\n"), 0);
+        }
+        // `hostUsers: false`: 0 is the Pod's own root.
+        let of_pod = "         0  131072  65536\n";
+        assert_eq!(root(of_pod, "65533\n"), 65_533);
+        assert_eq!(root("0 131072 65536\n65536 0 1\n", ""), 65_534);
+    }
 }

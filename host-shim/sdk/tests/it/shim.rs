@@ -64,11 +64,16 @@ impl Shim {
         Self(packet::open().expect("the name is free"))
     }
 
-    /// An application connects, and listens on these ports.
-    pub fn greet(&self) -> (Application, Vec<u16>) {
+    /// An application connects.
+    pub fn accept(&self) -> Application {
         readable(&self.0);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let application = Application(accept_with(&self.0, flags).expect("one waits"));
+        Application(accept_with(&self.0, flags).expect("one waits"))
+    }
+
+    /// An application connects, and listens on these ports.
+    pub fn greet(&self) -> (Application, Vec<u16>) {
+        let application = self.accept();
         let (Message::Hello { ports, version }, None) = application.hear() else {
             panic!("Hello comes first");
         };

@@ -5,6 +5,8 @@ use baton_sdk::{Link, Why, wire::Message};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{self, AddressFamily, SocketType, sockopt},
+    process::Uid,
+    thread::set_thread_uid,
 };
 use std::{
     env,
@@ -43,6 +45,25 @@ fn offer(id: u64, stream: &TcpStream) -> Message {
 fn back(id: u64, why: &str) -> Message {
     let reason = why.to_owned();
     Message::Back { id, reason }
+}
+
+/// Any process of the pod may take the name while host-shim is away, and would be handed
+/// connections.
+#[test]
+fn nobody_but_root_is_host_shim() {
+    let _space = Space::enter();
+    let stranger = thread::spawn(|| {
+        set_thread_uid(Uid::from_raw(65_534)).expect("root becomes anybody");
+        Shim::new()
+    });
+    let stranger = stranger.join().expect("it listens");
+    let link = Link::connect(&[80]).expect("a link");
+    stranger.accept().has_closed();
+    assert!(!link.is_connected());
+    drop(stranger);
+    let shim = Shim::new();
+    let _application = shim.greet();
+    assert!(link.wait_connected(LONG));
 }
 
 #[test]
