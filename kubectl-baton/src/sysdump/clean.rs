@@ -145,16 +145,14 @@ fn pod_spec(spec: &Value, ours: bool) -> Value {
 }
 
 /// What is kept of an object.
-pub fn object(kind: Kind, item: &Value) -> Value {
+pub fn object(kind: Kind, item: &Value, ours: bool) -> Value {
     let mut clean = kept(item, &["apiVersion", "kind"]);
     clean.insert("metadata".to_owned(), metadata(&item["metadata"]));
     match kind {
         Kind::Pods => {
-            let ours = super::is_ours(item);
             clean.insert("spec".to_owned(), pod_spec(&item["spec"], ours));
             clean.insert("status".to_owned(), pod_status(&item["status"], ours));
         }
-        // Only Baton's are read.
         Kind::Deployments | Kind::DaemonSets => {
             let spec = &item["spec"];
             let mut kept = kept(
@@ -170,7 +168,7 @@ pub fn object(kind: Kind, item: &Value) -> Value {
             );
             kept.insert(
                 "template".to_owned(),
-                json!({"spec": pod_spec(&spec["template"]["spec"], true)}),
+                json!({"spec": pod_spec(&spec["template"]["spec"], ours)}),
             );
             clean.insert("spec".to_owned(), kept.into());
             clean.insert("status".to_owned(), item["status"].clone());

@@ -19,7 +19,7 @@ use crate::{
     status::{self, Scene},
 };
 use baton_cli::{FlowsQuery, Style, line, states};
-use k8s_openapi::api::core::v1::{Pod as CorePod, Service};
+use k8s_openapi::api::core::v1::Service;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,8 +72,10 @@ impl Dump {
     }
 
     /// Objects of one kind, cleaned.
-    fn objects(&mut self, kind: Kind, items: &[Value]) {
-        let clean: Vec<Value> = items.iter().map(|item| clean::object(kind, item)).collect();
+    fn objects(&mut self, kind: Kind, items: &[Value], scene: &Scene) {
+        let homes = status::homes(&scene.fleet);
+        let clean = |item| clean::object(kind, item, is_ours(item, &homes));
+        let clean: Vec<Value> = items.iter().map(clean).collect();
         self.json(format!("objects/{}.json", kind.resource()), &clean);
     }
 }
@@ -104,7 +106,7 @@ pub async fn collect(cluster: &impl Cluster) -> Result<(Vec<File>, Vec<String>),
             // Not Baton's; what is in a ConfigMap is anybody's.
             Kind::Namespaces | Kind::ConfigMaps => continue,
         };
-        dump.objects(kind, &items);
+        dump.objects(kind, &items, &scene);
     }
     dataplanes(cluster, &scene, &mut dump).await;
     logs(cluster, &scene, &mut dump).await;
@@ -449,13 +451,10 @@ async fn logs(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
     }
 }
 
-/// Whether a Pod of the API server's JSON is the chart's.
-fn is_ours(pod: &Value) -> bool {
-    serde_json::from_value::<CorePod>(pod.clone()).is_ok_and(|pod| {
-        pod.metadata.labels.is_some_and(|labels| {
-            labels
-                .get("app.kubernetes.io/name")
-                .is_some_and(|name| name == "baton")
-        })
-    })
+/// Whether an object is the chart's: its label alone anybody may put on what is his.
+fn is_ours(item: &Value, homes: &BTreeSet<Option<String>>) -> bool {
+    let metadata = &item["metadata"];
+    let home = metadata["namespace"].as_str().map(str::to_owned);
+    let name = metadata["labels"]["app.kubernetes.io/name"].as_str();
+    name == Some("baton") && home.is_some() && homes.contains(&home)
 }
