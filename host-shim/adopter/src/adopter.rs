@@ -385,7 +385,7 @@ impl Adopter {
             Hook::Tcx => pin()
                 .and_then(|pin| sys::pinned(&pin).ok())
                 .is_some_and(|link| is_alive(link.as_fd())),
-            Hook::Clsact => OpenNetns::by_cookie(id.netns).is_some(),
+            Hook::Clsact => Netns::by_cookie(id.netns).is_some(),
         }
     }
 
@@ -396,7 +396,7 @@ impl Adopter {
     /// [`Error::Detach`].
     pub fn detach_id(&self, id: AttachmentId) -> Result<(), Error> {
         if id.hook == Hook::Clsact
-            && let Some(netns) = OpenNetns::by_cookie(id.netns)
+            && let Some(netns) = Netns::by_cookie(id.netns)
         {
             detach_clsact(&self.loaded, &netns, id.ifindex)?;
         }

@@ -7,6 +7,7 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fmt,
     fs::File,
     io,
@@ -250,10 +251,10 @@ fn names_in_this_netns() -> Vec<String> {
         .collect()
 }
 
-impl OpenNetns {
-    /// Searches the named namespaces and those of all processes for the one with that cookie.
-    #[must_use]
-    pub fn by_cookie(cookie: u64) -> Option<Self> {
+impl Netns {
+    /// Searches the named namespaces and those of all processes for those with these cookies. Opens
+    /// each once, however many processes are in it.
+    pub(crate) fn by_cookies(cookies: &BTreeSet<u64>) -> BTreeMap<u64, (Self, OpenNetns)> {
         let names = |dir: &str| {
             std::fs::read_dir(dir)
                 .into_iter()
@@ -261,14 +262,29 @@ impl OpenNetns {
                 .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
                 .collect::<Vec<_>>()
         };
-        let named = names("/run/netns").into_iter().map(Netns::Name);
+        let named = names("/run/netns").into_iter().map(Self::Name);
         let processes = names("/proc")
             .into_iter()
-            .filter_map(|name| name.parse().ok().map(Netns::Pid));
-        named
-            .chain(processes)
-            .filter_map(|netns| netns.open().ok())
-            .find(|open| open.cookie == cookie)
+            .filter_map(|name| name.parse().ok().map(Self::Pid));
+        let (mut looked, mut found) = (BTreeSet::new(), BTreeMap::new());
+        for netns in named.chain(processes) {
+            if found.len() == cookies.len() {
+                break;
+            }
+            let is_new = netns.identity().is_ok_and(|is| looked.insert(is));
+            if let Some(open) = is_new.then(|| netns.open().ok()).flatten()
+                && cookies.contains(&open.cookie)
+            {
+                found.insert(open.cookie, (netns, open));
+            }
+        }
+        found
+    }
+
+    /// The one with this cookie.
+    pub(crate) fn by_cookie(cookie: u64) -> Option<OpenNetns> {
+        let (_, (_, open)) = Self::by_cookies(&[cookie].into()).pop_first()?;
+        Some(open)
     }
 }
 

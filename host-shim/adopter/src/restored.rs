@@ -7,7 +7,7 @@ use crate::{Adopter, Error, Netns, asked::map_error, sys};
 use libbpf_rs::{MapCore, MapFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     os::fd::AsFd,
@@ -114,18 +114,52 @@ impl Adopter {
         Ok(legs)
     }
 
-    /// Looks at legs of the namespace that a name leads to, and forgets those on whose client's
-    /// pair no socket was found for so long. The first look begins that time. Returns how many were
-    /// forgotten; none if the name leads to another namespace.
+    /// Forgets those legs on whose client's pair no socket was found for so long, and those of
+    /// namespaces that the adopter is in no more. The first look begins that time. `known` are
+    /// names of namespaces by their cookies; others, such as one that a predecessor left, are
+    /// searched for among all processes. Returns how many were forgotten.
     ///
     /// # Errors
-    /// Those of [`Netns::open`], and [`Error::Pass`].
+    /// [`Error::Map`], [`Error::NetnsEnter`] and [`Error::Pass`], the first; the rest is still
+    /// looked at.
     pub fn forget_unused(
         &self,
-        netns: &Netns,
-        legs: &[Leg],
+        known: &BTreeMap<u64, Netns>,
         patience: Duration,
     ) -> Result<usize, Error> {
+        let mut legs = self.legs()?;
+        let mut forgotten = 0;
+        for (cookie, legs) in &mut legs {
+            if self.namespace_number(*cookie)?.is_none() {
+                forgotten += legs.len();
+                legs.drain(..).for_each(|leg| self.drop_leg(&leg));
+            }
+        }
+        legs.retain(|_, legs| !legs.is_empty());
+        let strange = legs.keys().filter(|cookie| !known.contains_key(cookie));
+        let strange: BTreeSet<u64> = strange.copied().collect();
+        let found = match strange.is_empty() {
+            true => BTreeMap::new(),
+            false => Netns::by_cookies(&strange),
+        };
+        let mut problem = None;
+        for (cookie, legs) in &legs {
+            let found = found.get(cookie).map(|(netns, _)| netns);
+            let Some(netns) = known.get(cookie).or(found) else {
+                continue;
+            };
+            match self.look_at(netns, legs, patience) {
+                Ok(count) => forgotten += count,
+                // Its processes are gone; when its adopter is, so are its legs.
+                Err(Error::NetnsMissing { .. }) => {}
+                Err(other) => problem = problem.or(Some(other)),
+            }
+        }
+        problem.map_or(Ok(forgotten), Err)
+    }
+
+    /// One namespace's; none is forgotten if the name leads to another one.
+    fn look_at(&self, netns: &Netns, legs: &[Leg], patience: Duration) -> Result<usize, Error> {
         let looked = netns.within_unchecked(|| -> io::Result<usize> {
             let any = socket_with(
                 AddressFamily::UNIX,
@@ -153,21 +187,6 @@ impl Adopter {
             netns: netns.to_string(),
             source,
         })
-    }
-
-    /// Forgets the legs of namespaces that the adopter is in no more. Returns how many.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn forget_ended(&self, legs: &BTreeMap<u64, Vec<Leg>>) -> Result<usize, Error> {
-        let mut forgotten = 0;
-        for (cookie, legs) in legs {
-            if self.namespace_number(*cookie)?.is_none() {
-                legs.iter().for_each(|leg| self.drop_leg(leg));
-                forgotten += legs.len();
-            }
-        }
-        Ok(forgotten)
     }
 
     /// Of a place where no program looks any more.

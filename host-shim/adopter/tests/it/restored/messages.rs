@@ -8,6 +8,7 @@ use crate::common::{
     segment::sum,
 };
 use std::{
+    collections::BTreeMap,
     os::fd::OwnedFd,
     process::{Command, Stdio},
 };
@@ -234,8 +235,8 @@ fn a_leg_is_forgotten_when_no_socket_has_been_there_for_so_long() {
     for v6 in [false, true] {
         let scene = Scene::new(v6);
         let leg = scene.leg(LEG);
-        let netns = scene.lab.netns();
         let cookie = scene.lab.pod.cookie();
+        let known = [(cookie, scene.lab.netns())].into();
         let (stream, peer, ours) = scene.shake(&with_block(scene.syn(leg), client(v6)));
         let legs = || scene.adopter.legs().expect("legs");
         let found = legs()[&cookie][0];
@@ -244,8 +245,7 @@ fn a_leg_is_forgotten_when_no_socket_has_been_there_for_so_long() {
             (peer, Some(leg), Some(scene.pod))
         );
         let look = |patience| {
-            let legs = legs().remove(&cookie).unwrap_or_default();
-            let forgotten = scene.adopter.forget_unused(&netns, &legs, patience);
+            let forgotten = scene.adopter.forget_unused(&known, patience);
             forgotten.expect("a look")
         };
         for _ in 0..3 {
@@ -256,7 +256,6 @@ fn a_leg_is_forgotten_when_no_socket_has_been_there_for_so_long() {
         drop(stream);
         assert_eq!(look(Duration::ZERO), 0, "the first look that finds none");
         assert_eq!(look(Duration::from_secs(3_600)), 0, "not that long");
-        assert_eq!(scene.adopter.forget_ended(&legs()).expect("legs"), 0);
         // Used again meanwhile: it begins anew.
         let (stream, _, ours) = scene.shake(&with_block(scene.syn(leg), client(v6)));
         scene.lab.send(&scene.plain(leg, SEQ, ours, RST, b""));
@@ -277,8 +276,33 @@ fn legs_of_a_namespace_without_adopter_are_forgotten() {
     let _live = scene.shake(&with_block(scene.syn(scene.leg(LEG)), client(false)));
     let attachment = scene._attachment.take().expect("attached");
     scene.adopter.detach(attachment).expect("detach");
-    let legs = scene.adopter.legs().expect("legs");
-    assert_eq!(scene.adopter.forget_ended(&legs).expect("legs"), 1);
+    let forgotten = scene
+        .adopter
+        .forget_unused(&BTreeMap::new(), Duration::from_secs(3_600));
+    assert_eq!(forgotten.expect("legs"), 1);
+    assert!(scene.adopter.legs().expect("legs").is_empty());
+}
+
+/// A predecessor's, of a pod that nobody wants any more: the successor does not know where it is.
+#[test]
+fn legs_of_a_namespace_that_is_not_known_are_forgotten() {
+    let scene = Scene::new(false);
+    let leg = scene.leg(LEG);
+    let (stream, _, ours) = scene.shake(&with_block(scene.syn(leg), client(false)));
+    let look = || {
+        let forgotten = scene
+            .adopter
+            .forget_unused(&BTreeMap::new(), Duration::ZERO);
+        forgotten.expect("a look")
+    };
+    for _ in 0..2 {
+        assert_eq!(look(), 0, "its socket lives");
+    }
+    scene.lab.send(&scene.plain(leg, SEQ, ours, RST, b""));
+    wait_for("the socket's end", || scene.lab.sockets(8080) == 0);
+    drop(stream);
+    assert_eq!(look(), 0, "the first look that finds none");
+    assert_eq!(look(), 1);
     assert!(scene.adopter.legs().expect("legs").is_empty());
 }
 
