@@ -448,6 +448,21 @@ async fn a_dataplane_that_gets_the_pod_while_a_drain_waits_is_told_too() {
     assert_eq!(told.count(), 2, "{ran:?}");
 }
 
+/// It gets the backend's policies in a moment, and nobody waits.
+#[tokio::test(start_paused = true)]
+async fn a_dataplane_that_has_no_policies_yet_is_named_by_a_drain_that_does_not_wait() {
+    let fake = Fake::changed("state", |which, state| {
+        if which == "b" {
+            (state["policies"], state["generation"]) = (json!([]), json!(0));
+        }
+    });
+    let seen = typed_in(&fake, "drain web-5d4f-abcde").await;
+    seen.refuses("zq8vt has no policies yet, so it was not told");
+    assert!(seen.out.contains("drains on 1 dataplane:"), "{}", seen.out);
+    let seen = typed_in(&fake, "drain web-5d4f-abcde --undo").await;
+    assert!(seen.is(0), "it does not drain: {}", seen.err);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_cannot_be_says_why() {
     let seen = typed_in(&Fake::new(), "drain web-nobody").await;

@@ -6,7 +6,7 @@ use crate::{
     failure::{Deed, Failure},
     samples::sample,
 };
-use baton_api::{Clients, ControlAddress, FlowsReply};
+use baton_api::{Clients, ControlAddress, FlowsReply, is_backend};
 use baton_cli::Stop;
 use serde_json::{Value, json};
 use std::{
@@ -174,7 +174,7 @@ fn flows(which: &str, words: &[&str]) -> String {
     reply.flows.retain(|flow| {
         backend
             .as_ref()
-            .is_none_or(|backend| *backend == flow.backend)
+            .is_none_or(|backend| is_backend(&flow.backend, backend))
             && client.is_none_or(|clients| clients.has(flow.client))
     });
     json!(reply).to_string()

@@ -52,7 +52,7 @@ pub use snapshot::{
 };
 pub use state::{
     BackendLoad, BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement,
-    PolicyState, RefusedPolicy, State, WorkerState,
+    PolicyState, RefusedPolicy, State, WorkerState, is_backend,
 };
 pub use status::{StatusRange, StatusRangeError};
 pub use text::printable;

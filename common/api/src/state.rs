@@ -276,6 +276,13 @@ pub struct DrainState {
     pub waiting: BTreeMap<String, u64>,
 }
 
+/// Whether `wanted` is this backend: a Pod with several addresses is `POD` and `POD/ADDRESS`.
+#[must_use]
+pub fn is_backend(name: &str, wanted: &str) -> bool {
+    let rest = name.strip_prefix(wanted);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// One flow, as `/v1/flows` gives it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -12,7 +12,7 @@ use crate::{
     show::Out,
 };
 use anyhow::{Context as _, bail};
-use baton_api::StateReply;
+use baton_api::{StateReply, is_backend};
 use baton_config::create_private;
 use futures_util::future::join_all;
 use std::io::{self, IsTerminal as _, Write, stdout};
@@ -47,7 +47,7 @@ fn meant(wanted: &Capture, namespace: Option<&str>, reply: &StateReply) -> Optio
     let policies = reply.state.policies.iter().filter(|policy| {
         let name = PolicyName::parse(&policy.name);
         let is = |wanted: &String| name.is(Some(wanted), namespace);
-        let has = |wanted: &String| policy.backends.iter().any(|b| b.name == *wanted);
+        let has = |wanted: &String| policy.backends.iter().any(|b| is_backend(&b.name, wanted));
         (name.is_in(namespace) || !wanted.policy.is_empty())
             && (wanted.policy.is_empty() || wanted.policy.iter().any(is))
             && (wanted.backend.is_empty() || wanted.backend.iter().any(has))

@@ -11,7 +11,7 @@ use crate::{
     text::{count, line, wrapped},
 };
 use anyhow::{Context as _, bail};
-use baton_api::{BackendState, DrainReply, DrainRequest, PolicyState, StateReply};
+use baton_api::{BackendState, DrainReply, DrainRequest, PolicyState, StateReply, is_backend};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,11 +43,6 @@ impl Meant<'_> {
         &'a self,
         reply: &'a StateReply,
     ) -> impl Iterator<Item = (&'a PolicyState, &'a BackendState)> {
-        // A Pod with several addresses is `POD` and `POD/ADDRESS`.
-        let is = |name: &str| {
-            let rest = name.strip_prefix(self.name);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
         let policy = self.wanted.policy.as_deref();
         reply
             .state
@@ -55,7 +50,8 @@ impl Meant<'_> {
             .iter()
             .filter(move |p| PolicyName::parse(&p.name).is(policy, self.namespace))
             .flat_map(move |policy| {
-                let mine = policy.backends.iter().filter(move |b| is(&b.name));
+                let mine = policy.backends.iter();
+                let mine = mine.filter(move |b| is_backend(&b.name, self.name));
                 mine.map(move |backend| (policy, backend))
             })
     }
@@ -263,15 +259,25 @@ pub async fn run<F: Fleet>(
     }
     let mut told = Told::new();
     order(fleet, &asked, &meant, &mut told, false, &mut outcome).await?;
-    for one in &asked {
-        // One that ends takes no new flow, and its own leave with it.
-        if let Err(why) = &one.result
-            && !one.dataplane.terminating()
-        {
-            outcome.problems.push(format!(
-                "{} was not told, and its flows to {name} stay: {why}",
-                one.dataplane.words()
-            ));
+    // One that ends takes no new flow, and its own leave with it.
+    for one in asked.iter().filter(|one| !one.dataplane.terminating()) {
+        let words = one.dataplane.words();
+        match &one.result {
+            Err(why) => outcome.problems.push(format!(
+                "{words} was not told, and its flows to {name} stay: {why}"
+            )),
+            Ok(StateReply { state, .. })
+                if state.policies.is_empty()
+                    && state.generation == 0
+                    && !wanted.wait
+                    && !wanted.undo =>
+            {
+                outcome.problems.push(format!(
+                    "{words} has no policies yet, so it was not told, and {name} gets connections of it once it has: do this \
+                     again then, or with `--wait`, which tells it"
+                ));
+            }
+            Ok(_) => {}
         }
     }
     if wanted.wait && outcome.dataplanes > 0 {

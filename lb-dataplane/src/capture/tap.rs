@@ -7,6 +7,7 @@
 
 use super::{Filter, Order, RATE_BYTES, RING_BYTES, RING_PAYLOAD_BYTES};
 use crate::clock;
+use baton_api::is_backend;
 use baton_engine::{Engine, FlowLookup, Instant};
 use baton_packet::{Decoded, Malformed, MessageKind, decode, parse_adoption};
 use std::{
@@ -169,7 +170,6 @@ fn judge(filter: &Filter, sight: Option<&FlowLookup<'_>>) -> Judged {
     let Some(sight) = sight else {
         return Judged::No;
     };
-    let listed = |names: &[String], name: &str| names.iter().any(|listed| listed == name);
     let mut judged = Judged::Yes;
     if let Some(clients) = &filter.clients {
         match sight.client {
@@ -180,16 +180,17 @@ fn judge(filter: &Filter, sight: Option<&FlowLookup<'_>>) -> Judged {
     }
     if !filter.policies.is_empty() {
         match sight.policy {
-            Some(policy) if !listed(&filter.policies, policy) => return Judged::No,
+            Some(policy) if !filter.policies.iter().any(|one| one == policy) => return Judged::No,
             Some(_) => {}
             None => judged = Judged::Unknown,
         }
     }
     if !filter.backends.is_empty() {
         let mut names = sight.backends.iter().flatten();
+        let is = |name: &str| filter.backends.iter().any(|one| is_backend(name, one));
         match (names.clone().next(), sight.leg) {
             (None, false) => judged = Judged::Unknown,
-            _ if !names.any(|name| listed(&filter.backends, name)) => return Judged::No,
+            _ if !names.any(|name| is(name)) => return Judged::No,
             _ => {}
         }
     }

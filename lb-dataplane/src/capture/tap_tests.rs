@@ -106,7 +106,7 @@ impl Lab {
             })
         };
         let snapshot: Snapshot = serde_json::from_value(serde_json::json!({
-            "generation": 1, "policies": [policy("web", 80, "a"), policy("other", 81, "b")],
+            "generation": 1, "policies": [policy("web", 80, "a/ipv6"), policy("other", 81, "b")],
         }))
         .expect("a snapshot");
         engine.apply(now, &snapshot).expect("applied");
@@ -211,6 +211,8 @@ fn a_filter_means_both_sides_of_its_connections_and_no_others() {
         (named(&["other"], &[]), false),
         (named(&["other", "web"], &[]), true),
         (named(&[], &["a"]), true),
+        (named(&[], &["a/ipv6"]), true),
+        (named(&[], &["a/ip"]), false),
         (named(&[], &["b"]), false),
         (named(&["web"], &["b"]), false),
         (

@@ -17,7 +17,7 @@ use crate::{
     clock,
     workers::Workers,
 };
-use baton_api::{CAPTURE, Clients, ErrorReply, Micros, Snapshot};
+use baton_api::{CAPTURE, Clients, ErrorReply, Micros, Snapshot, is_backend};
 use baton_packet::MessageKind;
 use http_body_util::{Either, Full};
 use hyper::{
@@ -166,7 +166,7 @@ fn known(filter: &Filter, snapshot: &Snapshot) -> Result<(), ErrorReply> {
     }
     for name in &filter.backends {
         let mut all = snapshot.policies.iter().flat_map(|policy| &policy.backends);
-        if !all.any(|backend| backend.name == *name) {
+        if !all.any(|backend| is_backend(&backend.name, name)) {
             let problem =
                 format!("no backend is named `{name}`: `lb-dataplane backends` shows them");
             return Err(ErrorReply::field("backend", &problem));

@@ -12,7 +12,7 @@ use super::{
 use crate::{commands::WorkerError, diagnosis};
 use baton_api::{
     Asked, Clients, ClientsError, ErrorReply, FlowView, FlowsReply, Foreign, LIMIT_SNAPSHOT_BYTES,
-    Pushed, SnapshotError, SnapshotReply, StateReply,
+    Pushed, SnapshotError, SnapshotReply, StateReply, is_backend,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue, http::uri::Authority};
@@ -265,7 +265,10 @@ impl FlowsQuery {
 
     fn wants(&self, flow: &FlowView) -> bool {
         self.policy.as_ref().is_none_or(|p| *p == flow.policy)
-            && self.backend.as_ref().is_none_or(|b| *b == flow.backend)
+            && self
+                .backend
+                .as_ref()
+                .is_none_or(|b| is_backend(&flow.backend, b))
             && self.client.is_none_or(|clients| clients.has(flow.client))
     }
 }
