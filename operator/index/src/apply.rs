@@ -415,6 +415,11 @@ impl Index {
         let cordoned = |node: Option<&Node>| node.is_some_and(|n| n.cordoned);
         let zone = |node: Option<&Node>| node.and_then(|n| n.zone.clone());
         let before = before.as_ref();
+        if before.is_some() != node.is_some() {
+            for service in &self.world.own_node {
+                self.dirty.fronts.insert(service.clone());
+            }
+        }
         for service in self.world.services_of_node(name) {
             if cordoned(before) == cordoned(node) {
                 self.judge_service(&service);

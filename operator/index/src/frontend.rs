@@ -31,6 +31,7 @@ use crate::{
     Index, Key, LIMIT_SLICE_ENDPOINTS, LeadsTo, Listener, Reason, Service, ServicePort, Slice,
     SliceEndpoint, SliceWriter, Text,
     index::PolicyRecord,
+    messages::few,
     progress::{behind, refused_by},
     reports::{DataplaneRecord, Serving},
     translate::{Listening, Translation},
@@ -155,6 +156,18 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
             endpoint.zone = index.world.zone_of(endpoint.node.as_ref());
         }
     }
+    if front.own_node {
+        let endpoints = groups.iter().flat_map(|(_, endpoints)| endpoints);
+        let ready = endpoints.filter(|e| e.conditions.ready);
+        let has: BTreeSet<_> = ready.filter_map(|e| e.node.as_ref()).collect();
+        let nodes = index.world.nodes.iter();
+        let nodes = nodes.filter(|(name, record)| record.node.is_some() && !has.contains(name));
+        let lacking: Vec<_> = nodes.map(|(name, _)| name).collect();
+        if !lacking.is_empty() {
+            plan.problem
+                .get_or_insert_with(|| own_node(&frontend.service, &lacking));
+        }
+    }
     plan.writes.uid = Some(front.uid.clone());
     let taken = |name: &Text| {
         let name = Key::new(key.namespace.clone(), name.clone());
@@ -273,6 +286,15 @@ fn leads_nowhere(service: &str) -> (Reason, String) {
          (clientAddress: ProxyV2): look at the dataplanes"
     );
     (Reason::FrontendLeadsNowhere, message)
+}
+
+fn own_node(service: &str, lacking: &[&Text]) -> (Reason, String) {
+    let message = format!(
+        "Service {service} leads clients in the cluster to their own node only (internalTrafficPolicy: Local), and on {} \
+         there is nobody that it leads to, so clients there reach nobody: have it say Cluster",
+        few(lacking, ", ")
+    );
+    (Reason::FrontendOwnNode, message)
 }
 
 /// The Service as the policy wants it, with those ports that the policy's own Service has.

@@ -307,6 +307,9 @@ pub struct Front {
     /// Clients are led to endpoints in their own zone, where there are any
     /// (`spec.trafficDistribution`, or annotation `service.kubernetes.io/topology-mode: Auto`).
     pub zonal: bool,
+    /// Clients in the cluster are led to endpoints on their own node alone
+    /// (`spec.internalTrafficPolicy: Local`).
+    pub own_node: bool,
     /// Its ports that are not TCP's, as `53/UDP`.
     pub others: Vec<Text>,
 }

@@ -398,6 +398,8 @@ pub enum Reason {
     FrontendLeadsToPods,
     /// Degraded: no dataplane is ready, and the pods take only what dataplanes send.
     FrontendLeadsNowhere,
+    /// Degraded: clients are led to their own node alone, and some node has no endpoint.
+    FrontendOwnNode,
     /// Degraded: endpoints are no Pods of the namespace, and a class does not allow them.
     EndpointsNotAllowed,
     /// Degraded, Adoptable: there is no endpoint.
@@ -463,6 +465,7 @@ impl Reason {
             Self::FrontendPortNotServed => "FrontendPortNotServed",
             Self::FrontendLeadsToPods => "FrontendLeadsToPods",
             Self::FrontendLeadsNowhere => "FrontendLeadsNowhere",
+            Self::FrontendOwnNode => "FrontendOwnNode",
             Self::EndpointsNotAllowed => "EndpointsNotAllowed",
             Self::NoEndpoints => "NoEndpoints",
             Self::NoReadyEndpoints => "NoReadyEndpoints",

@@ -120,6 +120,8 @@ pub(crate) struct World {
     pub pods: BTreeMap<Key, PodRecord>,
     pub nodes: BTreeMap<Text, NodeRecord>,
     pub namespaces: BTreeMap<Text, Arc<Namespace>>,
+    /// Services that lead clients to their own node alone.
+    pub own_node: BTreeSet<Key>,
     /// The Service of each slice.
     slices: BTreeMap<Key, Text>,
     /// Nodes whose host-shim is known: with none at all, its absence on one says nothing.
@@ -131,6 +133,11 @@ pub(crate) struct World {
 impl World {
     /// A Service came, changed or went. Whether that is news.
     pub fn service(&mut self, key: &Key, service: Option<Arc<Service>>) -> bool {
+        let front = service.as_ref().and_then(|service| service.front.as_ref());
+        match front.is_some_and(|front| front.own_node) {
+            true => self.own_node.insert(key.clone()),
+            false => self.own_node.remove(key),
+        };
         let Some(record) = self.services.get_mut(key) else {
             return match service {
                 Some(service) => {

@@ -136,6 +136,7 @@ impl Translator {
             annotated: self.annotated(meta),
             targets: spec.ports.iter().flatten().filter_map(target).collect(),
             zonal: is_zonal(object),
+            own_node: spec.internal_traffic_policy.as_deref() == Some("Local"),
             others: spec.ports.iter().flatten().filter_map(other).collect(),
         })
     }
@@ -353,13 +354,19 @@ mod tests {
     }
 
     #[test]
-    fn of_a_service_in_front_of_dataplanes_other_ports_are_told() {
+    fn of_a_service_in_front_of_dataplanes_what_leads_nowhere_is_told() {
         let object: Service = object(json!({
             "metadata": {"namespace": "shop", "name": "web", "uid": "u", "labels": {POLICY_LABEL: "p"}},
             "spec": {"ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}, {"port": 9, "protocol": "TCP"}]},
         }));
         let front = Translator::new().front(&object).expect("it has the label");
         assert_eq!(front.others, ["53/UDP".into()]);
+        assert!(!front.own_node);
+        let mut local = object;
+        let spec = local.spec.as_mut().expect("a spec");
+        spec.internal_traffic_policy = Some("Local".to_owned());
+        let front = Translator::new().front(&local).expect("it has the label");
+        assert!(front.own_node);
     }
 
     #[test]

@@ -133,6 +133,38 @@ fn an_address_that_goes_to_another_node_is_told_of_there() {
     assert_eq!(nodes(&scene), set(["other"]));
 }
 
+/// `attach` refuses such a Service, but one may become so later.
+#[test]
+fn clients_that_are_led_to_their_own_node_alone_may_reach_nobody() {
+    let mut scene = scene();
+    scene.acknowledge();
+    let node_is_there = |scene: &mut Scene, name: &str, there: bool| {
+        let node = Node {
+            cordoned: false,
+            ready: true,
+            zone: None,
+        };
+        let node = there.then(|| Arc::new(node));
+        scene.index.apply(Change::Node(name.into(), node));
+        scene.settle();
+    };
+    node_is_there(&mut scene, "node", true);
+    let mut service = scene.services[&key("web")].clone();
+    let front = Arc::make_mut(service.front.as_mut().expect("ours"));
+    front.own_node = true;
+    scene.service(&key("web"), service);
+    scene.settle();
+    let degraded = |scene: &Scene, reason, words| {
+        expect(&scene.index, "p", ConditionKind::Degraded, reason, words);
+    };
+    degraded(&scene, Reason::AsExpected, "");
+    node_is_there(&mut scene, "other", true);
+    let words = "their own node only (internalTrafficPolicy: Local), and on other there is nobody";
+    degraded(&scene, Reason::FrontendOwnNode, words);
+    node_is_there(&mut scene, "other", false);
+    degraded(&scene, Reason::AsExpected, "");
+}
+
 /// What expects a header believes whatever a client says in one.
 #[test]
 fn it_never_leads_past_the_dataplanes_where_pods_expect_a_header() {

@@ -196,6 +196,7 @@ fn front(policy: &str, made: bool, targets: &[(Text, u16, u16)]) -> Front {
             .collect(),
         annotated: BTreeSet::new(),
         zonal: false,
+        own_node: false,
         others: Vec::new(),
     }
 }
