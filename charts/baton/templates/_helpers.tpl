@@ -14,6 +14,11 @@ baton.dev/class: {{ . | quote }}
 {{- end }}
 {{- end }}
 
+{{/* The same above the user's, `more`: a key that is there twice is refused. */}}
+{{- define "baton.labelsAnd" -}}
+{{- toYaml (merge (fromYaml (include "baton.labels" .)) (deepCopy (.more | default dict))) }}
+{{- end }}
+
 {{- define "baton.selector" -}}
 app.kubernetes.io/name: baton
 app.kubernetes.io/component: {{ . }}
