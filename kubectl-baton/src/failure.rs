@@ -3,6 +3,10 @@
 
 use kube::{Error, config::KubeconfigError};
 
+/// What rustls calls `CaUsedAsEndEntity`: OpenSSL and Go take such a certificate.
+const CA_SERVES: &str = "its certificate is one of an authority (CA:TRUE), which is taken from no server here; have it \
+                         serve one with CA:FALSE that this authority has signed";
+
 /// What was about to be done, for the words and for the right that it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deed {
@@ -96,7 +100,10 @@ impl Failure {
             },
             Error::Service(_) | Error::HyperError(_) => Self::Unreachable {
                 server: server.to_owned(),
-                why: innermost(error),
+                why: match innermost(error) {
+                    why if why.contains("CaUsedAsEndEntity") => CA_SERVES.to_owned(),
+                    why => why,
+                },
             },
             Error::Auth(why) => Self::Config(format!(
                 "the credentials of this context cannot be had: {why}: does the program or file that the kubeconfig names for its user work?"
@@ -204,6 +211,10 @@ mod tests {
             ),
             "{text}"
         );
+        // In rustls' words, which say nothing to an admin.
+        let words = "invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))";
+        let text = of(&Error::Service(words.into())).to_string();
+        assert!(text.contains("with CA:FALSE"), "{text}");
         let text = Failure::kubeconfig(&KubeconfigError::LoadContext("gone".into())).to_string();
         assert!(text.contains("no context `gone`"), "{text}");
     }

@@ -59,7 +59,7 @@ fn field(error: &MaterialError) -> String {
             Part::Authority => "clientAuthority",
         },
         MaterialError::Exposed { .. } | MaterialError::Mismatch | MaterialError::Key(_) => "key",
-        MaterialError::Name { .. } => "certificate",
+        MaterialError::Name { .. } | MaterialError::IsAuthority => "certificate",
     };
     format!("controlTls.{last}")
 }

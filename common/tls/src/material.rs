@@ -141,6 +141,13 @@ pub enum MaterialError {
         /// Why.
         source: rustls::Error,
     },
+    /// The own certificate is an authority's, as one that signed itself often is: every peer would
+    /// refuse it.
+    #[error(
+        "the certificate is one of an authority (CA:TRUE in its basicConstraints), which peers take from nobody: expected one \
+         with CA:FALSE, signed by that authority"
+    )]
+    IsAuthority,
     /// The own certificate is somebody else's: every peer would refuse it.
     #[error("the certificate is not one of `{expected}`: expected that name in its subjectAltName")]
     Name {
@@ -237,7 +244,8 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// `notAfter` of the own certificate, which TLS has judged to be one already.
+/// `notAfter` of the own certificate, which TLS has judged to be one already, though not whether it
+/// is an authority's.
 fn end_of(identity: &CertifiedKey) -> Result<i64, MaterialError> {
     let own = identity.cert.first();
     let parsed = own.and_then(|own| X509Certificate::from_der(own).ok());
@@ -245,6 +253,9 @@ fn end_of(identity: &CertifiedKey) -> Result<i64, MaterialError> {
         part: Part::Certificate,
         source: rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding),
     })?;
+    if parsed.is_ca() {
+        return Err(MaterialError::IsAuthority);
+    }
     Ok(parsed.validity().not_after.timestamp())
 }
 

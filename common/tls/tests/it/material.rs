@@ -5,6 +5,7 @@ use baton_tls::{
     AUTHORITIES_MAX, CHAIN_MAX, Client, FILE_LIMIT_BYTES, Files, Material, MaterialError, Name,
     Part, Server,
 };
+use rcgen::{BasicConstraints, IsCa};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
@@ -147,6 +148,15 @@ fn bad_texts_are_refused_by_what_is_wrong() {
         ));
         assert!(error.to_string().starts_with(words), "{error}");
     }
+    let itself = authority.sign(Name::Dataplane.as_str(), |params| {
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    });
+    let error = refusal(Material::from_pem(
+        itself.certificate.as_bytes(),
+        itself.key.as_bytes(),
+        ca.as_bytes(),
+    ));
+    assert!(error.to_string().contains("CA:FALSE"), "{error}");
     let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let part = |error| match error {
         MaterialError::Certificate { part, .. } => part,

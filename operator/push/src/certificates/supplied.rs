@@ -91,7 +91,7 @@ pub fn check_supplied(
 fn file_of(error: &MaterialError) -> &'static str {
     match error {
         MaterialError::Mismatch | MaterialError::Key(_) | MaterialError::Exposed { .. } => KEY_FILE,
-        MaterialError::Name { .. } => CERTIFICATE_FILE,
+        MaterialError::Name { .. } | MaterialError::IsAuthority => CERTIFICATE_FILE,
         MaterialError::Unreadable { part, .. }
         | MaterialError::TooLarge { part, .. }
         | MaterialError::Malformed { part, .. }
