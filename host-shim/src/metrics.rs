@@ -44,15 +44,20 @@ pub fn text(
     let pods = IntGaugeVec::new(
         Opts::new(
             "baton_shim_pods",
-            "Pods of policies on this node, by whether they have the adopter.",
+            "Pods of policies on this node, by whether they have the adopter; `unfit` are those that start, have no process, or are of a kind that never has one.",
         ),
         &["state"],
     )?;
     registry.register(Box::new(pods.clone()))?;
     let attached = state.pods.iter().filter(|p| p.attached).count();
-    pods.with_label_values(&["attached"]).set(attached as i64);
-    pods.with_label_values(&["failed"])
-        .set((state.pods.len() - attached) as i64);
+    let failed = state.pods.iter().filter(|p| p.wrong).count();
+    for (word, count) in [
+        ("attached", attached),
+        ("failed", failed),
+        ("unfit", state.pods.len() - attached - failed),
+    ] {
+        pods.with_label_values(&[word]).set(count as i64);
+    }
 
     let reloads = IntCounterVec::new(
         Opts::new(

@@ -118,6 +118,9 @@ pub struct PodView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     pub attached: bool,
+    /// It should have it.
+    #[serde(skip)]
+    pub wrong: bool,
     /// The API server has it no more, and its processes have not ended.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gone: bool,
@@ -153,6 +156,7 @@ impl PodView {
             netns: place.map(|p| p.netns.path().display().to_string()),
             interface: place.map(|p| p.interface.clone()),
             attached: state.attachment().is_some(),
+            wrong: state.is_wrong(),
             gone: state.is_gone(),
             hook: state.attachment().map(|a| a.id().hook.name()),
             reason,

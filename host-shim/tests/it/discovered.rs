@@ -53,3 +53,24 @@ fn a_pod_that_says_it_is_another_one_gets_nothing_of_it() {
     assert_eq!(pods[1]["name"], "thief/web", "{pods}");
     assert_eq!(pods[1]["attached"], false, "{pods}");
 }
+
+/// An alert that stays on for as long as they are there would be turned off.
+#[test]
+fn pods_that_start_or_never_have_it_are_no_failure() {
+    let files = Files::new();
+    let other = "2f0c2d3e-4a5b-6c7d-8e9f-a0b1c2d3e4f5";
+    let mut of_node = pod("shop", "agent", UID, &running());
+    of_node["spec"]["hostNetwork"] = true.into();
+    let waits = pod("shop", "web", other, &json!({"phase": "Pending"}));
+    let cluster = Cluster::new(&files, &[of_node, waits]);
+    let daemon = cluster.start(&files);
+    wait_for("both were looked at", || {
+        let pods = daemon.state()["pods"].clone();
+        pods[0]["attempts"].is_u64() && pods[1]["attempts"].is_u64()
+    });
+    let (_, metrics) = daemon.get("/metrics");
+    for line in ["{state=\"failed\"} 0", "{state=\"unfit\"} 2"] {
+        let line = format!("baton_shim_pods{line}");
+        assert!(metrics.contains(&line), "{line} is not in {metrics}");
+    }
+}
