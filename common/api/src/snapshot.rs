@@ -99,6 +99,32 @@ pub struct Policy {
     pub timeouts: Timeouts,
 }
 
+impl Policy {
+    /// With the defaults for all that is not given here.
+    #[must_use]
+    pub fn new(name: impl Into<String>, frontends: Vec<Endpoint>, backends: Vec<Backend>) -> Self {
+        Self {
+            name: name.into(),
+            frontends,
+            backends,
+            allow_from: None,
+            algorithm: Default::default(),
+            load: Default::default(),
+            affinity: None,
+            client_address: Default::default(),
+            protocol: Default::default(),
+            migration: Default::default(),
+            on_backend_failure: Default::default(),
+            on_stall: Default::default(),
+            response_timeout: None,
+            drain: Default::default(),
+            health: Default::default(),
+            slow_start: Default::default(),
+            timeouts: Default::default(),
+        }
+    }
+}
+
 /// An address and a TCP port, written `10.0.0.1:80` or `[fd00::1]:80`. Port 0 cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint(SocketAddr);
@@ -121,6 +147,20 @@ pub struct Backend {
     /// the dataplane's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+}
+
+impl Backend {
+    /// As heavy as others, on no known node.
+    #[must_use]
+    pub fn new(name: impl Into<String>, endpoint: Endpoint) -> Self {
+        Self {
+            name: name.into(),
+            endpoint,
+            weight: 1,
+            draining: false,
+            node: None,
+        }
+    }
 }
 
 fn one() -> u16 {

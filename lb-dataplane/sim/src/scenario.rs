@@ -95,13 +95,10 @@ pub enum Steady {
 /// The backend of a pod, as a snapshot has it.
 #[must_use]
 pub fn backend(v6: bool, index: usize) -> Option<Backend> {
-    Some(Backend {
-        name: pod_name(index),
-        endpoint: endpoint(address::pod(v6, index))?,
-        weight: 1,
-        draining: false,
-        node: None,
-    })
+    Some(Backend::new(
+        pod_name(index),
+        endpoint(address::pod(v6, index))?,
+    ))
 }
 
 /// Those of worlds that are not about limits.

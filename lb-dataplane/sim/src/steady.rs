@@ -15,10 +15,7 @@ use crate::{
     scenario::{PODS_MAX, START, Scenario, Steady, backend, usual_limits},
     tcp::Config,
 };
-use baton_api::{
-    Algorithm, BackendFailure, Drain, Health, LoadSignal, Micros, Migration, OnStall, Policy,
-    Protocol, Timeouts,
-};
+use baton_api::{Algorithm, LoadSignal, Policy, Protocol};
 use baton_engine::promises::{HOT_US, LEFT_ALONE_US, RETURN_MIN_US, calm_moves};
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
@@ -178,28 +175,17 @@ fn policy(v6: bool, frontend: SocketAddr, pods: usize, http: bool, kind: Steady)
         Steady::Noise | Steady::Slow { .. } => (Algorithm::WeightedRoundRobin, LoadSignal::Latency),
         Steady::Pressed { .. } => (Algorithm::LeastOutstanding, LoadSignal::LatencyAndPressure),
     };
+    let backends = (0..pods).filter_map(|i| backend(v6, i)).collect();
+    let frontends = address::endpoint(frontend).into_iter().collect();
     Policy {
-        name: "web".into(),
-        frontends: address::endpoint(frontend).into_iter().collect(),
-        backends: (0..pods).filter_map(|i| backend(v6, i)).collect(),
         algorithm,
         load,
-        affinity: None,
         protocol: if http {
             Protocol::Http1
         } else {
             Protocol::Resp
         },
-        migration: Migration::default(),
-        on_backend_failure: BackendFailure::default(),
-        client_address: Default::default(),
-        on_stall: OnStall::default(),
-        response_timeout: None,
-        drain: Drain::default(),
-        health: Health::default(),
-        slow_start: Micros(0),
-        allow_from: None,
-        timeouts: Timeouts::default(),
+        ..Policy::new("web", frontends, backends)
     }
 }
 

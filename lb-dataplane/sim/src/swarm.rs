@@ -17,7 +17,7 @@ use crate::{
 };
 use baton_api::{
     Affinity, Algorithm, BackendFailure, ClientAddress, ClientIp, Drain, Health, Legs, Limits,
-    Micros, Migration, MigrationMode, MoveMethod, OnDeadline, OnStall, Policy, Protocol, Timeouts,
+    Micros, Migration, MigrationMode, MoveMethod, OnDeadline, Policy, Protocol, Timeouts,
 };
 use std::net::SocketAddr;
 
@@ -207,30 +207,17 @@ fn policy(d: &mut Draw, v6: bool, pods: usize) -> Policy {
         Algorithm::WeightedRoundRobin,
         Algorithm::Maglev,
     ]);
+    let frontend = endpoint(SocketAddr::new(address, FRONTEND_PORT));
+    let backends = (0..pods).filter_map(|i| backend(v6, i)).collect();
     let mut policy = Policy {
-        name: "web".into(),
-        frontends: endpoint(SocketAddr::new(address, FRONTEND_PORT))
-            .into_iter()
-            .collect(),
-        backends: (0..pods).filter_map(|i| backend(v6, i)).collect(),
         algorithm,
-        load: Default::default(),
-        affinity: None,
         protocol,
-        migration: Migration::default(),
-        on_backend_failure: BackendFailure::default(),
-        client_address: Default::default(),
-        on_stall: OnStall::default(),
-        response_timeout: None,
-        drain: Drain::default(),
-        health: Health::default(),
-        slow_start: Micros(0),
-        allow_from: None,
         timeouts: Timeouts {
             idle: Micros::from_secs(30),
             handshake: Micros::from_secs(5),
             half_closed: Micros::from_secs(20),
         },
+        ..Policy::new("web", frontend.into_iter().collect(), backends)
     };
     vary(&mut policy, &mut d.rng);
     if d.percent(10) {

@@ -11,7 +11,7 @@ use crate::node::{
     record::Thing,
 };
 use anyhow::{Context, Result, ensure};
-use baton_api::{Backend, Endpoint, FlowView, FlowsReply, Limits, Migration, Policy, State};
+use baton_api::{Backend, Endpoint, FlowView, FlowsReply, Limits, Policy, State};
 use rustix::mount::{MountFlags, mount};
 use serde::Serialize;
 use std::{
@@ -224,34 +224,9 @@ pub fn program(name: &str) -> Result<PathBuf> {
 #[must_use]
 pub fn policy(name: &str, port: u16, backends: &[(String, SocketAddr)]) -> Policy {
     let endpoint = |a: SocketAddr| Endpoint::new(a.ip(), a.port()).expect("port is not 0");
-    Policy {
-        name: name.to_owned(),
-        frontends: vec![endpoint(SocketAddr::new([0, 0, 0, 0].into(), port))],
-        backends: backends
-            .iter()
-            .map(|(name, address)| Backend {
-                name: name.clone(),
-                endpoint: endpoint(*address),
-                weight: 1,
-                draining: false,
-                node: None,
-            })
-            .collect(),
-        algorithm: Default::default(),
-        load: Default::default(),
-        affinity: None,
-        protocol: Default::default(),
-        migration: Migration::default(),
-        on_backend_failure: Default::default(),
-        client_address: Default::default(),
-        on_stall: Default::default(),
-        response_timeout: None,
-        drain: Default::default(),
-        health: Default::default(),
-        slow_start: Default::default(),
-        allow_from: None,
-        timeouts: Default::default(),
-    }
+    let backend = |(name, address): &(String, _)| Backend::new(name.clone(), endpoint(*address));
+    let frontend = endpoint(SocketAddr::new([0, 0, 0, 0].into(), port));
+    Policy::new(name, vec![frontend], backends.iter().map(backend).collect())
 }
 
 impl Lab {

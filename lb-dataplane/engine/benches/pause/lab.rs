@@ -131,13 +131,7 @@ pub fn policy(n: usize, pods: impl IntoIterator<Item = usize>) -> Policy {
     policy.migration = Default::default();
     policy.backends = pods
         .into_iter()
-        .map(|n| Backend {
-            name: format!("shop/pod-{n}"),
-            endpoint: endpoint(pod(n)),
-            weight: 1,
-            draining: false,
-            node: None,
-        })
+        .map(|n| Backend::new(format!("shop/pod-{n}"), endpoint(pod(n))))
         .collect();
     policy
 }

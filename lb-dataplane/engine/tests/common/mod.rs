@@ -13,7 +13,7 @@ pub use pods::{End, Listener};
 
 use baton_api::{
     Algorithm, Backend, BackendFailure, Endpoint, FlowView, Limits, LoadSignal, Micros, Migration,
-    MigrationMode, MoveMethod, OnStall, Policy, Protocol, Snapshot, Timeouts,
+    MigrationMode, MoveMethod, OnStall, Policy, Protocol, Snapshot,
 };
 use baton_engine::{
     Counter, DropReason, Engine, Instant, Output, PinReason, Route, Settings, Verdict, Via,
@@ -85,28 +85,17 @@ pub fn pod_name(v6: bool, index: usize) -> String {
 }
 
 pub fn backend(v6: bool, index: usize) -> Backend {
-    Backend {
-        name: pod_name(v6, index),
-        endpoint: endpoint(pod(v6, index)),
-        weight: 1,
-        draining: false,
-        node: None,
-    }
+    Backend::new(pod_name(v6, index), endpoint(pod(v6, index)))
 }
 
 /// A policy `web` on port 80 of both families with `pods` pods of each, which moves flows at every
 /// boundary.
 pub fn policy(pods: usize) -> Policy {
+    let frontends = [false, true].map(|v6| endpoint(frontend(v6)));
+    let backends = [false, true].map(|v6| (0..pods).map(move |i| backend(v6, i)));
     Policy {
-        name: "web".into(),
-        frontends: vec![endpoint(frontend(false)), endpoint(frontend(true))],
-        backends: (0..pods)
-            .map(|i| backend(false, i))
-            .chain((0..pods).map(|i| backend(true, i)))
-            .collect(),
         algorithm: Algorithm::LeastOutstanding,
         load: LoadSignal::Latency,
-        affinity: None,
         protocol: Protocol::Http1,
         migration: Migration {
             mode: MigrationMode::Always,
@@ -117,14 +106,12 @@ pub fn policy(pods: usize) -> Policy {
         },
         on_backend_failure: BackendFailure::ReplayIdempotent,
         // Those that are about it turn it on.
-        client_address: Default::default(),
         on_stall: OnStall::Wait,
-        response_timeout: None,
-        drain: Default::default(),
-        health: Default::default(),
-        slow_start: Micros(0),
-        allow_from: None,
-        timeouts: Timeouts::default(),
+        ..Policy::new(
+            "web",
+            frontends.into(),
+            backends.into_iter().flatten().collect(),
+        )
     }
 }
 
