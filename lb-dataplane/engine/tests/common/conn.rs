@@ -213,6 +213,12 @@ impl World {
         self.forwarded_to_pod(c, &wire)
     }
 
+    /// The pod accepts: its SYN-ACK, and the client's acknowledgement.
+    pub fn accepts(&mut self, c: &mut Conn) {
+        self.synack(c);
+        self.ack(c);
+    }
+
     /// An established connection of client `n`.
     pub fn open(&mut self, n: u16) -> Conn {
         self.open_as(Conn::new(n))
@@ -220,8 +226,7 @@ impl World {
 
     pub fn open_as(&mut self, mut c: Conn) -> Conn {
         self.syn(&mut c);
-        self.synack(&mut c);
-        self.ack(&mut c);
+        self.accepts(&mut c);
         c
     }
 
@@ -290,11 +295,33 @@ impl World {
         sent
     }
 
-    /// A request that stays, its response, and the client's acknowledgement: the flow is at rest.
+    /// The pod answers with data, and the client acknowledges it.
+    pub fn answers(&mut self, c: &mut Conn, data: &[u8]) {
+        self.responds(c, data);
+        self.ack(c);
+    }
+
+    /// The response to a request, and the client's acknowledgement: the flow is at rest.
+    pub fn served(&mut self, c: &mut Conn) {
+        self.answers(c, OK);
+    }
+
+    /// The pod acknowledges everything; the client hears of it.
+    pub fn pod_ack(&mut self, c: &Conn) {
+        let ack = self.pod_wire(c, ACK, &[]);
+        self.forwarded_to_client(c, &ack);
+    }
+
+    /// A request that stays, and is served.
     pub fn exchange(&mut self, c: &mut Conn) {
         self.stays(c, GET);
-        self.responds(c, OK);
-        self.ack(c);
+        self.served(c);
+    }
+
+    /// A request with which the flow moves, and which is served.
+    pub fn moved_exchange(&mut self, c: &mut Conn) {
+        self.moves(c, GET);
+        self.served(c);
     }
 
     /// A request that stays or moves, its response, and the client's acknowledgement.
@@ -313,6 +340,25 @@ impl World {
         let mut c = self.open_as(c);
         self.exchange(&mut c);
         c
+    }
+
+    /// The world with a first client, whose SYN reached a pod.
+    pub fn begun(mut self) -> (Self, Conn) {
+        let mut c = Conn::new(1);
+        self.syn(&mut c);
+        (self, c)
+    }
+
+    /// The world with a first client, whose connection is established.
+    pub fn opened(mut self) -> (Self, Conn) {
+        let c = self.open(1);
+        (self, c)
+    }
+
+    /// The world with a first client, whose connection is at rest.
+    pub fn at_rest(mut self) -> (Self, Conn) {
+        let c = self.idle(1);
+        (self, c)
     }
 
     /// A request with which the flow moves: the adoption segment and then the request leave, both

@@ -45,8 +45,7 @@ fn segments_are_the_same_in_the_other_family() {
             let long = [b'x'; 1_400];
             w.stays(&mut c, &post_head(1_400));
             w.stays(&mut c, &long);
-            w.responds(&mut c, OK);
-            w.ack(&mut c);
+            w.served(&mut c);
             w.client_sends(&mut c, RST_ACK, b"");
         }
     };
@@ -61,8 +60,7 @@ fn flows_move_by_adoption() {
             let from = c.pod;
             w.moves(&mut c, GET);
             assert_ne!(c.pod, from);
-            w.responds(&mut c, OK);
-            w.ack(&mut c);
+            w.served(&mut c);
             let done = w.engine.state(w.now).policies[0].migrations_total;
             assert_eq!(done, moves);
         }

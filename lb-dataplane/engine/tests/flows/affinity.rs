@@ -209,8 +209,7 @@ fn no_flow_moves_because_another_pod_is_better() {
             if w.count(Counter::MigrationsBegun) > 0 {
                 break;
             }
-            w.responds(&mut c, OK);
-            w.ack(&mut c);
+            w.served(&mut c);
         }
         // Without affinity it does move.
         let moves = w.count(Counter::MigrationsBegun);
@@ -229,8 +228,7 @@ fn flows_leave_a_draining_pod_together_with_their_requests() {
         drain(&mut w, old, true);
         for c in &mut ours {
             w.moves(c, POST);
-            w.responds(c, OK);
-            w.ack(c);
+            w.served(c);
         }
         assert_eq!(pods(&ours).len(), 1, "{mode:?}");
         assert_ne!(ours[0].pod, old);

@@ -61,8 +61,7 @@ fn flows_stay_when_the_list_changes() {
         // It was allowed when it began: also a repeated SYN goes on.
         let again = w.syn_wire(&opening).build();
         assert_eq!(w.inject(&again).len(), 1);
-        w.synack(&mut opening);
-        w.ack(&mut opening);
+        w.accepts(&mut opening);
         w.exchange(&mut opening);
         // To another pod, too.
         w.moves(&mut open, GET);
@@ -82,9 +81,7 @@ fn a_flow_whose_pod_dies_is_saved_though_its_client_is_not_allowed_any_more() {
 
 #[test]
 fn who_takes_the_port_of_an_old_flow_is_asked_anew() {
-    let mut w = World::new(2);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, mut c) = World::new(2).begun();
     allow(&mut w, &OTHERS);
     // Another number: the client has given the first connection up.
     c.seq = c.seq.wrapping_add(100_000);

@@ -39,16 +39,14 @@ fn a_changed_policy_touches_no_flow() {
 
 #[test]
 fn a_policy_that_is_removed_keeps_its_flows_and_takes_no_new_ones() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let mut adopting = w.idle(2);
     w.moves(&mut adopting, GET);
     w.change(|s| s.policies.clear());
     for _ in 0..3 {
         w.exchange(&mut c);
     }
-    w.responds(&mut adopting, OK);
-    w.ack(&mut adopting);
+    w.served(&mut adopting);
     assert!(w.inject(&w.syn_wire(&Conn::new(9)).build()).is_empty());
     assert_eq!(w.verdict, Verdict::Drop(DropReason::NotOurs));
     assert!(
@@ -76,8 +74,7 @@ fn a_policy_that_is_removed_keeps_its_flows_and_takes_no_new_ones() {
 
 #[test]
 fn a_retired_pod_keeps_its_flows_until_they_move() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.pod;
     let mut quiet = (2..)
         .map(|n| w.idle(n))
@@ -97,18 +94,14 @@ fn a_retired_pod_keeps_its_flows_until_they_move() {
     // Its next request leaves it, although it is the faster one for all we know.
     w.moves(&mut c, GET);
     assert_ne!(c.pod, old);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     // Without a request it leaves after the quiet time.
     let sent = w.until_adoption(200);
     w.rescued(&mut quiet, &sent);
     assert_ne!(quiet.pod, old);
     // What is outstanding is answered where it is.
-    w.responds(&mut busy, OK);
-    w.ack(&mut busy);
-    w.moves(&mut busy, GET);
-    w.responds(&mut busy, OK);
-    w.ack(&mut busy);
+    w.served(&mut busy);
+    w.moved_exchange(&mut busy);
     let state = w.engine.state(w.now);
     assert!(
         state.policies[0]
@@ -162,8 +155,7 @@ fn an_older_generation_is_refused_and_an_equal_one_is_not() {
 
 #[test]
 fn conflicts_are_refused_and_nothing_changes() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let mut refuse = |change: &dyn Fn(&mut baton_api::Snapshot)| {
         let mut s = w.snapshot.clone();
         s.generation += 1;
@@ -364,9 +356,7 @@ fn flows_that_were_begun_under_another_protocol_stay_where_they_are() {
         s.policies[0].migration.legs = Legs::Shared;
     });
     assert_eq!(w.pins(), 1);
-    w.stays(&mut old, GET);
-    w.responds(&mut old, OK);
-    w.ack(&mut old);
+    w.exchange(&mut old);
     w.run_ms(50);
     w.assert_state(&old, "Idle");
     let mut new = w.idle(2);

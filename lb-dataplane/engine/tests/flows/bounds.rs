@@ -21,8 +21,7 @@ fn answered(w: &mut World, frame: &[u8]) -> u32 {
 
 #[test]
 fn a_flood_of_strangers_takes_no_answer_from_others() {
-    let mut w = World::new(1);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(1).at_rest();
     let stranger = w.client_wire(&Conn::new(9), Flags::ACK, &[]).build();
     assert_eq!(answered(&mut w, &stranger), 20_000);
     // A client that lost its state begins anew on its port.
@@ -88,10 +87,8 @@ fn a_guessed_reset_inside_what_is_in_flight_ends_no_flow() {
     let mut w = World::new(2);
     let (mut c, _) = reset_in_flight(&mut w);
     // The pod knows better: it challenges, and goes on.
-    let ack = w.pod_wire(&c, Flags::ACK, &[]);
-    w.forwarded_to_client(&c, &ack);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.pod_ack(&c);
+    w.served(&mut c);
     w.exchange(&mut c);
     assert_eq!(blamed(&w), 0);
 }
@@ -114,8 +111,7 @@ fn a_reset_that_the_pod_takes_ends_the_flow_and_blames_nobody() {
 #[test]
 fn a_client_resets_behind_its_last_byte_or_where_it_was_acknowledged() {
     for behind in [0, GET.len() as u32] {
-        let mut w = World::new(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::new(2).at_rest();
         w.change(|s| s.policies[0].migration.mode = MigrationMode::Never);
         w.stays(&mut c, GET);
         let mut rst = w.client_wire(&c, Flags::RST, &[]);
@@ -151,8 +147,7 @@ fn accurate_ecn_becomes_classic_ecn_at_the_syn() {
     assert_eq!(syn.frame[at + 12] & 15, 0);
     assert!(syn.is(Flags::SYN | Flags::ECE | Flags::CWR), "classic");
     take_leg(&mut c, &syn);
-    w.synack(&mut c);
-    w.ack(&mut c);
+    w.accepts(&mut c);
     // Whoever sends the counters all the same.
     let mut ack = w.client_wire(&c, Flags::ACK, &[]);
     ack.options = vec![172, 11, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1];
@@ -252,8 +247,7 @@ fn new_backend_serves(w: &mut World, n: u32) {
         (Dest::Pod(7), pod_mac(7))
     );
     take_leg(&mut c, &sent);
-    w.synack(&mut c);
-    w.ack(&mut c);
+    w.accepts(&mut c);
     w.stays(&mut c, GET);
     w.responds(&mut c, OK);
 }
@@ -324,14 +318,12 @@ fn impatient(pods: usize) -> World {
 
 #[test]
 fn an_upload_of_ten_seconds_is_not_overdue() {
-    let mut w = impatient(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = impatient(2).at_rest();
     w.stays(&mut c, &post_head(10));
     for _ in 0..10 {
         w.run_ms(1_000);
         w.stays(&mut c, b"x");
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
     }
     assert_eq!(w.count(Counter::ResponseTimeouts), 0);
     assert_eq!(w.count(Counter::Ejections), 0);
@@ -348,8 +340,7 @@ fn requests_that_never_end_blame_nobody_and_weigh_nothing() {
     for n in 0..5 {
         let mut c = w.idle(n);
         w.stays(&mut c, b"GET / HTTP/1.1\r\n");
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
     }
     w.run_ms(30_000);
     assert_eq!(w.count(Counter::ResponseTimeouts), 0);
@@ -372,8 +363,7 @@ fn where_nobody_follows_the_clock_begins_with_the_request() {
 /// An answer before the request is complete says that the pod works, and nothing of its wait.
 #[test]
 fn an_answer_to_half_a_request_ends_it() {
-    let mut w = impatient(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = impatient(2).at_rest();
     w.stays(&mut c, &post_head(10));
     w.run_ms(5_000);
     w.responds(
@@ -440,9 +430,7 @@ fn a_client_that_ends_no_request_takes_no_copies_from_others() {
     let (full, stayed) = (w.count(Counter::KeptFull), w.count(Counter::StayedKeptFull));
     for n in 0..400 {
         let mut c = w.idle_as(other_network(n));
-        w.moves(&mut c, GET);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.moved_exchange(&mut c);
     }
     assert_eq!(w.count(Counter::KeptFull), full);
     assert_eq!(w.count(Counter::StayedKeptFull), stayed);
@@ -459,8 +447,7 @@ fn where_no_copy_is_left_the_oldest_incomplete_request_gives_way() {
     for c in &mut holders {
         w.moves(c, b"G");
         // The new owner confirms; otherwise the copies are needed.
-        let ack = w.pod_wire(c, Flags::ACK, &[]);
-        w.forwarded_to_client(c, &ack);
+        w.pod_ack(c);
     }
     assert_eq!(w.table("kept_segments"), (16, 16));
     let mut honest = w.idle(101);

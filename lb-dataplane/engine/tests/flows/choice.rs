@@ -24,34 +24,29 @@ fn big() -> baton_engine::Settings {
 fn slow_exchange(w: &mut World, c: &mut Conn, ms: u64) {
     w.stays(c, GET);
     w.run_ms(ms);
-    w.responds(c, OK);
-    w.ack(c);
+    w.served(c);
 }
 
 #[test]
 fn a_flow_leaves_a_slow_pod_and_comes_to_rest_at_a_fast_one() {
-    let mut w = World::with(settings(), when_better(2));
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::with(settings(), when_better(2)).opened();
     let slow = c.pod;
     slow_exchange(&mut w, &mut c, 80);
     w.moves(&mut c, GET);
     assert_ne!(c.pod, slow);
     w.run_us(300);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     for _ in 0..10 {
         w.stays(&mut c, GET);
         w.run_us(300);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
     }
     assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
 }
 
 #[test]
 fn a_pod_that_answers_nothing_looks_slow() {
-    let mut w = World::with(settings(), when_better(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), when_better(2)).at_rest();
     // Other flows of the same pod wait and wait.
     let mut n = 10;
     loop {
@@ -85,8 +80,7 @@ fn no_flow_moves_to_a_pod_that_is_not_adoptable() {
 fn a_small_gain_moves_nothing() {
     let mut p = when_better(2);
     p.migration.gain = Micros::from_millis(200);
-    let mut w = World::with(settings(), p);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::with(settings(), p).opened();
     slow_exchange(&mut w, &mut c, 80);
     slow_exchange(&mut w, &mut c, 80);
     assert_eq!(w.count(Counter::MigrationsBegun), 0);
@@ -97,8 +91,7 @@ fn without_a_reason_flows_stay_with_never_and_drain_only() {
     for mode in [MigrationMode::Never, MigrationMode::DrainOnly] {
         let mut p = when_better(2);
         p.migration.mode = mode;
-        let mut w = World::with(settings(), p);
-        let mut c = w.open(1);
+        let (mut w, mut c) = World::with(settings(), p).opened();
         for _ in 0..3 {
             slow_exchange(&mut w, &mut c, 80);
         }
@@ -122,8 +115,7 @@ fn a_draining_pod_loses_its_flows_at_their_next_request_and_gets_no_new_ones() {
         if c.pod == drained {
             w.moves(c, GET);
             assert_ne!(c.pod, drained);
-            w.responds(c, OK);
-            w.ack(c);
+            w.served(c);
             moved += 1;
         } else {
             w.exchange(c);
@@ -180,13 +172,11 @@ fn where_nobody_is_to_take_new_flows_all_who_work_do() {
 fn a_moved_flow_rests_for_its_cooldown() {
     let mut p = when_better(2);
     p.migration.cooldown = Micros::from_millis(400);
-    let mut w = World::with(settings(), p);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::with(settings(), p).opened();
     slow_exchange(&mut w, &mut c, 20);
     w.moves(&mut c, GET);
     w.run_ms(25);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     // The new pod is slower still, but the flow has just moved, and it is no distress.
     for _ in 0..3 {
         slow_exchange(&mut w, &mut c, 25);
@@ -204,9 +194,7 @@ fn moves_per_second_are_limited() {
     w.run_us(second - w.now.0 % second);
     let stayed = w.count(Counter::StayedRate);
     for c in &mut flows[..3] {
-        w.moves(c, GET);
-        w.responds(c, OK);
-        w.ack(c);
+        w.moved_exchange(c);
     }
     for c in &mut flows[3..] {
         w.exchange(c);
@@ -239,9 +227,7 @@ fn moves_per_second_onto_one_pod_are_limited() {
     w.run_us(second - w.now.0 % second);
     let stayed = w.count(Counter::StayedBackend);
     for c in here[..2].iter_mut().chain(&mut there[..2]) {
-        w.moves(c, GET);
-        w.responds(c, OK);
-        w.ack(c);
+        w.moved_exchange(c);
     }
     // A new snapshot does not give more.
     w.change(|s| s.policies[0].migration.gain = Micros(1));
@@ -274,12 +260,9 @@ fn what_a_pod_refuses_by_its_rate_is_not_taken_from_the_policys() {
 
 #[test]
 fn moves_of_one_flow_are_limited() {
-    let mut w = World::of(3, |p| p.migration.per_flow = 2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::of(3, |p| p.migration.per_flow = 2).at_rest();
     for _ in 0..2 {
-        w.moves(&mut c, GET);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.moved_exchange(&mut c);
     }
     w.exchange(&mut c);
     assert_eq!(w.count(Counter::StayedFlow), 1);
@@ -408,27 +391,23 @@ fn maglev_moves_few_clients_when_a_pod_leaves() {
 
 #[test]
 fn always_goes_round_all_pods() {
-    let mut w = World::new(4);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(4).at_rest();
     let mut seen = vec![c.pod];
     for _ in 0..3 {
         w.moves(&mut c, GET);
         seen.push(c.pod);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
     }
     assert!(seen.windows(2).all(|p| p[0] != p[1]), "{seen:?}");
 }
 
 #[test]
 fn what_moves_gained_and_cost_is_told() {
-    let mut w = World::with(settings(), when_better(2));
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::with(settings(), when_better(2)).opened();
     slow_exchange(&mut w, &mut c, 80);
     w.moves(&mut c, GET);
     w.run_us(300);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     let state = w.engine.state(w.now);
     let policy = state.policies[0].placement.expect("told");
     // Less than 80 ms: what was known before, nothing, counts as an answer.

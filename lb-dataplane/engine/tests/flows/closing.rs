@@ -8,8 +8,7 @@ use baton_packet::{Flags, Reason};
 #[test]
 fn both_sides_close_and_the_port_is_freed() {
     for client_first in [true, false] {
-        let mut w = World::new(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::new(2).at_rest();
         if client_first {
             w.client_fin(&mut c);
             w.assert_state(&c, "ClientFin");
@@ -90,8 +89,7 @@ fn a_closed_flow_is_forgotten_when_nobody_repeats_anything() {
 /// Its pod never acknowledges its close.
 #[test]
 fn a_client_that_has_all_is_told_nothing_more() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.pod_closes(&mut c);
     w.client_fin(&mut c);
     w.assert_state(&c, "Closed");
@@ -103,8 +101,7 @@ fn a_client_that_has_all_is_told_nothing_more() {
 /// Its client reads nothing. The old owner's FIN needs room all the same.
 #[test]
 fn an_old_leg_closes_whatever_window_its_client_has() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.clone();
     c.window = 0;
     w.moves(&mut c, GET);
@@ -136,8 +133,7 @@ fn a_late_copy_of_its_syn_does_not_end_a_closed_flow_whose_client_lacks_bytes() 
 #[test]
 fn a_reset_from_before_the_adoption_does_not_end_what_closes() {
     for client_first in [false, true] {
-        let mut w = World::new(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::new(2).at_rest();
         let from = c.server;
         w.moves(&mut c, POST);
         w.responds(&mut c, OK);
@@ -178,8 +174,7 @@ fn a_client_that_comes_back_to_a_closed_flow_before_it_heard_all_is_let_in() {
 
 #[test]
 fn a_half_closed_flow_is_pinned() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.pod_closes(&mut c);
     w.ack(&mut c);
     w.stays(&mut c, GET);
@@ -190,8 +185,7 @@ fn a_half_closed_flow_is_pinned() {
 
 #[test]
 fn a_client_fin_during_an_adoption_closes_at_the_new_owner() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.moves(&mut c, GET);
     w.client_fin(&mut c);
     w.assert_state(&c, "Adopting");
@@ -204,8 +198,7 @@ fn a_client_fin_during_an_adoption_closes_at_the_new_owner() {
 #[test]
 fn a_client_fin_during_an_adoption_survives_its_refusal() {
     for with_data in [false, true] {
-        let mut w = World::new(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::new(2).at_rest();
         let old = c.clone();
         let adoption = w.moves(&mut c, POST);
         if with_data {
@@ -229,8 +222,7 @@ fn a_client_fin_during_an_adoption_survives_its_refusal() {
 
 #[test]
 fn a_lost_and_repeated_fin_passes() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let fin = w.client_wire(&c, FIN_ACK, &[]);
     w.client_fin(&mut c);
     w.forwarded_to_pod(&c, &fin);
@@ -242,8 +234,7 @@ fn a_lost_and_repeated_fin_passes() {
 fn only_an_exact_reset_ends_a_flow() {
     for from_client in [true, false] {
         for off in [1u32, 100, 0u32.wrapping_sub(1)] {
-            let mut w = World::new(2);
-            let c = w.idle(1);
+            let (mut w, c) = World::new(2).at_rest();
             let inject = |w: &mut World, off: u32| {
                 let mut wire = if from_client {
                     w.client_wire(&c, Flags::RST, &[])
@@ -279,8 +270,7 @@ fn only_an_exact_reset_ends_a_flow() {
 
 #[test]
 fn a_client_reset_during_an_adoption_ends_both_legs() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.clone();
     w.moves(&mut c, GET);
     let sent = w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
@@ -302,8 +292,7 @@ fn a_client_reset_during_an_adoption_ends_both_legs() {
 #[test]
 fn an_idle_flow_is_reset_towards_both_sides_after_its_timeout() {
     for state in ["Fresh", "Request", "Response", "Idle"] {
-        let mut w = World::of(2, |p| p.timeouts.idle = Micros::from_secs(10));
-        let mut c = w.open(1);
+        let (mut w, mut c) = World::of(2, |p| p.timeouts.idle = Micros::from_secs(10)).opened();
         if state != "Fresh" {
             w.stays(&mut c, GET);
         }
@@ -315,8 +304,7 @@ fn an_idle_flow_is_reset_towards_both_sides_after_its_timeout() {
         }
         w.assert_state(&c, state);
         assert!(w.run_ms(9_900).is_empty());
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
         assert!(w.run_ms(9_900).is_empty(), "a segment keeps it alive");
         w.assert_state(&c, state);
         let sent = w.run_ms(200);
@@ -339,9 +327,7 @@ fn an_idle_flow_is_reset_towards_both_sides_after_its_timeout() {
 #[test]
 fn an_unfinished_handshake_times_out() {
     for answered in [false, true] {
-        let mut w = World::of(2, |p| p.timeouts.handshake = Micros::from_secs(3));
-        let mut c = Conn::new(1);
-        w.syn(&mut c);
+        let (mut w, mut c) = World::of(2, |p| p.timeouts.handshake = Micros::from_secs(3)).begun();
         if answered {
             w.synack(&mut c);
         }
@@ -437,8 +423,7 @@ fn what_is_addressed_to_nobody_here_is_dropped() {
 
 #[test]
 fn an_expired_hop_limit_is_dropped() {
-    let mut w = World::new(1);
-    let c = w.open(1);
+    let (mut w, c) = World::new(1).opened();
     let mut wire = w.client_wire(&c, Flags::ACK, &[]);
     wire.ttl = 1;
     assert!(w.inject(&wire.build()).is_empty());
@@ -447,8 +432,7 @@ fn an_expired_hop_limit_is_dropped() {
 
 #[test]
 fn a_protocol_without_boundaries_closes_alike() {
-    let mut w = World::of(1, |p| p.protocol = Protocol::None);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::of(1, |p| p.protocol = Protocol::None).at_rest();
     w.pod_fin(&mut c);
     w.client_fin(&mut c);
     w.inject(&w.pod_wire(&c, Flags::ACK, &[]).build());
@@ -460,8 +444,7 @@ fn a_protocol_without_boundaries_closes_alike() {
 fn segments_beyond_any_window_teach_the_flow_nothing() {
     // As a stale socket's FIN, or one that a third party made up: for the endpoint's kernel to
     // judge.
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let far = 0xffff << 14;
     let mut fin = w.pod_wire(&c, Flags::ACK | Flags::FIN, b"not yours");
     fin.seq = fin.seq.wrapping_add(far);

@@ -11,15 +11,13 @@ const OTHER: &[u8] = b"PUT / HTTP/1.1\r\n\r\n";
 /// A flow is served on a leg where its client sent bytes twice, and is at rest: whether the leg is
 /// parked, and whether the bytes were in dispute.
 fn served(twice: &[u8], from: usize) -> (u64, u64) {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let at = c.clone();
     w.moves(&mut c, GET);
     let mut again = w.client_wire(&at, PSH_ACK, twice);
     again.seq = again.seq.wrapping_add(from as u32);
     w.inject(&again.build());
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.run_ms(1);
     let before = w.count(Counter::LegsParked);
     w.run_ms(50);
@@ -45,8 +43,7 @@ fn a_leg_on_which_other_bytes_came_is_nobody_elses() {
 /// Ahead of lost ones a kernel keeps bytes, and may take others for the same numbers.
 #[test]
 fn so_it_is_with_bytes_that_are_ahead_of_others() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let wire = |w: &World, c: &Conn, data: &[u8]| {
         let mut wire = w.client_wire(c, PSH_ACK, &data[9..]);
         wire.seq = c.seq.wrapping_add(9);
@@ -63,8 +60,7 @@ fn so_it_is_with_bytes_that_are_ahead_of_others() {
 
 #[test]
 fn what_nobody_has_a_copy_of_is_in_dispute() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     w.moves(&mut c, GET);
     // An answer begins, and no copy is kept; the second request is not acknowledged.
     let second = w.client_wire(&c, PSH_ACK, GET).build();
@@ -78,8 +74,7 @@ fn what_nobody_has_a_copy_of_is_in_dispute() {
 
 #[test]
 fn urgent_data_is_plain_where_a_guard_follows() {
-    let mut w = world(1);
-    let c = w.idle(1);
+    let (mut w, c) = world(1).at_rest();
     let wire = w.client_wire(&c, PSH_ACK | Flags::URG, GET);
     let sent = one(w.inject(&wire.build()));
     assert_eq!((sent.segment.flags, sent.data()), (PSH_ACK, GET));
@@ -89,8 +84,7 @@ fn urgent_data_is_plain_where_a_guard_follows() {
 /// Nothing is followed any more, and telnet, FTP and rlogin mean something by it.
 #[test]
 fn urgent_data_stays_urgent_where_a_guard_cannot_follow() {
-    let mut w = world(1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(1).at_rest();
     w.client_sends(&mut c, PSH_ACK, b"\xff\xf4");
     let wire = w.client_wire(&c, PSH_ACK | Flags::URG, b"\xff\xf2");
     let sent = one(w.inject(&wire.build()));
@@ -101,9 +95,7 @@ fn urgent_data_stays_urgent_where_a_guard_cannot_follow() {
 /// By what the first one promised, whoever has the leg next would be read wrongly.
 #[test]
 fn a_syn_with_another_offer_is_another_connection() {
-    let mut w = world(1);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, mut c) = world(1).begun();
     w.inject(&w.syn_wire(&c).build());
     assert_eq!(w.taken("SynSent", "ClientRst"), 0);
     c.options.client_wscale = Some(3);

@@ -58,8 +58,7 @@ fn a_drained_pod_gets_no_new_flow_and_its_flows_leave_with_their_next_request() 
         assert_eq!(state(&w, pod).by_command, by_command);
         for c in &mut flows {
             w.moves(c, POST);
-            w.responds(c, OK);
-            w.ack(c);
+            w.served(c);
         }
         for n in 100..120 {
             assert_ne!(w.open(n).pod, pod);
@@ -122,8 +121,7 @@ fn what_flows_wait_for_is_shown() {
         more += 1;
     };
     let mut pinned = on_pod(&mut w, 600);
-    w.responds(&mut pinned, b"220 mail\r\n");
-    w.ack(&mut pinned);
+    w.answers(&mut pinned, b"220 mail\r\n");
     let mut half = Conn::new(601);
     while half.pod != pod {
         half = Conn::new(half.client.port() - 30_000 + 1);
@@ -190,8 +188,7 @@ fn a_drain_that_is_taken_back_ends() {
 #[test]
 fn a_refused_move_of_a_flow_at_rest_is_tried_again() {
     for how in ["refused", "silence", "taken and closed"] {
-        let mut w = World::with(settings(), drain_only(2));
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::with(settings(), drain_only(2)).at_rest();
         let (pod, old) = (c.pod, c.clone());
         drain(&mut w, pod);
         let sent = w.until_adoption(160);
@@ -227,8 +224,7 @@ fn a_refused_move_of_a_flow_at_rest_is_tried_again() {
 
 #[test]
 fn a_request_during_the_move_of_a_flow_at_rest_survives_its_refusal() {
-    let mut w = World::with(settings(), drain_only(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), drain_only(2)).at_rest();
     let old = c.clone();
     drain(&mut w, c.pod);
     let sent = w.until_adoption(160);
@@ -251,13 +247,11 @@ pub fn with_deadline(on_deadline: OnDeadline) -> Policy {
 
 #[test]
 fn a_request_that_is_outstanding_at_the_deadline_is_answered_first() {
-    let mut w = World::with(settings(), with_deadline(OnDeadline::Close));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), with_deadline(OnDeadline::Close)).at_rest();
     w.stays(&mut c, POST);
     drain(&mut w, c.pod);
     assert!(w.run_ms(4_000).is_empty());
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     let sent = w.run_ms(60);
     assert!(World::to_client(&sent).iter().any(|s| s.is(FIN_ACK)));
     w.assert_state(&c, "FinSentToClient");
@@ -272,8 +266,7 @@ fn every_flow_is_closed_in_the_end() {
             // As a WebSocket whose server does not close: pinned, and what the client said last is
             // never answered.
             w.stays(c, GET);
-            w.responds(c, b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
-            w.ack(c);
+            w.answers(c, b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
             w.stays(c, b"\x88\x80close");
             w.client_fin(c);
         },
@@ -286,11 +279,9 @@ fn every_flow_is_closed_in_the_end() {
         },
     ];
     for (number, close) in half_closed.into_iter().enumerate() {
-        let mut w = World::with(settings(), with_deadline(OnDeadline::Close));
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::with(settings(), with_deadline(OnDeadline::Close)).at_rest();
         close(&mut w, &mut c);
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
         drain(&mut w, c.pod);
         assert!(w.run_ms(1_990).is_empty(), "{number}");
         let at_rest = number < 2;
@@ -312,8 +303,7 @@ fn every_flow_is_closed_in_the_end() {
 fn a_flow_that_its_server_closed_is_closed_at_the_deadline() {
     let mut p = with_deadline(OnDeadline::Close);
     p.on_backend_failure = baton_api::BackendFailure::Reset;
-    let mut w = World::with(settings(), p);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), p).at_rest();
     w.pod_fin(&mut c);
     w.assert_state(&c, "ServerFin");
     w.ack(&mut c);
@@ -332,10 +322,8 @@ fn pinned_flows_meet_the_deadline_or_wait_as_policy_says() {
             let mut p = with_deadline(on_deadline);
             p.protocol = protocol;
             p.drain.quiet = Micros::from_millis(100);
-            let mut w = World::with(settings(), p);
-            let mut c = w.open(1);
-            w.responds(&mut c, b"220 mail\r\n");
-            w.ack(&mut c);
+            let (mut w, mut c) = World::with(settings(), p).opened();
+            w.answers(&mut c, b"220 mail\r\n");
             drain(&mut w, c.pod);
             assert!(w.run_ms(1_900).is_empty());
             let sent = w.run_ms(10_000);
@@ -445,8 +433,7 @@ fn thousands_of_idle_flows_leave_within_a_second_and_no_faster_than_survivors_ac
 #[test]
 fn a_pod_that_dies_while_it_drains_needs_no_question() {
     for how in End::BOTH {
-        let mut w = World::with(settings(), drain_only(2));
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::with(settings(), drain_only(2)).at_rest();
         drain(&mut w, c.pod);
         let sent = w.ends(&c, how);
         assert!(w.asked.is_empty());

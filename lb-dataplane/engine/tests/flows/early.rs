@@ -189,8 +189,7 @@ proptest! {
 
 #[test]
 fn a_lost_head_of_an_answer_pins_nothing() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(Protocol::Http1).at_rest();
     w.moves(&mut c, GET);
     let answer = cut(&sized(20_000), &[MSS]);
     let last = answer.len() - 1;
@@ -207,8 +206,7 @@ fn a_lost_head_of_an_answer_pins_nothing() {
 #[test]
 fn the_first_request_may_come_in_any_order() {
     for protocol in [Protocol::Http1, Protocol::RequestResponse] {
-        let mut w = world(protocol);
-        let mut c = w.open(1);
+        let (mut w, mut c) = world(protocol).opened();
         talk(
             &mut w,
             &mut c,
@@ -222,8 +220,7 @@ fn the_first_request_may_come_in_any_order() {
 
 #[test]
 fn what_comes_early_at_a_boundary_stays_with_its_owner() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(Protocol::Http1).at_rest();
     talk(&mut w, &mut c, [&post(2_000), OK], &[MSS], [&[1, 0], &[0]]);
     assert_eq!(w.count(Counter::MigrationsBegun), 0);
     w.moves(&mut c, GET);
@@ -231,8 +228,7 @@ fn what_comes_early_at_a_boundary_stays_with_its_owner() {
 
 #[test]
 fn an_early_close_counts_in_its_turn() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(Protocol::Http1).at_rest();
     let mut fin = w.client_wire(&c, FIN_ACK, &GET[9..]);
     fin.seq = fin.seq.wrapping_add(9);
     w.forwarded_to_pod(&c, &fin);
@@ -264,8 +260,7 @@ fn a_request_with_a_hole_that_was_filled_outlives_its_pod() {
 
 #[test]
 fn bytes_behind_a_hole_are_an_answer_that_nobody_else_may_give() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(Protocol::Http1).at_rest();
     w.moves(&mut c, GET);
     let answer = sized(3_000);
     bring(&mut w, &c, false, &cut(&answer, &[MSS])[1..2], &[0]);
@@ -279,8 +274,7 @@ fn bytes_behind_a_hole_are_an_answer_that_nobody_else_may_give() {
 #[test]
 fn a_reset_behind_a_hole_ends_the_flow() {
     for client in [true, false] {
-        let mut w = world(Protocol::Http1);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(Protocol::Http1).at_rest();
         let said = if client { post(3_000) } else { sized(3_000) };
         if !client {
             w.moves(&mut c, GET);
@@ -307,8 +301,7 @@ fn ahead(w: &mut World, c: &Conn, bytes: usize, by: u32) -> bool {
 
 #[test]
 fn what_one_flow_sets_aside_is_bounded() {
-    let mut w = world(Protocol::Http1);
-    let c = w.idle(1);
+    let (mut w, c) = world(Protocol::Http1).at_rest();
     for number in 0..64 {
         assert!(ahead(&mut w, &c, 100, 100 + number * 100));
     }
@@ -340,8 +333,7 @@ fn what_one_network_sets_aside_is_bounded() {
 fn what_all_flows_set_aside_is_bounded() {
     let mut s = settings();
     s.limits.kept_segments = 4;
-    let mut w = world_of(s, Protocol::Http1);
-    let first = w.idle(1);
+    let (mut w, first) = world_of(s, Protocol::Http1).at_rest();
     let second = w.idle_as(Conn::of(2, true));
     assert!(ahead(&mut w, &first, 100, 100));
     assert!(!ahead(&mut w, &second, 100, 100));
@@ -386,8 +378,7 @@ fn jumbo_frames_are_set_aside_in_pieces() {
 
 #[test]
 fn a_pinned_flow_sets_nothing_aside() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.open(1);
+    let (mut w, mut c) = world(Protocol::Http1).opened();
     w.stays(&mut c, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
     assert_eq!(w.pins(), 1);
     assert!(ahead(&mut w, &c, 100, 100));
@@ -400,8 +391,7 @@ fn a_pinned_flow_sets_nothing_aside() {
 
 #[test]
 fn an_idle_flow_whose_owner_dies_forgets_what_came_early() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(Protocol::Http1).at_rest();
     assert!(ahead(&mut w, &c, 5, 9));
     let boundary = c.seq;
     let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
@@ -416,8 +406,7 @@ fn an_idle_flow_whose_owner_dies_forgets_what_came_early() {
 /// Bits of a segment that carries nothing new do not matter.
 #[test]
 fn an_acknowledgement_ahead_of_a_hole_is_not_set_aside() {
-    let mut w = world(Protocol::Http1);
-    let c = w.idle(1);
+    let (mut w, c) = world(Protocol::Http1).at_rest();
     let mut ack = w.client_wire(&c, Flags::ACK, &[]);
     ack.seq = ack.seq.wrapping_add(50);
     w.forwarded_to_pod(&c, &ack);

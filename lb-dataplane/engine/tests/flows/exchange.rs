@@ -45,8 +45,7 @@ fn requests_in_flight_of_another_worker_count() {
             let mut c = w.idle(n);
             w.stays(&mut c, GET);
             w.run_us(300);
-            w.responds(&mut c, OK);
-            w.ack(&mut c);
+            w.served(&mut c);
         }
     }
     let [first, second] = spread(&mut a, 100, 16);

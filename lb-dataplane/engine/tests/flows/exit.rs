@@ -41,8 +41,7 @@ fn a_flow_of_an_exiting_process_is_rescued_at_once_whoever_listens() {
 /// The same where the flow was saved a moment ago and has had no request since.
 #[test]
 fn a_flow_is_rescued_from_each_process_that_exits() {
-    let mut w = World::new(3);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(3).at_rest();
     for _ in 0..6 {
         let frame = marked(&w, &c, End::Fin);
         let sent = w.inject(&frame);
@@ -57,8 +56,7 @@ fn a_mark_never_reaches_the_client() {
     let mut p = policy(2);
     p.on_backend_failure = BackendFailure::Reset;
     for how in End::BOTH {
-        let mut w = World::with(settings(), p.clone());
-        let c = w.idle(1);
+        let (mut w, c) = World::with(settings(), p.clone()).at_rest();
         let frame = marked(&w, &c, how);
         let sent = one(w.inject(&frame));
         assert_eq!(sent.to, Dest::Client);
@@ -70,10 +68,8 @@ fn a_mark_never_reaches_the_client() {
 /// A connection that must not move ends with its process, and that is a loss.
 #[test]
 fn a_pinned_flow_of_an_exiting_process_is_counted() {
-    let mut w = World::new(2);
-    let mut c = w.open(1);
-    w.responds(&mut c, b"220 ready\r\n");
-    w.ack(&mut c);
+    let (mut w, mut c) = World::new(2).opened();
+    w.answers(&mut c, b"220 ready\r\n");
     let frame = marked(&w, &c, End::Fin);
     let sent = w.inject(&frame);
     assert_eq!(World::to_client(&sent).len(), 1);
@@ -84,8 +80,7 @@ fn a_pinned_flow_of_an_exiting_process_is_counted() {
 /// there.
 #[test]
 fn nothing_moves_to_a_pod_whose_process_just_exited() {
-    let mut w = crate::holders::telling();
-    let c = w.idle(1);
+    let (mut w, c) = crate::holders::telling().at_rest();
     let dead = c.pod;
     let frame = marked(&w, &c, End::Fin);
     w.inject(&frame);

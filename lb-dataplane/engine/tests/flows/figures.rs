@@ -32,13 +32,11 @@ fn begun(w: &World, pod: usize) -> u64 {
 
 #[test]
 fn a_move_takes_from_the_adoption_to_its_confirmation() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.moves(&mut c, GET);
     w.run_us(700);
     assert_eq!(figures(&w).moves.count(), 0, "not confirmed yet");
-    let ack = w.pod_wire(&c, Flags::ACK, &[]);
-    w.forwarded_to_client(&c, &ack);
+    w.pod_ack(&c);
     w.run_ms(9);
     w.responds(&mut c, OK);
     let moves = figures(&w).moves;
@@ -47,12 +45,10 @@ fn a_move_takes_from_the_adoption_to_its_confirmation() {
 
 #[test]
 fn a_move_that_is_asked_twice_takes_from_the_first_time_and_one_that_is_taken_back_is_none() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.moves(&mut c, GET);
     assert_eq!(w.run_ms(60).len(), 2, "adoption and request again");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     assert_eq!(figures(&w).moves.sum_us(), 60_000);
 
     let adoption = w.moves(&mut c, GET);
@@ -65,8 +61,7 @@ fn a_move_that_is_asked_twice_takes_from_the_first_time_and_one_that_is_taken_ba
 /// A flow that leaves without a request, long after its last one.
 #[test]
 fn a_move_without_a_request_is_measured_from_its_own_start() {
-    let mut w = World::of(2, |p| p.drain.quiet = Micros(50_000));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::of(2, |p| p.drain.quiet = Micros(50_000)).at_rest();
     w.run_ms(1_000);
     let pod = c.pod;
     w.change(|s| s.policies[0].backends[pod].draining = true);
@@ -101,11 +96,8 @@ fn a_move_without_a_request_is_measured_from_its_own_start() {
 
 #[test]
 fn as_many_moves_are_measured_as_are_counted_whatever_they_are_for() {
-    let mut w = World::new(3);
-    let mut c = w.idle(1);
-    w.moves(&mut c, GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    let (mut w, mut c) = World::new(3).at_rest();
+    w.moved_exchange(&mut c);
     // And one that saves the flow.
     let frame = w.pod_wire(&c, Flags::RST | Flags::ACK, &[]).build();
     let dead = c.pod;
@@ -121,8 +113,7 @@ fn as_many_moves_are_measured_as_are_counted_whatever_they_are_for() {
 
 #[test]
 fn first_bytes_are_measured_where_they_come_from() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let first = c.pod;
     w.moves(&mut c, GET);
     w.run_us(3_000);
@@ -137,9 +128,7 @@ fn first_bytes_are_measured_where_they_come_from() {
 
 #[test]
 fn flows_begin_at_the_backend_that_accepted_them_and_nowhere_else() {
-    let mut w = World::new(2);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, mut c) = World::new(2).begun();
     assert_eq!(begun(&w, 0) + begun(&w, 1), 0, "not accepted yet");
     // Refused there, accepted by the other one.
     let refused = c.pod;
@@ -150,8 +139,7 @@ fn flows_begin_at_the_backend_that_accepted_them_and_nowhere_else() {
     let sent = one(w.inject(&rst.build()));
     take_leg(&mut c, &sent);
     assert_ne!(c.pod, refused);
-    w.synack(&mut c);
-    w.ack(&mut c);
+    w.accepts(&mut c);
     w.exchange(&mut c);
     assert_eq!((begun(&w, refused), begun(&w, c.pod)), (0, 1));
     assert_eq!(resets(&w), []);
@@ -159,8 +147,7 @@ fn flows_begin_at_the_backend_that_accepted_them_and_nowhere_else() {
 
 #[test]
 fn pins_are_there_as_long_as_their_flows() {
-    let mut w = World::new(2);
-    let mut tls = w.open(1);
+    let (mut w, mut tls) = World::new(2).opened();
     w.stays(&mut tls, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
     let mut small = Conn::new(2);
     small.options.mss = Some(500);
@@ -198,9 +185,7 @@ fn a_segment_of_no_flow_is_reset_and_counted() {
 
 #[test]
 fn a_connection_that_no_backend_takes_is_refused() {
-    let mut w = World::new(1);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, c) = World::new(1).begun();
     let mut rst = w.synack_wire(&c);
     rst.flags = RST_ACK;
     rst.seq = 0;
@@ -211,14 +196,12 @@ fn a_connection_that_no_backend_takes_is_refused() {
 
 #[test]
 fn a_living_backends_reset_is_its_own_and_a_dead_ones_a_loss() {
-    let mut w = World::of(1, |p| p.on_backend_failure = BackendFailure::Reset);
-    let c = w.idle(1);
+    let (mut w, c) = World::of(1, |p| p.on_backend_failure = BackendFailure::Reset).at_rest();
     w.inject(&w.pod_wire(&c, End::Rst.flags(), &[]).build());
     assert_eq!(w.state(&c), None);
     assert_eq!(resets(&w), [("backend", 1)]);
 
-    let mut w = World::new(1);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(1).at_rest();
     w.listeners[0] = crate::common::Listener::Refuses;
     w.adopters[0] = Some(Reason::NoListener);
     w.inject(&w.pod_wire(&c, End::Rst.flags(), &[]).build());
@@ -231,8 +214,7 @@ fn a_living_backends_reset_is_its_own_and_a_dead_ones_a_loss() {
 /// Where flows are rescued its reset is held until it is known that somebody listens.
 #[test]
 fn a_reset_that_was_held_and_stands_is_the_backends_own() {
-    let mut w = World::new(2);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(2).at_rest();
     assert!(w.ends_listening(&c, End::Rst).is_empty(), "held");
     let rst = one(w.run_ms(5));
     assert!(rst.segment.flags.has(Flags::RST));
@@ -245,8 +227,7 @@ fn a_client_that_goes_on_behind_a_drains_deadline_is_reset_as_closed() {
     p.migration.mode = MigrationMode::DrainOnly;
     p.drain.deadline = Micros::from_secs(2);
     p.drain.on_deadline = OnDeadline::Close;
-    let mut w = World::with(settings(), p);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), p).at_rest();
     w.change(|s| s.policies[0].backends[0].draining = true);
     w.run_ms(2_100);
     w.assert_state(&c, "FinSentToClient");
@@ -261,8 +242,7 @@ fn an_idle_flow_ends_by_a_timeout_of_the_policy() {
     let mut p = policy(1);
     p.protocol = Protocol::None;
     p.timeouts.idle = Micros(2_000_000);
-    let mut w = World::with(settings(), p);
-    let c = w.idle(1);
+    let (mut w, c) = World::with(settings(), p).at_rest();
     w.run_ms(2_500);
     assert_eq!(w.state(&c), None);
     assert_eq!(resets(&w), [("timeout", 1)]);

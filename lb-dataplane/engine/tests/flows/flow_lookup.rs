@@ -41,8 +41,7 @@ fn a_frame_is_its_flows_in_both_directions_and_on_both_sides() {
 
 #[test]
 fn while_a_flow_moves_both_pods_are_its_and_afterwards_the_old_leg_is_nobodys() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.clone();
     let adoption = w.moves(&mut c, GET);
     assert_ne!(old.pod, c.pod);
@@ -55,8 +54,7 @@ fn while_a_flow_moves_both_pods_are_its_and_afterwards_the_old_leg_is_nobodys() 
             assert!(seen.backends.contains(&Some(name.as_str())), "{seen:?}");
         }
     }
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     let seen = sight(&w, &late).expect("ours");
     assert_eq!((seen.client, seen.policy), (None, None));
     assert_eq!(seen.backends, [Some(old_name.as_str()), None, None]);

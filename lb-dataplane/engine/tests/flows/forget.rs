@@ -41,9 +41,7 @@ fn server_closes_first(w: &mut World, c: &mut Conn) -> Vec<Sent> {
 /// The flow moves, and its old leg closes in order; the Conn on that leg.
 fn old_leg_closes(w: &mut World, c: &mut Conn) -> Conn {
     let old = c.clone();
-    w.moves(c, GET);
-    w.responds(c, OK);
-    w.ack(c);
+    w.moved_exchange(c);
     let fin = one(w.run_ms(1));
     assert_eq!((fin.to, fin.is(FIN_ACK)), (Dest::Pod(old.pod), true));
     let mut last = w.pod_wire(&old, FIN_ACK, &[]);
@@ -55,8 +53,7 @@ fn old_leg_closes(w: &mut World, c: &mut Conn) -> Conn {
 
 #[test]
 fn a_pod_that_closed_first_has_its_time_wait_ended_once_both_ends_have_all() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let sent = server_closes_first(&mut w, &mut c);
     let [rst, ack] = &sent[..] else {
         panic!("{sent:?}")
@@ -86,8 +83,7 @@ fn a_pod_that_closed_first_has_its_time_wait_ended_once_both_ends_have_all() {
 #[test]
 fn a_time_wait_is_left_alone_while_an_end_lacks_anything() {
     // The pod has not acknowledged the client's close.
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.pod_closes(&mut c);
     w.client_fin(&mut c);
     let mut ack = w.pod_wire(&c, Flags::ACK, &[]);
@@ -95,8 +91,7 @@ fn a_time_wait_is_left_alone_while_an_end_lacks_anything() {
     w.forwarded_to_client(&c, &ack);
     assert_eq!(w.count(Counter::TimeWaitsEnded), 0);
     // The client has not acknowledged the pod's: both closed at once.
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.client_fin(&mut c);
     let mut fin = w.pod_wire(&c, FIN_ACK, &[]);
     fin.ack = fin.ack.wrapping_sub(1);
@@ -113,8 +108,7 @@ fn a_time_wait_is_left_alone_while_an_end_lacks_anything() {
 
 #[test]
 fn a_pod_that_closed_last_has_no_time_wait() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.client_fin(&mut c);
     w.pod_fin(&mut c);
     w.assert_state(&c, "Closed");
@@ -131,8 +125,7 @@ fn a_pod_that_closed_last_has_no_time_wait() {
 
 #[test]
 fn an_old_leg_whose_pod_closed_first_leaves_no_time_wait() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let mut old = c.clone();
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);
@@ -148,8 +141,7 @@ fn an_old_leg_whose_pod_closed_first_leaves_no_time_wait() {
 
 #[test]
 fn a_pair_that_closed_in_order_is_forgotten_after_its_rest() {
-    let mut w = forgetting(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = forgetting(2).at_rest();
     let old = old_leg_closes(&mut w, &mut c);
     assert!(w.run_ms(98).is_empty());
     let forget = one(w.run_ms(2));
@@ -165,8 +157,7 @@ fn a_pair_that_closed_in_order_is_forgotten_after_its_rest() {
 
 #[test]
 fn what_was_reset_takes_two_rounds_with_a_reset_in_front() {
-    let mut w = forgetting(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = forgetting(2).at_rest();
     w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
     assert_eq!(w.state(&c), None);
     assert!(w.run_ms(998).is_empty());
@@ -186,8 +177,7 @@ fn what_was_reset_takes_two_rounds_with_a_reset_in_front() {
 
 #[test]
 fn an_unanswered_forget_is_repeated_a_few_times() {
-    let mut w = forgetting(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = forgetting(2).at_rest();
     old_leg_closes(&mut w, &mut c);
     w.run_ms(100);
     let sent = w.run_ms(1_000);
@@ -211,8 +201,7 @@ fn an_unanswered_forget_is_repeated_a_few_times() {
 
 #[test]
 fn only_the_adopters_answer_to_the_open_forget_counts() {
-    let mut w = forgetting(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = forgetting(2).at_rest();
     old_leg_closes(&mut w, &mut c);
     let forget = one(w.run_ms(100));
     let other = AdoptionKey::from_bytes([9; 16]);
@@ -233,8 +222,7 @@ fn only_the_adopters_answer_to_the_open_forget_counts() {
 
 #[test]
 fn a_pair_with_a_time_wait_rests_for_a_minute() {
-    let mut w = forgetting(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = forgetting(2).at_rest();
     old_leg_closes(&mut w, &mut c);
     let forget = one(w.run_ms(100));
     w.inject(&answer(&forget, Reason::TupleInUse, 0));
@@ -250,8 +238,7 @@ fn a_pair_with_a_time_wait_rests_for_a_minute() {
 /// To an older one it would be a SYN.
 #[test]
 fn adopters_that_do_not_answer_forgets_are_sent_none() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     old_leg_closes(&mut w, &mut c);
     assert!(w.run_ms(5_000).is_empty());
     assert_eq!(w.count(Counter::ForgetsSent), 0);
@@ -268,8 +255,7 @@ fn adopters_that_do_not_answer_forgets_are_sent_none() {
 
 #[test]
 fn a_pod_without_its_adopter_is_left_without_a_connection() {
-    let mut w = forgetting(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = forgetting(2).at_rest();
     old_leg_closes(&mut w, &mut c);
     let forget = one(w.run_ms(100));
     let syn_ack = w.question_wire(&forget, true);
@@ -285,8 +271,7 @@ fn adoptions_take_forgotten_pairs_only_and_leave_the_reserve() {
     s.limits.flows = 256;
     s.limits.closing_legs = 256;
     s.ports = 40_000..=40_063;
-    let mut w = World::with(s, policy(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(s, policy(2)).at_rest();
     let mut used = std::collections::HashSet::new();
     used.insert((c.pod, c.leg.port()));
     // The adopters answer no Forgets: each pair serves one adoption.
@@ -311,8 +296,7 @@ fn adoptions_take_forgotten_pairs_only_and_leave_the_reserve() {
 
 #[test]
 fn a_silent_adoption_has_a_forget_in_front_of_the_next() {
-    let mut w = forgetting(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = forgetting(2).at_rest();
     let first = w.moves(&mut c, GET);
     let sent = w.run_ms(46);
     let [forget, adoption, request] = &sent[..] else {
@@ -339,8 +323,7 @@ fn a_silent_adoption_has_a_forget_in_front_of_the_next() {
 /// is a new connection's begin to trackers, and what comes behind that is INVALID to them.
 #[test]
 fn an_adoption_that_was_taken_and_is_not_heard_of_has_its_forgets_answered() {
-    let mut w = forgetting(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = forgetting(2).at_rest();
     w.moves(&mut c, GET);
     let mut forgets: Vec<Sent> = Vec::new();
     while forgets.len() < 3 {
@@ -372,8 +355,7 @@ fn an_adoption_that_was_taken_and_is_not_heard_of_has_its_forgets_answered() {
 /// other through, and trackers forget at such a RST.
 #[test]
 fn behind_a_bare_reset_there_is_no_forget() {
-    let mut w = forgetting(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = forgetting(2).at_rest();
     w.moves(&mut c, GET);
     let mut rst = w.pod_wire(&c, Flags::RST, &[]);
     (rst.ack, rst.options) = (0, Vec::new());
@@ -422,9 +404,7 @@ fn closes_keep_up_with_moves_when_turns_are_long() {
     let mut flows: Vec<Conn> = (0..100).map(|n| w.idle(n)).collect();
     for _ in 0..2 {
         for c in &mut flows {
-            w.moves(c, GET);
-            w.responds(c, OK);
-            w.ack(c);
+            w.moved_exchange(c);
         }
         w.now.0 += 3_000;
         assert_eq!(w.poll().iter().filter(|s| s.is(FIN_ACK)).count(), 100);
@@ -441,9 +421,7 @@ fn where_trackers_may_hold_too_much_nothing_moves_but_in_need() {
     (w.careful, w.strict) = (false, false);
     w.poll();
     let mut c = w.idle(1);
-    w.moves(&mut c, GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.moved_exchange(&mut c);
     // Connections that come and go, faster than trackers forget them.
     for n in 0..4_200_u32 {
         let mut other = Conn::new(2 + (n % 32) as u16);
@@ -461,8 +439,7 @@ fn where_trackers_may_hold_too_much_nothing_moves_but_in_need() {
     w.stays(&mut c, GET);
     assert_eq!(w.count(Counter::StayedTracked), 1);
     // A handshake of ours may use a pair that they remember.
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.change(|s| s.policies[0].migration.method = baton_api::MoveMethod::Translation);
     w.run_ms(1_050);
     let syn = one(w.data(&mut c, GET));
@@ -482,9 +459,7 @@ fn where_trackers_may_hold_too_much_nothing_moves_but_in_need() {
     // A drain does not wait for that.
     let name = format!("pod-{}", c.pod);
     w.engine.drain(w.now, None, &name, true);
-    w.moves(&mut c, GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.moved_exchange(&mut c);
     w.engine.drain(w.now, None, &name, false);
     // Two minutes later none of it is left.
     w.run_ms(125_000);

@@ -2,7 +2,7 @@
 //! stays found.
 
 use crate::common::{
-    Conn, Dest, End, Listener, World, answer_with, conn::*, key, policy, settings, wire,
+    Dest, End, Listener, World, answer_with, conn::*, key, policy, settings, wire,
 };
 use baton_api::{Micros, MigrationMode, Protocol};
 use baton_engine::{Counter, Lost};
@@ -15,8 +15,7 @@ fn never(pods: usize) -> World {
 
 #[test]
 fn a_pure_ack_ahead_of_a_lost_request_does_not_hide_the_request() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     // The request is lost; the client answers a repeated response with its numbers behind the
     // request.
     let mut ack = w.client_wire(&c, Flags::ACK, &[]);
@@ -33,8 +32,7 @@ fn the_leg_of_an_overdue_owner_is_closed_behind_the_request_that_it_has() {
         let mut p = policy(2);
         p.response_timeout = Some(Micros::from_millis(300));
         p.migration.mode = MigrationMode::Never;
-        let mut w = World::with(settings(), p);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::with(settings(), p).at_rest();
         let boundary = c.seq;
         w.stays(&mut c, GET);
         let frozen = c.clone();
@@ -65,9 +63,7 @@ fn the_leg_of_an_overdue_owner_is_closed_behind_the_request_that_it_has() {
 
 #[test]
 fn a_server_fin_during_the_handshake_waits_until_the_connection_is_open() {
-    let mut w = World::new(2);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, mut c) = World::new(2).begun();
     w.synack(&mut c);
     let fin = w.pod_wire(&c, FIN_ACK, &[]);
     assert!(w.inject(&fin.build()).is_empty());
@@ -78,8 +74,7 @@ fn a_server_fin_during_the_handshake_waits_until_the_connection_is_open() {
 
 #[test]
 fn what_is_behind_a_gap_while_an_end_is_held_comes_again() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.stops(c.pod);
     w.listeners[c.pod] = Listener::Silent;
     assert!(w.ends(&c, End::Fin).is_empty());
@@ -99,12 +94,10 @@ fn what_is_behind_a_gap_while_an_end_is_held_comes_again() {
 #[test]
 fn a_reset_from_before_the_adoption_does_not_end_the_new_owner() {
     for late in [0, 1] {
-        let mut w = World::new(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::new(2).at_rest();
         let echo = c.clone();
         w.moves(&mut c, POST);
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
         w.assert_state(&c, "Request");
         if late == 1 {
             w.responds(&mut c, OK);
@@ -117,8 +110,7 @@ fn a_reset_from_before_the_adoption_does_not_end_the_new_owner() {
         assert_eq!(asks.segment.ack.0, number);
         assert_eq!(w.count(Counter::ResetsDoubted), 1);
         // It lives.
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
         if late == 0 {
             w.responds(&mut c, OK);
         }
@@ -141,8 +133,7 @@ fn a_reset_from_before_the_adoption_does_not_end_the_new_owner() {
 /// of which nothing was rescued (random seed 7105068).
 #[test]
 fn a_reset_behind_lost_bytes_is_for_the_pod_to_explain() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let mut rst = w.pod_wire(&c, RST_ACK, &[]);
     rst.seq = rst.seq.wrapping_add(79);
     let asks = one(w.inject(&rst.build()));
@@ -161,8 +152,7 @@ fn a_reset_behind_lost_bytes_is_for_the_pod_to_explain() {
 /// so would its kernel what ends our handshake (random seed 7109631).
 #[test]
 fn a_new_owner_begins_with_a_timestamp_that_nothing_late_is_behind() {
-    let mut w = World::new(2);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(2).at_rest();
     let first = CLIENT_CLOCK + w.now.ms() as u32;
     w.run_ms(40);
     let mut ahead = w.client_wire(&c, Flags::ACK, &[]);
@@ -181,11 +171,9 @@ fn a_new_owner_begins_with_a_timestamp_that_nothing_late_is_behind() {
 #[test]
 fn an_end_behind_the_clients_fin_is_counted() {
     for how in End::BOTH {
-        let mut w = World::of(2, |p| p.migration.mode = MigrationMode::Never);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::of(2, |p| p.migration.mode = MigrationMode::Never).at_rest();
         w.stays(&mut c, GET);
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
         w.client_fin(&mut c);
         w.assert_state(&c, "ClientFin");
         let wire = w.pod_wire(&c, how.flags(), &[]);
@@ -198,11 +186,9 @@ fn an_end_behind_the_clients_fin_is_counted() {
 #[test]
 fn an_end_behind_a_client_that_left_within_its_request_is_no_loss() {
     for how in End::BOTH {
-        let mut w = World::of(2, |p| p.migration.mode = MigrationMode::Never);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::of(2, |p| p.migration.mode = MigrationMode::Never).at_rest();
         w.stays(&mut c, b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf");
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
         w.client_fin(&mut c);
         let wire = w.pod_wire(&c, how.flags(), &[]);
         w.forwarded_to_client(&c, &wire);
@@ -214,11 +200,9 @@ fn an_end_behind_a_client_that_left_within_its_request_is_no_loss() {
 #[test]
 fn what_is_behind_a_response_that_announced_the_close_is_no_loss() {
     let close = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
-    let mut w = never(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = never(2).at_rest();
     w.stays(&mut c, &[GET, GET].concat());
-    w.responds(&mut c, close);
-    w.ack(&mut c);
+    w.answers(&mut c, close);
     w.pod_fin(&mut c);
     assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
 }
@@ -228,8 +212,7 @@ fn what_is_behind_a_response_that_announced_the_close_is_no_loss() {
 fn the_end_behind_the_last_word_of_what_nobody_follows_is_no_loss() {
     for protocol in [Protocol::None, Protocol::Http1] {
         for how in End::BOTH {
-            let mut w = World::of(2, |p| p.protocol = protocol);
-            let mut c = w.idle(1);
+            let (mut w, mut c) = World::of(2, |p| p.protocol = protocol).at_rest();
             w.data(&mut c, b"X\0\0\0\x04");
             w.client_fin(&mut c);
             w.assert_state(&c, "ClientFin");
@@ -242,8 +225,7 @@ fn the_end_behind_the_last_word_of_what_nobody_follows_is_no_loss() {
 
 #[test]
 fn an_honest_answer_that_comes_late_is_no_forgery() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let adoption = w.moves(&mut c, GET);
     let mut older = adoption.clone();
     older.segment.seq = older.segment.seq.add(u32::MAX);
@@ -255,8 +237,7 @@ fn an_honest_answer_that_comes_late_is_no_forgery() {
 
 #[test]
 fn a_pure_ack_behind_a_lost_fin_is_no_response_and_does_not_hide_the_fin() {
-    let mut w = never(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = never(2).at_rest();
     w.stays(&mut c, GET);
     // Its response and FIN are lost; its kernel answers the repeated request with what it sends
     // next.
@@ -276,11 +257,9 @@ fn a_body_cut_short_is_lost_although_the_close_was_announced() {
     let head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 9\r\n\r\nhalf";
     let open_end = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nhalf";
     for (response, lost) in [(&head[..], 1), (open_end, 0)] {
-        let mut w = never(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = never(2).at_rest();
         w.stays(&mut c, GET);
-        w.responds(&mut c, response);
-        w.ack(&mut c);
+        w.answers(&mut c, response);
         w.pod_fin(&mut c);
         assert_eq!(w.engine.lost(Lost::ResponseBegun), lost);
     }
@@ -288,8 +267,7 @@ fn a_body_cut_short_is_lost_although_the_close_was_announced() {
 
 #[test]
 fn a_reset_with_the_clients_number_is_an_end_although_more_was_seen() {
-    let mut w = never(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = never(2).at_rest();
     let before = c.server;
     w.stays(&mut c, GET);
     // The response gets lost on the way to the client, whose next segment meets a dead pod.
@@ -309,8 +287,7 @@ fn a_reset_with_the_clients_number_is_an_end_although_more_was_seen() {
 
 #[test]
 fn a_client_that_closes_while_nobody_has_its_idle_flow_loses_nothing() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
     w.adopted(&mut c, &sent);
     w.assert_state(&c, "AdoptingIdle");
@@ -332,8 +309,7 @@ fn a_command_that_is_answered_by_a_close_is_no_loss() {
     let mut p = policy(2);
     p.protocol = Protocol::Memcached;
     p.migration.mode = MigrationMode::Never;
-    let mut w = World::with(settings(), p);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::with(settings(), p).opened();
     w.stays(&mut c, b"quit\r\n");
     w.pod_fin(&mut c);
     assert!(w.asked.is_empty());
@@ -342,8 +318,7 @@ fn a_command_that_is_answered_by_a_close_is_no_loss() {
 
 #[test]
 fn a_segment_that_overlaps_what_is_acknowledged_begins_no_request_while_an_end_is_held() {
-    let mut w = World::new(2);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(2).at_rest();
     w.listeners[c.pod] = Listener::Silent;
     assert!(w.ends(&c, End::Fin).is_empty());
     let mut overlaps = w.client_wire(&c, PSH_ACK, GET);
@@ -358,12 +333,10 @@ fn copies_that_get_lost_behind_an_overdue_owner_go_again() {
     let mut p = policy(2);
     p.response_timeout = Some(Micros::from_millis(300));
     p.migration.mode = MigrationMode::Never;
-    let mut w = World::with(settings(), p);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), p).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, GET);
-    let ack = w.pod_wire(&c, Flags::ACK, &[]);
-    w.forwarded_to_client(&c, &ack);
+    w.pod_ack(&c);
     let sent = w.until_adoption(305);
     w.adopted_from(&mut c, &sent, boundary);
     // The adoption arrived, the copy did not.
@@ -379,8 +352,7 @@ fn copies_that_get_lost_behind_an_overdue_owner_go_again() {
 
 #[test]
 fn a_segment_behind_a_gap_does_not_begin_the_request_of_an_idle_hand_over() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let boundary = c.seq;
     let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
     w.adopted(&mut c, &sent);
@@ -400,8 +372,7 @@ fn a_segment_behind_a_gap_does_not_begin_the_request_of_an_idle_hand_over() {
 
 #[test]
 fn a_challenge_acknowledges_nothing_that_no_pod_has() {
-    let mut w = never(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = never(2).at_rest();
     let before = c.seq;
     w.stays(&mut c, GET);
     let mut syn = w.syn_wire(&c);
@@ -420,8 +391,7 @@ fn a_challenge_acknowledges_nothing_that_no_pod_has() {
 #[test]
 fn a_question_to_an_owner_acknowledges_nothing_that_its_client_lacks() {
     for by_client in [false, true] {
-        let mut w = never(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = never(2).at_rest();
         w.stays(&mut c, GET);
         let has = c.server;
         w.responds(
@@ -452,11 +422,9 @@ fn a_question_to_an_owner_acknowledges_nothing_that_its_client_lacks() {
 
 #[test]
 fn a_client_whose_dead_pod_was_asked_is_reset_with_its_own_number() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.moves(&mut c, POST);
-    let ack = w.pod_wire(&c, Flags::ACK, &[]);
-    w.forwarded_to_client(&c, &ack);
+    w.pod_ack(&c);
     w.stops(c.pod);
     let mut rst = w.pod_wire(&c, Flags::RST, &[]);
     let asks = one(w.inject(&rst.build()));
@@ -470,8 +438,7 @@ fn a_client_whose_dead_pod_was_asked_is_reset_with_its_own_number() {
 
 #[test]
 fn only_an_exact_reset_ends_a_closing_leg() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.clone();
     let adoption = w.moves(&mut c, GET);
     w.responds(&mut c, OK);
@@ -502,8 +469,7 @@ fn only_an_exact_reset_ends_a_closing_leg() {
 
 #[test]
 fn only_an_exact_reset_takes_the_old_owner_away_during_a_hand_over() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.clone();
     let adoption = w.moves(&mut c, GET);
     let mut guess = w.pod_wire(&old, RST_ACK, &[]);
@@ -525,8 +491,7 @@ fn only_an_exact_reset_takes_the_old_owner_away_during_a_hand_over() {
 
 #[test]
 fn an_owner_that_had_more_to_say_gets_its_idle_flow_back() {
-    let mut w = World::of(2, |p| p.protocol = Protocol::RequestResponse);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::of(2, |p| p.protocol = Protocol::RequestResponse).at_rest();
     let old = c.clone();
     w.change(|s| s.policies[0].backends[old.pod].draining = true);
     let sent = w.until_adoption(1_200);
@@ -542,12 +507,9 @@ fn an_owner_that_had_more_to_say_gets_its_idle_flow_back() {
 
 #[test]
 fn a_fin_that_could_not_be_sent_is_no_try() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.clone();
-    w.moves(&mut c, GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.moved_exchange(&mut c);
     w.out.free = 0;
     w.run_ms(14_000);
     w.out.free = usize::MAX;

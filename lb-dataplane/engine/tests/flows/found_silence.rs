@@ -76,16 +76,14 @@ fn clients_that_close_together_are_no_restart() {
 
 #[test]
 fn ready_said_to_another_key_means_nothing_after_a_rotation() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let newer = AdoptionKey::from_bytes([9; 16]);
     w.engine.set_keys(&[(4, newer.clone()), (3, key())]);
     // No pod answers probes of the new key yet.
     w.adopters = vec![None; 32];
     w.exchange(&mut c);
     // The same key once more changes nothing.
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.engine.set_keys(&[(3, key()), (2, newer)]);
     w.moves(&mut c, GET);
 }
@@ -105,8 +103,7 @@ fn an_end_that_nobody_could_take_up_is_counted() {
 
 #[test]
 fn while_our_own_link_is_down_nobody_is_blamed() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.moves(&mut c, POST);
     let idle = w.idle(2);
     w.vanishes(0);
@@ -126,8 +123,7 @@ fn while_our_own_link_is_down_nobody_is_blamed() {
 
 #[test]
 fn right_after_our_own_link_came_up_silence_means_nothing_yet() {
-    let mut w = World::new(2);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(2).at_rest();
     w.vanishes(c.pod);
     w.engine.set_link(w.now, false);
     w.engine.set_link(w.now, true);
@@ -144,8 +140,7 @@ fn without_a_guard_a_flow_rests_longer_before_it_leaves() {
         let mut p = policy(2);
         p.protocol = protocol;
         p.drain.quiet = Micros::from_millis(60);
-        let mut w = World::with(settings(), p);
-        let c = w.idle(1);
+        let (mut w, c) = World::with(settings(), p).at_rest();
         let pod = c.pod;
         w.change(|s| s.policies[0].backends[pod].draining = true);
         let early = w.run_ms(900);
@@ -159,8 +154,7 @@ fn without_a_guard_a_flow_rests_longer_before_it_leaves() {
 /// listener.
 #[test]
 fn something_heard_is_no_listener() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.listeners[c.pod] = Listener::Silent;
     assert!(w.ends(&c, End::Fin).is_empty());
     w.run_ms(50);
@@ -176,8 +170,7 @@ fn something_heard_is_no_listener() {
 /// What waited when our link went down waits on when it is back.
 #[test]
 fn no_time_passes_while_our_own_link_is_down() {
-    let mut w = World::new(2);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(2).at_rest();
     w.adopters = vec![Some(Reason::AcceptQueueFull); 32];
     w.run_ms(1_100);
     w.dies(c.pod, End::Fin, std::slice::from_ref(&c));
@@ -193,8 +186,7 @@ fn no_time_passes_while_our_own_link_is_down() {
 
 #[test]
 fn what_clients_repeat_after_our_own_link_came_up_ejects_nobody() {
-    let mut w = World::of(2, |p| p.health.failure_threshold = 2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::of(2, |p| p.health.failure_threshold = 2).at_rest();
     w.engine.set_link(w.now, false);
     w.engine.set_link(w.now, true);
     w.moves(&mut c, POST);

@@ -14,8 +14,7 @@ fn world(protocol: Protocol) -> World {
 /// A request that stays, and what comes back.
 fn talk(w: &mut World, c: &mut Conn, request: &[u8], response: &[u8]) {
     w.stays(c, request);
-    w.responds(c, response);
-    w.ack(c);
+    w.answers(c, response);
 }
 
 #[test]
@@ -34,8 +33,7 @@ fn other_protocols_are_recognised_by_their_first_bytes() {
             Protocol::Memcached,
             Protocol::RequestResponse,
         ] {
-            let mut w = world(protocol);
-            let mut c = w.open(1);
+            let (mut w, mut c) = world(protocol).opened();
             talk(&mut w, &mut c, data, b"\x16\x03\x03answer");
             talk(&mut w, &mut c, data, b"\x16\x03\x03answer");
             assert_eq!(w.engine.pinned(PinReason::Guard(pin)), 1, "{protocol:?}");
@@ -45,8 +43,7 @@ fn other_protocols_are_recognised_by_their_first_bytes() {
             assert_eq!(by_reason.get(pin.label()), Some(&1));
         }
         // Where nothing ever moves, nothing is looked at.
-        let mut w = world(Protocol::None);
-        let mut c = w.open(1);
+        let (mut w, mut c) = world(Protocol::None).opened();
         w.stays(&mut c, data);
         assert_eq!(w.pins(), 0);
     }
@@ -60,10 +57,8 @@ fn a_server_that_speaks_first_pins_in_every_protocol() {
         Protocol::Memcached,
         Protocol::RequestResponse,
     ] {
-        let mut w = world(protocol);
-        let mut c = w.open(1);
-        w.responds(&mut c, b"220 mail\r\n");
-        w.ack(&mut c);
+        let (mut w, mut c) = world(protocol).opened();
+        w.answers(&mut c, b"220 mail\r\n");
         w.assert_state(&c, "Idle");
         assert_eq!(w.engine.pinned(PinReason::ServerFirst), 1);
         assert_eq!(w.pins(), 1);
@@ -119,12 +114,10 @@ fn http_messages_end_where_their_framing_says() {
         ),
     ];
     for (request, parts) in cases {
-        let mut w = world(Protocol::Http1);
-        let mut c = w.open(1);
+        let (mut w, mut c) = world(Protocol::Http1).opened();
         w.stays(&mut c, request);
         for (i, part) in parts.iter().enumerate() {
-            w.responds(&mut c, part);
-            w.ack(&mut c);
+            w.answers(&mut c, part);
             let rests = w.state(&c).as_deref() == Some("Idle");
             assert_eq!(
                 rests,
@@ -140,15 +133,13 @@ fn http_messages_end_where_their_framing_says() {
 
 #[test]
 fn a_chunked_upload_moves_as_a_whole() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(Protocol::Http1).at_rest();
     w.moves(
         &mut c,
         b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nab",
     );
     w.stays(&mut c, b"c\r\n0\r\n\r\n");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.moves(&mut c, GET);
 }
 
@@ -185,8 +176,7 @@ fn connection_bound_authentication_and_upgrades_pin() {
 #[test]
 fn unseen_bytes_inside_a_body_are_counted() {
     // A lost segment of a body: what comes behind it is seen first.
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(Protocol::Http1).at_rest();
     w.moves(&mut c, b"GET / HTTP/1.1\r\n\r\n");
     w.responds(
         &mut c,
@@ -205,8 +195,7 @@ fn unseen_bytes_inside_a_body_are_counted() {
 
 #[test]
 fn bytes_that_were_seen_before_are_not_shown_twice() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(Protocol::Http1).at_rest();
     w.moves(&mut c, &post_head(6));
     w.stays(&mut c, b"abc");
     // Repeated together with new ones.
@@ -226,8 +215,7 @@ fn bytes_that_were_seen_before_are_not_shown_twice() {
 
 #[test]
 fn memcached_is_followed() {
-    let mut w = world(Protocol::Memcached);
-    let mut c = w.open(1);
+    let (mut w, mut c) = world(Protocol::Memcached).opened();
     talk(
         &mut w,
         &mut c,
@@ -236,14 +224,11 @@ fn memcached_is_followed() {
     );
     w.moves(&mut c, b"set a 0 0 5\r\nhe");
     w.stays(&mut c, b"llo\r\n");
-    w.responds(&mut c, b"STORED\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b"STORED\r\n");
     w.moves(&mut c, b"set a 0 0 1 noreply\r\nx\r\nget a\r\n");
-    w.responds(&mut c, b"VALUE a 0 1\r\nx\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b"VALUE a 0 1\r\nx\r\n");
     w.assert_state(&c, "Response");
-    w.responds(&mut c, b"END\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b"END\r\n");
     w.moves(&mut c, b"version\r\n");
     assert_eq!(w.pins(), 0);
     w.data(&mut c, b"\x80\x00\x00\x00");
@@ -264,15 +249,12 @@ fn without_a_free_tracker_the_oldest_flow_is_pinned_and_served() {
     assert_eq!(w.table("guarded_flows"), (16, 16));
     assert_eq!(w.engine.pinned(PinReason::GuardsFull), 1);
     for c in &mut flows {
-        w.responds(c, OK);
-        w.ack(c);
+        w.served(c);
     }
     assert_eq!(w.table("guarded_flows").0, 0);
     let (first, others) = flows.split_first_mut().expect("flows");
     for c in others {
-        w.moves(c, GET);
-        w.responds(c, OK);
-        w.ack(c);
+        w.moved_exchange(c);
     }
     // How many answers are to come is not known of it, whatever it seems.
     for _ in 0..3 {
@@ -321,13 +303,10 @@ fn whoever_ends_no_request_harms_only_himself() {
     }
     assert_eq!(w.table("guarded_flows"), (4, 4));
     for round in 1..=3 {
-        w.moves(&mut honest, GET);
-        w.responds(&mut honest, OK);
-        w.ack(&mut honest);
+        w.moved_exchange(&mut honest);
         assert_eq!(w.engine.pinned(PinReason::GuardsFull), 1, "{round}");
     }
-    w.responds(&mut slow, OK);
-    w.ack(&mut slow);
+    w.served(&mut slow);
     w.moves(&mut slow, GET);
 }
 
@@ -358,8 +337,7 @@ fn sessions_give_their_trackers_to_nobody() {
 fn with_no_buffer_left_a_request_is_served_and_dies_with_its_pod() {
     let mut s = settings();
     s.limits.kept_segments = 1;
-    let mut w = World::with(s, policy(2));
-    let mut first = w.idle(1);
+    let (mut w, mut first) = World::with(s, policy(2)).at_rest();
     let mut second = w.idle(2);
     while second.pod != first.pod {
         second = w.idle(second.client.port() - 30_000 + 1);
@@ -382,8 +360,7 @@ fn with_no_buffer_left_a_request_is_served_and_dies_with_its_pod() {
 
 #[test]
 fn a_pin_during_an_adoption_does_not_lose_the_request() {
-    let mut w = world(Protocol::Http1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(Protocol::Http1).at_rest();
     let old = c.clone();
     let adoption = w.moves(&mut c, GET);
     // Behind the request comes what no guard can follow.
@@ -397,8 +374,7 @@ fn a_pin_during_an_adoption_does_not_lose_the_request() {
     let bytes: Vec<u8> = sent.iter().flat_map(|s| s.data().to_vec()).collect();
     assert_eq!(bytes, [GET, b"\0\0\0"].concat());
     (c.pod, c.leg) = (old.pod, old.leg);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     talk(&mut w, &mut c, GET, OK);
     assert_eq!(w.count(Counter::MigrationsBegun), 1);
 }

@@ -97,8 +97,7 @@ fn mptcp_and_fast_open_are_stripped_and_all_else_is_kept() {
 
 #[test]
 fn an_adoption_option_of_a_client_is_stripped() {
-    let mut w = World::new(2);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::new(2).opened();
     let mut wire = w.client_wire(&c, Flags::ACK, &[]);
     wire.options = [&[253, 28, 0xba, 0x70][..], &[9; 24]].concat();
     wire.options.extend(wire::stamps(1, 2));
@@ -123,9 +122,7 @@ fn data_in_the_syn_of_a_fast_open_client_breaks_nothing() {
     w.synack(&mut c);
     w.assert_state(&c, "SynAcked");
     assert_eq!(w.count(Counter::StaleSockets), 0);
-    w.stays(&mut c, GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.exchange(&mut c);
     w.assert_state(&c, "Idle");
 }
 
@@ -177,17 +174,14 @@ fn a_stale_socket_on_the_syn_is_reset_and_stepped_around_at_once() {
         );
         assert_eq!(w.count(Counter::StaleSockets), 1);
         take_leg(&mut c, &sent[1]);
-        w.synack(&mut c);
-        w.ack(&mut c);
+        w.accepts(&mut c);
         w.exchange(&mut c);
     }
 }
 
 #[test]
 fn stale_sockets_on_a_syn_are_met_a_bounded_number_of_times() {
-    let mut w = World::new(1);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, mut c) = World::new(1).begun();
     let stale = |w: &mut World, c: &mut Conn| {
         let mut wire = w.pod_wire(c, Flags::ACK, &[]);
         wire.ack = 4_242;
@@ -202,32 +196,26 @@ fn stale_sockets_on_a_syn_are_met_a_bounded_number_of_times() {
         assert_eq!((0..300).filter(|_| stale(&mut w, &mut c)).count(), 7);
     }
     assert!(w.syn(&mut c).is(Flags::SYN));
-    w.synack(&mut c);
-    w.ack(&mut c);
+    w.accepts(&mut c);
     w.exchange(&mut c);
 }
 
 #[test]
 fn a_refused_syn_goes_to_another_pod() {
-    let mut w = World::new(2);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, mut c) = World::new(2).begun();
     let first = c.pod;
     let mut rst = w.pod_wire(&c, RST_ACK, &[]);
     (rst.seq, rst.ack) = (0, c.seq.wrapping_add(1));
     let sent = one(w.inject(&rst.build()));
     take_leg(&mut c, &sent);
     assert_ne!(c.pod, first);
-    w.synack(&mut c);
-    w.ack(&mut c);
+    w.accepts(&mut c);
     w.exchange(&mut c);
 }
 
 #[test]
 fn a_syn_refused_by_all_is_refused_to_the_client() {
-    let mut w = World::new(1);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, c) = World::new(1).begun();
     let mut rst = w.pod_wire(&c, RST_ACK, &[]);
     (rst.seq, rst.ack) = (0, c.seq.wrapping_add(1));
     w.forwarded_to_client(&c, &rst);
@@ -237,9 +225,7 @@ fn a_syn_refused_by_all_is_refused_to_the_client() {
 
 #[test]
 fn an_inexact_reset_does_not_refuse_a_syn() {
-    let mut w = World::new(2);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, mut c) = World::new(2).begun();
     let mut rst = w.pod_wire(&c, RST_ACK, &[]);
     rst.ack = c.seq;
     assert!(w.inject(&rst.build()).is_empty());
@@ -248,9 +234,7 @@ fn an_inexact_reset_does_not_refuse_a_syn() {
 
 #[test]
 fn a_repeated_syn_goes_the_same_way() {
-    let mut w = World::new(3);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, mut c) = World::new(3).begun();
     let leg = (c.pod, c.leg);
     for _ in 0..3 {
         w.run_ms(1_000);
@@ -262,8 +246,7 @@ fn a_repeated_syn_goes_the_same_way() {
 
 #[test]
 fn a_client_reuses_its_port_for_a_new_connection() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.client_fin(&mut c);
     w.pod_fin(&mut c);
     w.assert_state(&c, "Closed");
@@ -280,8 +263,7 @@ fn a_client_reuses_its_port_for_a_new_connection() {
 #[test]
 fn a_syn_on_a_live_connection_is_challenged() {
     for meant in [false, true] {
-        let mut w = World::new(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::new(2).at_rest();
         let mut syn = w.syn_wire(&c);
         syn.seq = 5;
         let challenge = one(w.inject(&syn.build()));
@@ -312,8 +294,7 @@ impl World {
     pub fn assert_serves_after_move(&mut self, c: &mut Conn) {
         let sent = self.data(c, GET);
         take_leg(c, sent.last().expect("a request that leaves"));
-        self.responds(c, OK);
-        self.ack(c);
+        self.served(c);
     }
 }
 
@@ -322,9 +303,7 @@ impl World {
 #[test]
 fn a_pod_that_answers_anew_with_another_number_is_believed() {
     for legs in [Legs::Private, Legs::Shared] {
-        let mut w = World::of(1, |p| p.migration.legs = legs);
-        let mut c = Conn::new(1);
-        w.syn(&mut c);
+        let (mut w, mut c) = World::of(1, |p| p.migration.legs = legs).begun();
         let first = w.synack_wire(&c);
         w.forwarded_to_client(&c, &first);
         w.run_ms(1_000);
@@ -343,9 +322,7 @@ fn a_pod_that_answers_anew_with_another_number_is_believed() {
 #[test]
 fn an_abandoned_syn_is_replaced_by_a_new_one() {
     for answered in [false, true] {
-        let mut w = World::new(2);
-        let mut c = Conn::new(1);
-        w.syn(&mut c);
+        let (mut w, mut c) = World::new(2).begun();
         if answered {
             w.synack(&mut c);
         }
@@ -390,8 +367,7 @@ fn a_late_copy_of_an_earlier_syn_does_not_replace_a_later_one() {
 
 #[test]
 fn flags_that_no_tcp_sends_are_dropped() {
-    let mut w = World::new(1);
-    let c = w.open(1);
+    let (mut w, c) = World::new(1).opened();
     for flags in [
         Flags::SYN | Flags::FIN,
         Flags::SYN | Flags::RST,
@@ -433,8 +409,7 @@ fn every_mix_of_options_opens_and_moves() {
             (m.server_wscale, m.client_wscale),
             (if bits & 2 != 0 { 8 } else { 0 }, 0)
         );
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
         w.assert_state(&c, "Idle");
     }
 }

@@ -45,8 +45,7 @@ fn refuse_syn(w: &mut World, c: &Conn) -> Vec<crate::common::Sent> {
 
 #[test]
 fn a_pod_whose_kernel_refuses_a_connection_is_down_and_its_flows_may_stay() {
-    let mut w = World::new(2);
-    let mut served = w.idle(1);
+    let (mut w, mut served) = World::new(2).at_rest();
     let mut c = Conn::new(2);
     loop {
         w.syn(&mut c);
@@ -125,8 +124,7 @@ fn a_silent_pod_loses_all_its_flows() {
 
 #[test]
 fn with_a_request_outstanding_silence_shows_within_half_a_second() {
-    let mut w = World::new(2);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::new(2).opened();
     let boundary = c.seq;
     w.stays(&mut c, GET);
     w.vanishes(c.pod);
@@ -138,8 +136,7 @@ fn with_a_request_outstanding_silence_shows_within_half_a_second() {
 
 #[test]
 fn a_slow_application_under_a_kernel_that_answers_is_not_silent() {
-    let mut w = World::new(2);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::new(2).opened();
     w.stays(&mut c, GET);
     let sent = w.run_ms(20_000);
     assert!(sent.is_empty(), "{sent:?}");
@@ -150,8 +147,7 @@ fn a_slow_application_under_a_kernel_that_answers_is_not_silent() {
 
 #[test]
 fn a_pod_whose_interface_comes_back_is_used_again() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.clone();
     w.vanishes(old.pod);
     let sent = w.until_adoption(2_700);
@@ -171,17 +167,14 @@ fn a_pod_whose_interface_comes_back_is_used_again() {
 
 #[test]
 fn a_new_connection_to_a_silent_pod_is_asked_elsewhere() {
-    let mut w = World::new(2);
-    let mut c = Conn::new(1);
-    w.syn(&mut c);
+    let (mut w, mut c) = World::new(2).begun();
     let dead = c.pod;
     w.vanishes(dead);
     let sent = w.run_ms(2_700);
     let again = one(sent.into_iter().filter(|s| s.is(Flags::SYN)).collect());
     take_leg(&mut c, &again);
     assert_ne!(c.pod, dead);
-    w.synack(&mut c);
-    w.ack(&mut c);
+    w.accepts(&mut c);
     w.exchange_anywhere(&mut c);
 }
 
@@ -245,8 +238,7 @@ fn repeat(w: &mut World, first: u16, pod: usize, count: usize, ip: impl Fn(usize
 
 #[test]
 fn copies_of_one_request_eject_nobody() {
-    let mut w = big(ejecting(3, 34));
-    let mut c = w.open(1);
+    let (mut w, mut c) = big(ejecting(3, 34)).opened();
     let again = w.client_wire(&c, PSH_ACK, GET);
     w.stays(&mut c, GET);
     for _ in 0..50 {
@@ -324,8 +316,7 @@ fn failures_in_a_row_eject_for_a_time_that_grows() {
 /// window or on a bad line.
 #[test]
 fn repeated_pieces_of_a_request_that_is_acknowledged_eject_nobody() {
-    let mut w = big(ejecting(3, 34));
-    let mut c = w.open(1);
+    let (mut w, mut c) = big(ejecting(3, 34)).opened();
     let first = w.client_wire(&c, PSH_ACK, &post_head(3_000));
     w.stays(&mut c, &post_head(3_000));
     let pieces: Vec<_> = (0..3)
@@ -500,8 +491,7 @@ fn a_dead_pod_never_looks_idle() {
     }
     w.run_ms(200);
     for c in &mut flows {
-        w.responds(c, OK);
-        w.ack(c);
+        w.served(c);
     }
     for c in &mut flows {
         w.assert_serves(c);

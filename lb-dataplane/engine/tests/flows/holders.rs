@@ -57,8 +57,7 @@ fn ends_of(sent: &[Sent], how: End) -> usize {
 #[test]
 fn where_the_listener_is_held_as_before_an_end_is_one_round_trip_late() {
     for how in End::BOTH {
-        let mut w = telling();
-        let c = w.idle(1);
+        let (mut w, c) = telling().at_rest();
         assert!(w.ends(&c, how).is_empty(), "asked first");
         assert_eq!(w.asked, [c.pod]);
         assert_eq!(ends_of(&w.poll(), how), 1);
@@ -111,8 +110,7 @@ fn what_ends_while_the_pod_is_asked_waits_for_the_next_answer() {
 #[test]
 fn where_one_lets_go_of_the_listener_its_end_is_awaited() {
     for goes in [true, false] {
-        let mut w = telling();
-        let mut c = w.idle(1);
+        let (mut w, mut c) = telling().at_rest();
         w.told[c.pod] = told(7, 2);
         w.ends(&c, End::Fin);
         assert!(World::to_client(&w.run_ms(900)).is_empty(), "watched");
@@ -135,8 +133,7 @@ fn where_one_lets_go_of_the_listener_its_end_is_awaited() {
 fn where_the_listeners_of_a_group_change_who_ends_without_one_goes() {
     for now in [group(40, 3), group(33, 3), group(41, 4), told(7, 1)] {
         let changes = now.listener.map(|l| l.id) != Some(40);
-        let mut w = telling_of(group(40, 4));
-        let mut c = w.idle(1);
+        let (mut w, mut c) = telling_of(group(40, 4)).at_rest();
         let at = c.pod;
         w.told[at] = now;
         let mut sent = w.ends(&c, End::Fin);
@@ -177,8 +174,7 @@ fn a_close_is_told_again_a_second_after_the_listeners_of_a_group_changed() {
 /// A probe between the two: what it told is remembered for long enough.
 #[test]
 fn a_probe_just_before_the_end_hides_nothing() {
-    let mut w = telling();
-    let mut c = w.idle(1);
+    let (mut w, mut c) = telling().at_rest();
     w.told.fill(told(7, 2));
     let probes = w.count(Counter::ProbesReady);
     while w.count(Counter::ProbesReady) < probes + 2 {
@@ -193,8 +189,7 @@ fn a_probe_just_before_the_end_hides_nothing() {
 
 #[test]
 fn where_nobody_listens_any_more_the_flow_is_rescued_at_once() {
-    let mut w = telling();
-    let mut c = w.idle(1);
+    let (mut w, mut c) = telling().at_rest();
     w.stops(c.pod);
     let mut sent = w.ends(&c, End::Fin);
     sent.extend(w.run_ms(1));
@@ -205,8 +200,7 @@ fn where_nobody_listens_any_more_the_flow_is_rescued_at_once() {
 /// The next process listens by then: each end is rescued, as often as it takes.
 #[test]
 fn where_another_process_listens_the_flow_is_rescued() {
-    let mut w = telling();
-    let mut c = w.idle(1);
+    let (mut w, mut c) = telling().at_rest();
     // A flow of the same millisecond would be taken for the new one's.
     w.run_ms(1);
     for id in 8..12 {
@@ -232,8 +226,7 @@ fn where_another_process_listens_the_flow_is_rescued() {
 #[test]
 fn a_question_that_no_adopter_answers_goes_to_the_kernel() {
     for bare_reset in [false, true] {
-        let mut w = telling();
-        let c = w.idle(1);
+        let (mut w, c) = telling().at_rest();
         w.adopters[c.pod] = None;
         let mut sent = w.ends(&c, End::Fin);
         assert!(w.asked.is_empty());
@@ -255,8 +248,7 @@ fn a_question_that_no_adopter_answers_goes_to_the_kernel() {
 #[test]
 fn a_lost_question_is_asked_again() {
     for how in End::BOTH {
-        let mut w = telling();
-        let c = w.idle(1);
+        let (mut w, c) = telling().at_rest();
         w.adopters[c.pod] = None;
         w.ends(&c, how);
         assert!(World::to_client(&w.run_ms(19)).is_empty());
@@ -270,8 +262,7 @@ fn a_lost_question_is_asked_again() {
 /// ends that.
 #[test]
 fn the_adopters_word_ends_the_watch_for_which_it_was_missing() {
-    let mut w = telling();
-    let c = w.idle(1);
+    let (mut w, c) = telling().at_rest();
     w.adopters[c.pod] = None;
     w.ends(&c, End::Fin);
     assert!(World::to_client(&w.run_ms(61)).is_empty());
@@ -289,8 +280,7 @@ fn an_end_stands_where_nothing_can_be_adopted() {
         Reason::KernelRefused,
     ] {
         for how in End::BOTH {
-            let mut w = telling();
-            let c = w.idle(1);
+            let (mut w, c) = telling().at_rest();
             w.adopters[c.pod] = Some(reason);
             let mut sent = w.ends(&c, how);
             sent.extend(w.poll());
@@ -302,8 +292,7 @@ fn an_end_stands_where_nothing_can_be_adopted() {
 /// Nor is a server that shuts down believed then.
 #[test]
 fn who_lets_go_of_a_listener_with_a_full_accept_queue_is_watched() {
-    let mut w = telling();
-    let mut c = w.idle(1);
+    let (mut w, mut c) = telling().at_rest();
     w.adopters[c.pod] = Some(Reason::AcceptQueueFull);
     w.told[c.pod] = told(7, 2);
     let mut sent = w.ends(&c, End::Fin);
@@ -317,8 +306,7 @@ fn who_lets_go_of_a_listener_with_a_full_accept_queue_is_watched() {
 /// Its listener is watched for as long as it may take to shut down.
 #[test]
 fn an_older_adopter_with_a_full_accept_queue_tells_nothing() {
-    let mut w = telling();
-    let c = w.idle(1);
+    let (mut w, c) = telling().at_rest();
     w.adopters[c.pod] = Some(Reason::AcceptQueueFull);
     w.told[c.pod] = ListenerReport::default();
     let mut sent = w.ends(&c, End::Fin);
@@ -330,8 +318,7 @@ fn an_older_adopter_with_a_full_accept_queue_tells_nothing() {
 /// Anybody in the pod's network may answer; only the adopter's word counts.
 #[test]
 fn forged_answers_to_a_question_are_fenced() {
-    let mut w = telling();
-    let c = w.idle(1);
+    let (mut w, c) = telling().at_rest();
     w.adopters[c.pod] = None;
     w.ends(&c, End::Fin);
     let probe = w.last_probe.clone().expect("the question");
@@ -421,8 +408,7 @@ fn an_end_by_a_process_that_listens_is_one_round_trip_late_whatever_the_pod_has_
     ];
     for (what, pod) in pods {
         for how in End::BOTH {
-            let mut w = telling();
-            let c = w.idle(1);
+            let (mut w, c) = telling().at_rest();
             pod(&mut w, c.pod);
             let mut sent = w.ends_listening(&c, how);
             sent.extend(w.poll());
@@ -468,8 +454,7 @@ fn many_ends_by_a_process_that_listens_stand() {
 /// Some servers close their connections first, and their listener right behind.
 #[test]
 fn a_process_that_listened_a_round_trip_ago_is_gone_all_the_same() {
-    let mut w = telling();
-    let mut c = w.idle(1);
+    let (mut w, mut c) = telling().at_rest();
     w.stops(c.pod);
     let mut sent = w.ends_listening(&c, End::Fin);
     sent.extend(w.run_ms(1));

@@ -130,8 +130,7 @@ fn until_it_is_acknowledged_each_segment_has_it_in_front() {
         assert_eq!((told.to, told.segment.ack.0), (Dest::Client, c.seq));
     }
     c.client_sent(PSH_ACK, GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.exchange(&mut c);
 }
 
@@ -231,8 +230,7 @@ fn each_heir_has_it_again() {
     let mut c = idle(&mut w, 7);
     for _ in 0..3 {
         moves(&mut w, &mut c);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
     }
     assert_eq!(w.count(Counter::LegsIntroduced), 4);
     assert_eq!(w.count(Counter::MigrationsConfirmed), 3);
@@ -257,8 +255,7 @@ fn the_tries_of_an_adoption_repeat_it() {
         (sent[at + 2].data(), sent[at + 2].segment.seq.0),
         (GET, request)
     );
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
 }
 
 /// The request is on its way behind the header: that the pod has only that one means nothing.
@@ -271,8 +268,7 @@ fn who_has_the_header_is_not_sent_the_request_again() {
     pod.seq = pod.seq.wrapping_sub(GET.len() as u32);
     let sent = w.inject(&w.pod_wire(&pod, Flags::ACK, b"").build());
     assert!(sent.iter().all(|s| s.data() != GET), "{sent:?}");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
 }
 
 #[test]
@@ -315,8 +311,7 @@ fn who_is_given_back_has_it_already() {
     let request = one(sent);
     assert_eq!((request.to, request.data()), (Dest::Pod(old.pod), GET));
     (c.pod, c.leg) = (old.pod, old.leg);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
 }
 
 /// A flow whose pod drains before it has acknowledged the header: as it was, and its adoption.
@@ -398,8 +393,7 @@ fn a_session_is_behind_it() {
     let mut c = open(&mut w, Conn::new(7));
     let free = std::mem::replace(&mut w.out.free, 0);
     w.stays(&mut c, SELECT);
-    w.responds(&mut c, PLUS_OK);
-    w.ack(&mut c);
+    w.answers(&mut c, PLUS_OK);
     w.out.free = free;
     let boundary = c.seq;
     let sent = w.data(&mut c, PING);

@@ -107,15 +107,13 @@ impl World {
 #[test]
 fn a_large_request_stays_where_moving_is_a_choice() {
     for mode in [MigrationMode::Always, MigrationMode::WhenBetter] {
-        let mut w = world(32, mode);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(32, mode).at_rest();
         for (n, data) in segments(100_000).iter().enumerate() {
             w.stays(&mut c, data);
             assert_eq!(w.count(Counter::StayedLarge), 1, "counted once, at {n}");
         }
         assert_eq!(w.count(Counter::MigrationsBegun), 0);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
         if mode == MigrationMode::Always {
             w.moves(&mut c, GET);
         }
@@ -127,8 +125,7 @@ fn what_fits_the_first_window_moves() {
     // 60 KiB less the segment at hand, which has at most 2 KiB.
     let fits = (60 << 10) - 2_048;
     for (bytes, moves) in [(fits, true), (fits + 1, false)] {
-        let mut w = world(32, MigrationMode::Always);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(32, MigrationMode::Always).at_rest();
         match moves {
             true => drop(w.moves(&mut c, &post_head(bytes))),
             false => drop(w.stays(&mut c, &post_head(bytes))),
@@ -163,11 +160,9 @@ fn commands_of_redis_and_memcached_tell_their_length_too() {
         ),
         (Protocol::Memcached, b"get k\r\n", b"END\r\n", store),
     ] {
-        let mut w = World::of(2, |p| p.protocol = protocol);
-        let mut c = w.open(1);
+        let (mut w, mut c) = World::of(2, |p| p.protocol = protocol).opened();
         w.stays(&mut c, small);
-        w.responds(&mut c, reply);
-        w.ack(&mut c);
+        w.answers(&mut c, reply);
         w.stays(&mut c, large);
         assert_eq!(w.count(Counter::StayedLarge), 1, "{protocol:?}");
     }
@@ -182,15 +177,13 @@ fn chunked(w: &mut World, c: &mut Conn, bytes: usize) {
         w.data(c, data);
     }
     w.data(c, b"\r\n0\r\n\r\n");
-    w.responds(c, OK);
-    w.ack(c);
+    w.served(c);
     w.assert_state(c, "Idle");
 }
 
 #[test]
 fn of_requests_without_a_length_the_size_is_learned_and_forgotten() {
-    let mut w = world(32, MigrationMode::Always);
-    let mut c = w.open(1);
+    let (mut w, mut c) = world(32, MigrationMode::Always).opened();
     chunked(&mut w, &mut c, 1_000);
     chunked(&mut w, &mut c, 1_000);
     assert_eq!(
@@ -203,8 +196,7 @@ fn of_requests_without_a_length_the_size_is_learned_and_forgotten() {
     w.stays(&mut c, CHUNKED);
     assert_eq!(w.count(Counter::StayedLarge), 1);
     w.stays(&mut c, b"0\r\n\r\n");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     // One that says its length goes.
     w.exchange_anywhere(&mut c);
     assert_eq!(w.count(Counter::MigrationsConfirmed), 2);
@@ -271,8 +263,7 @@ fn what_is_beyond_the_new_owners_window_waits_until_it_opens() {
     assert_eq!(w.table("kept_segments").0, 0);
     w.uploads(&mut c, &mut stream, &late[5..]);
     assert_eq!(stream.bytes, all.concat());
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.assert_state(&c, "Idle");
     assert_eq!(w.engine.tables()["kept_segments"].0, 0);
     assert_eq!(w.count(Counter::UnexpectedEvents), 0);
@@ -468,8 +459,7 @@ fn jumbo_segments_wait_in_pieces_and_arrive_whole() {
     stream.take(&c, &sent);
     assert_eq!(stream.next, c.seq);
     assert_eq!(stream.bytes, all.concat());
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.assert_state(&c, "Idle");
     assert_eq!(w.table("kept_segments").0, 0);
 }
@@ -493,8 +483,7 @@ fn a_jumbo_request_moves_and_outlives_its_pod() {
         let behind = w.adopted_from(&mut c, &sent, boundary);
         let told: Vec<u8> = behind.iter().flat_map(|s| s.data().to_vec()).collect();
         assert!(told == request, "{} bytes", told.len());
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
         w.assert_state(&c, "Idle");
         assert_eq!(w.count(Counter::KeptFull), 0);
     }
@@ -508,8 +497,7 @@ fn with_jumbo_frames_a_request_moves_if_it_fits_with_the_segment_at_hand() {
         s.mtu = 9_001;
         let mut p = policy(2);
         p.migration.mode = MigrationMode::Always;
-        let mut w = World::with(s, p);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::with(s, p).at_rest();
         match moves {
             true => drop(w.moves(&mut c, &post_head(bytes))),
             false => drop(w.stays(&mut c, &post_head(bytes))),
@@ -524,8 +512,7 @@ fn a_flow_adopted_at_rest_has_the_first_window_of_its_owner_for_its_next_request
     p.drain.quiet = Micros::from_millis(10);
     let mut s = settings();
     s.limits.kept_segments = 256;
-    let mut w = World::with(s, p);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(s, p).at_rest();
     drain(&mut w, c.pod);
     let sent = w.until_adoption(100);
     w.rescued(&mut c, &sent);
@@ -543,8 +530,7 @@ fn a_flow_adopted_at_rest_has_the_first_window_of_its_owner_for_its_next_request
 
 #[test]
 fn a_large_request_that_comes_while_nobody_has_the_flow_waits_for_the_next_owner() {
-    let mut w = world(256, MigrationMode::DrainOnly);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(256, MigrationMode::DrainOnly).at_rest();
     let dead = c.pod;
     w.adopters.fill(Some(Reason::AcceptQueueFull));
     w.run_ms(1_100);
@@ -574,8 +560,7 @@ fn a_large_request_that_comes_while_nobody_has_the_flow_waits_for_the_next_owner
 
 #[test]
 fn what_an_orphan_cannot_keep_comes_again() {
-    let mut w = world(32, MigrationMode::DrainOnly);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(32, MigrationMode::DrainOnly).at_rest();
     w.adopters.fill(Some(Reason::AcceptQueueFull));
     w.run_ms(1_100);
     w.dies(c.pod, End::Fin, std::slice::from_ref(&c));
@@ -615,12 +600,10 @@ fn a_session_is_restored_in_front_of_a_large_command() {
     p.migration.mode = MigrationMode::DrainOnly;
     let mut s = settings();
     s.limits.kept_segments = 256;
-    let mut w = World::with(s, p);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::with(s, p).opened();
     let select = b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n";
     w.stays(&mut c, select);
-    w.responds(&mut c, b"+OK\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b"+OK\r\n");
     drain(&mut w, c.pod);
     let mut command = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$40000\r\n".to_vec();
     command.extend((0..40_000).map(|i| (i * 3) as u8));

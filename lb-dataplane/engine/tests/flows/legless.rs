@@ -20,8 +20,7 @@ fn leaves(w: &mut World, c: &Conn) {
 
 /// A flow whose leg is parked.
 pub fn legless(pods: usize) -> (World, Conn) {
-    let mut w = world(pods);
-    let c = w.idle(1);
+    let (mut w, c) = world(pods).at_rest();
     leaves(&mut w, &c);
     assert_eq!(w.count(Counter::LegsParked), 1);
     (w, c)
@@ -75,8 +74,7 @@ fn leaving_a_leg_does_not_use_up_a_move() {
 
 #[test]
 fn one_that_goes_on_at_once_keeps_its_leg() {
-    let mut w = world(1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(1).at_rest();
     for _ in 0..20 {
         let _ = w.run_ms(AFTER_MS - 2);
         w.exchange(&mut c);
@@ -123,8 +121,7 @@ fn only_what_shares_and_may_move_goes_without() {
         w.assert_state(&c, "Idle");
     }
     // Nothing was asked yet: the server may be the first to speak.
-    let mut w = world(1);
-    let c = w.open(1);
+    let (mut w, c) = world(1).opened();
     let _ = w.run_ms(100);
     w.assert_state(&c, "Fresh");
 }
@@ -133,11 +130,9 @@ fn only_what_shares_and_may_move_goes_without() {
 #[test]
 fn an_end_that_was_agreed_to_is_the_clients() {
     let closes = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-    let mut w = world(1);
-    let mut c = w.open(1);
+    let (mut w, mut c) = world(1).opened();
     w.stays(&mut c, GET);
-    w.responds(&mut c, closes);
-    w.ack(&mut c);
+    w.answers(&mut c, closes);
     let _ = w.run_ms(100);
     w.assert_state(&c, "Idle");
     let fin = w.pod_wire(&c, FIN_ACK, b"");
@@ -146,8 +141,7 @@ fn an_end_that_was_agreed_to_is_the_clients() {
 
 #[test]
 fn without_a_leg_that_is_ready_one_is_opened() {
-    let mut w = world(1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(1).at_rest();
     leaves(&mut w, &c);
     // Its pod is asked, and does not answer.
     let asked = one(w
@@ -188,8 +182,7 @@ fn the_pods_time_out_ends_the_leg_and_not_the_connection() {
     // And at rest, before it was left: of a process that lives, that exits, or that nobody knows.
     for mark in [None, Some(EndMark::Exiting), Some(EndMark::Listening)] {
         for how in [End::Fin, End::Rst] {
-            let mut w = world(1);
-            let c = w.idle(1);
+            let (mut w, c) = world(1).at_rest();
             let sent = match mark {
                 Some(mark) => {
                     let end = w.marked_end(&c, how, mark);
@@ -205,8 +198,7 @@ fn the_pods_time_out_ends_the_leg_and_not_the_connection() {
 
 #[test]
 fn a_drained_pod_has_nothing_to_hand_over() {
-    let mut w = world(1);
-    let c = w.idle(1);
+    let (mut w, c) = world(1).at_rest();
     drain(&mut w, c.pod);
     let sent = w.run_ms(60);
     w.assert_state(&c, "Legless");
@@ -340,8 +332,7 @@ fn a_late_copy_of_its_syn_ends_nothing() {
         let mut c = Conn::new(1);
         let syn = w.syn_wire(&c).build();
         w.syn(&mut c);
-        w.synack(&mut c);
-        w.ack(&mut c);
+        w.accepts(&mut c);
         w.exchange(&mut c);
         leaves(&mut w, &c);
         let mut state = "Legless";

@@ -124,16 +124,14 @@ fn without_room_to_keep_the_request_a_flow_stays() {
     w.idle(7);
     assert_eq!(w.count(Counter::KeptFull), 2);
     for c in &mut flows[..2] {
-        w.responds(c, OK);
-        w.ack(c);
+        w.served(c);
     }
     w.moves(&mut flows[2], GET);
 }
 
 #[test]
 fn without_a_free_frame_a_flow_stays() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.out.free = 0;
     w.exchange(&mut c);
     assert_eq!(w.count(Counter::StayedNoFrame), 1);
@@ -144,8 +142,7 @@ fn without_a_free_frame_a_flow_stays() {
 
 #[test]
 fn without_a_free_frame_nothing_of_a_close_is_lost_for_good() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.clone();
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);

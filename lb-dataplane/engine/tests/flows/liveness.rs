@@ -34,8 +34,7 @@ fn a_close_of_a_pod_that_lives_reaches_the_client_unharmed_and_soon() {
 
 #[test]
 fn a_reset_of_a_pod_that_lives_reaches_the_client() {
-    let mut w = World::new(2);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(2).at_rest();
     assert!(w.ends_listening(&c, End::Rst).is_empty());
     let rst = one(w.run_ms(5));
     assert_eq!((rst.to, rst.segment.seq.0), (Dest::Client, c.server));
@@ -47,26 +46,22 @@ fn a_reset_of_a_pod_that_lives_reaches_the_client() {
 fn connection_close_passes_at_once() {
     let close = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     for together in [false, true] {
-        let mut w = World::new(2);
-        let mut c = w.open(1);
+        let (mut w, mut c) = World::new(2).opened();
         w.stays(&mut c, GET);
         if together {
             let wire = w.pod_wire(&c, FIN_ACK | Flags::PSH, close);
             w.forwarded_to_client(&c, &wire);
         } else {
-            w.responds(&mut c, close);
-            w.ack(&mut c);
+            w.answers(&mut c, close);
             w.pod_fin(&mut c);
         }
         w.assert_state(&c, "ServerFin");
         assert!(w.asked.is_empty());
     }
     // The client asked for it.
-    let mut w = World::new(2);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::new(2).opened();
     w.stays(&mut c, b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.pod_fin(&mut c);
     assert!(w.asked.is_empty());
 }
@@ -96,8 +91,7 @@ fn an_end_that_nothing_marks_is_the_legs_alone() {
 /// Before its first request, and with a single pod, which still listens.
 #[test]
 fn a_leg_of_the_same_pod_takes_the_place_of_one_that_ended() {
-    let mut w = World::new(1);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::new(1).opened();
     assert!(w.ends(&c, End::Fin).is_empty(), "asked first");
     let sent = w.until_adoption(3);
     w.rescued(&mut c, &sent);
@@ -110,8 +104,7 @@ fn a_leg_of_the_same_pod_takes_the_place_of_one_that_ended() {
 #[test]
 fn one_of_many_idle_legs_in_a_row_that_end_is_believed() {
     for how in End::BOTH {
-        let mut w = World::new(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::new(2).at_rest();
         for ends in 0..=u64::from(IDLE_ENDS_MAX) {
             assert!(w.ends(&c, how).is_empty(), "asked first");
             if ends > 0 {
@@ -132,8 +125,7 @@ fn one_of_many_idle_legs_in_a_row_that_end_is_believed() {
 
 #[test]
 fn a_request_needs_not_wait_for_the_pause_and_begins_the_count_anew() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     for _ in 0..8 {
         assert!(w.ends(&c, End::Fin).is_empty(), "asked first");
         let sent = w.until_adoption(200);
@@ -145,8 +137,7 @@ fn a_request_needs_not_wait_for_the_pause_and_begins_the_count_anew() {
     let boundary = c.seq;
     let sent = w.data(&mut c, GET);
     assert_eq!(one(w.adopted_from(&mut c, &sent, boundary)).data(), GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.ends(&c, End::Fin);
     let sent = w.run_ms(1);
     w.rescued(&mut c, &sent);
@@ -157,8 +148,7 @@ fn a_request_needs_not_wait_for_the_pause_and_begins_the_count_anew() {
 #[test]
 fn under_the_bare_rule_a_close_without_a_mark_is_a_close() {
     for how in End::BOTH {
-        let mut w = World::of(2, |p| p.protocol = Protocol::RequestResponse);
-        let c = w.idle(1);
+        let (mut w, c) = World::of(2, |p| p.protocol = Protocol::RequestResponse).at_rest();
         assert!(w.ends(&c, how).is_empty(), "asked first");
         assert!(one(w.run_ms(1)).is(how.flags()));
         assert_eq!(w.count(Counter::ClosesBelieved), 1);
@@ -234,8 +224,7 @@ fn closes_that_come_all_the_time_stand_all_the_same() {
 
 #[test]
 fn silence_is_asked_three_times_and_is_a_death() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.vanishes(c.pod);
     assert!(w.ends(&c, End::Fin).is_empty());
     let sent = w.run_ms(19);
@@ -254,8 +243,7 @@ fn silence_is_asked_three_times_and_is_a_death() {
 
 #[test]
 fn a_listener_that_is_too_busy_to_answer_is_no_death() {
-    let mut w = many(2);
-    let c = w.idle(1);
+    let (mut w, c) = many(2).at_rest();
     let mut other = (2..)
         .map(|n| w.idle(n))
         .find(|o| o.pod == c.pod)
@@ -266,8 +254,7 @@ fn a_listener_that_is_too_busy_to_answer_is_no_death() {
     for _ in 0..700 {
         fins.extend(w.run_ms(1));
         // Its kernel speaks on other connections.
-        let ack = w.pod_wire(&other, Flags::ACK, &[]);
-        w.forwarded_to_client(&other, &ack);
+        w.pod_ack(&other);
     }
     assert_eq!(World::to_client(&fins).len(), 1, "{fins:?}");
     assert!(fins.iter().all(|s| s.is(FIN_ACK)));
@@ -288,8 +275,7 @@ fn without_a_free_port_a_pod_cannot_be_asked_and_is_not_taken_for_dead() {
             break;
         };
         take_leg(&mut c, &sent);
-        w.synack(&mut c);
-        w.ack(&mut c);
+        w.accepts(&mut c);
         w.exchange(&mut c);
         flows.push(c);
     }
@@ -301,8 +287,7 @@ fn without_a_free_port_a_pod_cannot_be_asked_and_is_not_taken_for_dead() {
 
 #[test]
 fn questions_come_from_a_port_of_their_own_and_open_nothing() {
-    let mut w = World::new(2);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(2).at_rest();
     w.listeners[c.pod] = Listener::Silent;
     w.engine.check_invariants();
     let mut buffer = w.pod_wire(&c, FIN_ACK, &[]).build();
@@ -333,8 +318,7 @@ fn questions_come_from_a_port_of_their_own_and_open_nothing() {
 #[test]
 fn a_server_that_closes_half_way_is_asked_in_every_protocol_with_boundaries() {
     for protocol in [Protocol::RequestResponse, Protocol::Http1] {
-        let mut w = World::of(2, |p| p.protocol = protocol);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::of(2, |p| p.protocol = protocol).at_rest();
         w.pod_closes(&mut c);
         let mut c = w.idle(2);
         let sent = w.dies(c.pod, End::Fin, &[c.clone()]);

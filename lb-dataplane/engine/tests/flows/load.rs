@@ -127,8 +127,7 @@ fn flows_leave_a_pod_under_pressure_with_their_next_request() {
             for c in &mut flows {
                 w.stays(c, GET);
                 w.run_us(200);
-                w.responds(c, OK);
-                w.ack(c);
+                w.served(c);
             }
             w.run_ms(50);
         }
@@ -156,8 +155,7 @@ fn probes(w: &mut World, seconds: u64) -> u64 {
 
 #[test]
 fn pods_are_asked_often_only_where_a_policy_with_flows_needs_it() {
-    let mut w = world(LoadSignal::Latency, 2, MigrationMode::Never);
-    let _flow = w.idle(1);
+    let (mut w, _flow) = world(LoadSignal::Latency, 2, MigrationMode::Never).at_rest();
     w.run_ms(500);
     // Two pods of each family, once a second each.
     assert_eq!(probes(&mut w, 4), 16);
@@ -172,8 +170,7 @@ fn pods_are_asked_often_only_where_a_policy_with_flows_needs_it() {
 
 #[test]
 fn many_pods_share_the_probes_of_a_second() {
-    let mut w = world(LoadSignal::LatencyAndPressure, 32, MigrationMode::Never);
-    let _flow = w.idle(1);
+    let (mut w, _flow) = world(LoadSignal::LatencyAndPressure, 32, MigrationMode::Never).at_rest();
     w.run_ms(1_000);
     // 64 of both families: 32 ms apart.
     let paced = w.count(Counter::LoadProbesPaced);

@@ -82,8 +82,7 @@ fn a_request_that_crosses_a_close_is_handed_on() {
         (End::Rst, true, EndMark::Listening),
         (End::Rst, false, EndMark::Listening),
     ] {
-        let mut w = world(MigrationMode::Never);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(MigrationMode::Never).at_rest();
         let before = c.clone();
         w.stays(&mut c, GET);
         // Its ACK is that of before the request; Linux acknowledges what it throws away, too.
@@ -111,8 +110,7 @@ fn a_request_that_crosses_a_close_is_handed_on() {
 /// One that died by itself meant nothing: a part of a request is handed on, too.
 #[test]
 fn a_part_of_a_request_whose_pod_dies_is_handed_on() {
-    let mut w = world(MigrationMode::Never);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(MigrationMode::Never).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, b"GET / HTTP/1.1\r\nhost: a");
     let flows = [c.clone()];
@@ -126,8 +124,7 @@ fn a_part_of_a_request_whose_pod_dies_is_handed_on() {
 /// of it: it goes on, so that it has answered, and what it answered runs once.
 #[test]
 fn the_end_of_a_new_owner_that_goes_on_is_an_answer() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.moves(&mut c, GET);
     let sent = w.ends_listening(&c, End::Fin);
     let sent = [sent, w.run_ms(20)].concat();
@@ -141,8 +138,7 @@ fn the_end_of_a_new_owner_that_goes_on_is_an_answer() {
 #[test]
 fn a_request_that_waits_at_the_interface_is_looked_at_before_an_end_is_told() {
     for how in End::BOTH {
-        let mut w = world(MigrationMode::Never);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(MigrationMode::Never).at_rest();
         let boundary = c.seq;
         w.engine.is_behind(true);
         let sent = [w.ends_listening(&c, how), w.run_ms(20)].concat();
@@ -160,8 +156,7 @@ fn a_request_that_waits_at_the_interface_is_looked_at_before_an_end_is_told() {
 #[test]
 fn an_end_is_told_when_all_that_came_was_looked_at_or_half_a_second_later() {
     for catches_up in [true, false] {
-        let mut w = world(MigrationMode::Never);
-        let c = w.idle(1);
+        let (mut w, c) = world(MigrationMode::Never).at_rest();
         w.engine.is_behind(true);
         assert!(w.ends_listening(&c, End::Fin).is_empty());
         assert!(w.run_ms(499).is_empty());

@@ -118,8 +118,7 @@ fn a_flow_at_rest_moves_at_once_to_the_pod_that_is_named() {
 
 #[test]
 fn a_flow_with_a_request_moves_with_its_next_one() {
-    let mut w = World::with(settings(), still(3));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), still(3)).at_rest();
     let to = (c.pod + 1) % 3;
     w.stays(&mut c, GET);
     let reply = migrate(&mut w, &c, Some(to)).expect("taken");
@@ -127,13 +126,11 @@ fn a_flow_with_a_request_moves_with_its_next_one() {
     assert_eq!(reply.to, Some(format!("pod-{to}")));
     assert!(sent_now(&mut w).is_empty());
     assert_eq!(view(&w, &c).asked_to, Some(format!("pod-{to}")));
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.moves(&mut c, GET);
     assert_eq!(c.pod, to);
     assert_eq!(view(&w, &c).asked_to, None, "it is granted");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     // Once.
     w.exchange(&mut c);
     assert_eq!(c.pod, to);
@@ -142,16 +139,14 @@ fn a_flow_with_a_request_moves_with_its_next_one() {
 
 #[test]
 fn without_a_name_the_flow_goes_to_another_one_and_a_later_wish_replaces_the_earlier() {
-    let mut w = World::with(settings(), still(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), still(2)).at_rest();
     let old = c.pod;
     w.stays(&mut c, GET);
     let reply = migrate(&mut w, &c, None).expect("taken");
     assert_eq!((reply.begun, reply.to), (false, None));
     assert_eq!(view(&w, &c).asked_to.as_deref(), Some(""));
     migrate(&mut w, &c, Some(1 - old)).expect("taken");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     // At rest now: a third one is granted at once.
     let reply = migrate(&mut w, &c, None).expect("taken");
     assert_eq!(reply.to, Some(format!("pod-{}", 1 - old)));
@@ -164,8 +159,7 @@ fn without_a_name_the_flow_goes_to_another_one_and_a_later_wish_replaces_the_ear
 fn where_no_guard_tells_that_a_response_is_complete_the_next_request_moves_it() {
     let mut p = still(2);
     p.protocol = Protocol::RequestResponse;
-    let mut w = World::with(settings(), p);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), p).at_rest();
     let old = c.pod;
     assert!(!migrate(&mut w, &c, None).expect("taken").begun);
     w.moves(&mut c, GET);
@@ -175,8 +169,7 @@ fn where_no_guard_tells_that_a_response_is_complete_the_next_request_moves_it() 
 
 #[test]
 fn what_is_in_the_way_is_said() {
-    let mut w = World::with(settings(), still(3));
-    let c = w.idle(1);
+    let (mut w, c) = World::with(settings(), still(3)).at_rest();
     let (old, other) = (c.pod, (c.pod + 1) % 3);
     let mut gone = wanted(&c, None);
     gone.client.set_port(1);
@@ -217,8 +210,7 @@ fn the_policys_limits_and_pins_hold() {
     let refusal = |change: &dyn Fn(&mut Policy)| {
         let mut p = still(2);
         change(&mut p);
-        let mut w = World::with(settings(), p);
-        let c = w.idle(1);
+        let (mut w, c) = World::with(settings(), p).at_rest();
         migrate(&mut w, &c, None).expect_err("refused").to_string()
     };
     assert!(refusal(&|p| p.protocol = Protocol::None).contains("`protocol: None`"));
@@ -229,18 +221,15 @@ fn the_policys_limits_and_pins_hold() {
 
     let mut p = still(2);
     p.migration.per_flow = 1;
-    let mut w = World::with(settings(), p);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), p).at_rest();
     migrate(&mut w, &c, None).expect("the first");
     assert_eq!(migrate(&mut w, &c, None), Err(MigrateError::Moving));
     let sent = sent_now(&mut w);
     w.rescued(&mut c, &sent);
     assert_eq!(migrate(&mut w, &c, None), Err(MigrateError::MovedEnough(1)));
 
-    let mut w = World::with(settings(), still(2));
-    let mut c = w.open(1);
-    w.responds(&mut c, b"220 mail\r\n");
-    w.ack(&mut c);
+    let (mut w, mut c) = World::with(settings(), still(2)).opened();
+    w.answers(&mut c, b"220 mail\r\n");
     let pinned = migrate(&mut w, &c, None).expect_err("pinned").to_string();
     assert_eq!(pinned, "the flow is pinned: server_first");
     let mut c = w.idle(2);
@@ -262,25 +251,21 @@ fn a_wish_that_cannot_be_granted_any_more_is_dropped_and_told() {
         "target leaves",
         "target is replaced",
     ] {
-        let mut w = World::with(settings(), still(3));
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::with(settings(), still(3)).at_rest();
         let (old, to) = (c.pod, (c.pod + 1) % 3);
         w.stays(&mut c, GET);
         assert!(!migrate(&mut w, &c, Some(to)).expect("taken").begun);
         match how {
             "pin" => {
-                w.responds(&mut c, b"HTTP/1.1 101 Switching\r\n\r\n");
-                w.ack(&mut c);
+                w.answers(&mut c, b"HTTP/1.1 101 Switching\r\n\r\n");
             }
             "death" => {
-                w.responds(&mut c, OK);
-                w.ack(&mut c);
+                w.served(&mut c);
                 let sent = w.dies(old, End::Fin, std::slice::from_ref(&c));
                 w.rescued(&mut c, &sent);
             }
             "drain" => {
-                w.responds(&mut c, OK);
-                w.ack(&mut c);
+                w.served(&mut c);
                 w.engine.drain(w.now, None, &format!("pod-{old}"), true);
                 let sent = w.until_adoption(200);
                 w.rescued(&mut c, &sent);
@@ -291,8 +276,7 @@ fn a_wish_that_cannot_be_granted_any_more_is_dropped_and_told() {
                         .backends
                         .retain(|b| b.name != format!("pod-{to}"));
                 });
-                w.responds(&mut c, OK);
-                w.ack(&mut c);
+                w.served(&mut c);
                 w.exchange(&mut c);
             }
             _ => {
@@ -305,8 +289,7 @@ fn a_wish_that_cannot_be_granted_any_more_is_dropped_and_told() {
                     (slot.name, slot.endpoint) = ("pod-20".into(), new);
                 });
                 w.run_ms(100);
-                w.responds(&mut c, OK);
-                w.ack(&mut c);
+                w.served(&mut c);
                 w.exchange(&mut c);
             }
         }
@@ -321,8 +304,7 @@ fn a_wish_that_cannot_be_granted_any_more_is_dropped_and_told() {
 
 #[test]
 fn a_move_that_was_taken_back_is_not_tried_again_and_is_remembered() {
-    let mut w = World::with(settings(), still(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), still(2)).at_rest();
     let old = c.clone();
     migrate(&mut w, &c, None).expect("taken");
     let sent = sent_now(&mut w);
@@ -353,17 +335,12 @@ fn a_move_that_was_taken_back_is_not_tried_again_and_is_remembered() {
 
 #[test]
 fn each_cause_is_told_and_counted() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let a = c.pod;
     let b = 1 - a;
-    w.moves(&mut c, GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.moved_exchange(&mut c);
     w.engine.drain(w.now, None, &format!("pod-{b}"), true);
-    w.moves(&mut c, GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.moved_exchange(&mut c);
     w.engine.drain(w.now, None, &format!("pod-{b}"), false);
     w.run_ms(100);
     let sent = w.dies(a, End::Fin, std::slice::from_ref(&c));
@@ -393,8 +370,7 @@ fn each_cause_is_told_and_counted() {
 #[test]
 fn losses_replays_and_retries_are_told() {
     // A request that nobody may execute twice.
-    let mut w = World::with(settings(), still(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), still(2)).at_rest();
     let pod = c.pod;
     w.stays(&mut c, POST);
     w.forwarded_to_client(&c, &w.pod_wire(&c, Flags::ACK, &[]));
@@ -402,8 +378,7 @@ fn losses_replays_and_retries_are_told() {
     assert_eq!(told(&mut w), [format!("lost fate_unknown {pod}>")]);
 
     // One that may, and meets silence first.
-    let mut w = World::with(settings(), still(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), still(2)).at_rest();
     let (pod, other) = (c.pod, 1 - c.pod);
     w.stays(&mut c, GET);
     w.dies(pod, End::Rst, std::slice::from_ref(&c));
@@ -424,8 +399,7 @@ fn losses_replays_and_retries_are_told() {
     p.drain.quiet = Micros::from_secs(3_600);
     p.drain.deadline = Micros::from_secs(1);
     p.drain.on_deadline = OnDeadline::Close;
-    let mut w = World::with(settings(), p);
-    let c = w.idle(1);
+    let (mut w, c) = World::with(settings(), p).at_rest();
     w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
     w.run_ms(1_100);
     let lost = events(&mut w).pop().expect("an event");
@@ -437,8 +411,7 @@ fn losses_replays_and_retries_are_told() {
 
 #[test]
 fn a_move_whose_client_goes_ends_and_one_that_nobody_takes_is_stranded() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.moves(&mut c, GET);
     w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
     assert_eq!(ends(&w, "every_request", MoveEnd::Ended), 1);
@@ -470,9 +443,7 @@ fn events_are_read_in_pieces_and_what_is_missed_is_said() {
         (0, 0, false)
     );
     for _ in 0..3 {
-        w.moves(&mut c, GET);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.moved_exchange(&mut c);
     }
     let first = w.engine.events(w.now, Some(begin.next.0[0]), 4);
     let numbers: Vec<u64> = first.events.iter().map(|e| e.seq).collect();
@@ -492,9 +463,7 @@ fn events_are_read_in_pieces_and_what_is_missed_is_said() {
     assert_eq!((again.events.len(), again.next.0[0]), (6, 6));
     // A ring's worth later.
     for _ in 0..16_500 {
-        w.moves(&mut c, GET);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.moved_exchange(&mut c);
     }
     let late = w.engine.events(w.now, Some(6), 1);
     assert_eq!(late.missed, 33_000 - 32_768);
@@ -506,8 +475,7 @@ fn events_are_read_in_pieces_and_what_is_missed_is_said() {
 
 #[test]
 fn a_slot_that_went_to_another_pod_does_not_lend_its_name_to_old_events() {
-    let mut w = World::with(settings(), still(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), still(2)).at_rest();
     let old = c.pod;
     migrate(&mut w, &c, None).expect("taken");
     let sent = sent_now(&mut w);

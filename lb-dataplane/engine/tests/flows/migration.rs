@@ -50,8 +50,7 @@ fn a_flow_moves_with_its_request_adoption_first() {
 
 #[test]
 fn an_adoption_verifies_with_its_own_key_and_tuple_only() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let adoption = w.moves(&mut c, GET);
     let raw = parse_adoption(&adoption.frame, &adoption.segment).expect("a message");
     assert_eq!(
@@ -68,11 +67,9 @@ fn an_adoption_verifies_with_its_own_key_and_tuple_only() {
 
 #[test]
 fn a_pure_ack_of_the_request_commits() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.moves(&mut c, GET);
-    let ack = w.pod_wire(&c, Flags::ACK, &[]);
-    w.forwarded_to_client(&c, &ack);
+    w.pod_ack(&c);
     w.assert_state(&c, "Request");
     assert_eq!(w.taken("Adopting", "Confirmed"), 1);
     w.responds(&mut c, OK);
@@ -138,8 +135,7 @@ fn closes_of_several_legs_follow_one_another() {
 fn the_port_of_a_closed_leg_rests_in_quarantine() {
     let mut s = crate::common::settings();
     s.ports = 40_000..=40_063;
-    let mut w = World::with(s, crate::common::policy(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(s, crate::common::policy(2)).at_rest();
     let old = old_leg(&c);
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);
@@ -180,8 +176,7 @@ fn the_port_of_a_closed_leg_rests_in_quarantine() {
 
 #[test]
 fn an_old_pod_that_closes_before_our_fin_is_answered_at_once() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let mut old = old_leg(&c);
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);
@@ -196,8 +191,7 @@ fn an_old_pod_that_closes_before_our_fin_is_answered_at_once() {
 
 #[test]
 fn a_lost_fin_is_sent_again_and_in_the_end_the_leg_is_reset() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);
     let sent = w.run_ms(30_000);
@@ -210,8 +204,7 @@ fn a_lost_fin_is_sent_again_and_in_the_end_the_leg_is_reset() {
 
 #[test]
 fn an_application_that_never_closes_is_reset_after_a_minute() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let mut old = old_leg(&c);
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);
@@ -227,8 +220,7 @@ fn an_application_that_never_closes_is_reset_after_a_minute() {
 
 #[test]
 fn data_from_the_standby_never_reaches_the_client() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = old_leg(&c);
     w.moves(&mut c, GET);
     assert!(
@@ -243,8 +235,7 @@ fn data_from_the_standby_never_reaches_the_client() {
 
 #[test]
 fn data_from_a_closing_leg_never_reaches_the_client() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let mut old = old_leg(&c);
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);
@@ -265,14 +256,11 @@ fn data_from_a_closing_leg_never_reaches_the_client() {
 
 #[test]
 fn a_flow_moves_again_and_again_and_loses_nothing() {
-    let mut w = World::new(3);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(3).at_rest();
     let mut ports = vec![];
     for _ in 0..50 {
         let mut old = old_leg(&c);
-        w.moves(&mut c, GET);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.moved_exchange(&mut c);
         w.run_ms(CLOSED_MS);
         old.seq = old.seq.wrapping_add(1);
         let last = one(w.inject(&w.pod_wire(&old, FIN_ACK, &[]).build()));
@@ -294,8 +282,7 @@ fn a_flow_moves_again_and_again_and_loses_nothing() {
 
 #[test]
 fn the_figures_of_a_move_add_up() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.pod;
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);

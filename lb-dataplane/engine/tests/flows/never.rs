@@ -48,8 +48,7 @@ fn with_never_flows_stay_with_a_draining_pod_to_its_deadline() {
 
 #[test]
 fn with_never_flows_stay_with_a_pod_that_left_the_snapshot() {
-    let mut w = World::with(settings(), never(OnDeadline::Wait));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), never(OnDeadline::Wait)).at_rest();
     let gone = c.pod;
     w.change(|s| {
         s.policies[0]

@@ -43,16 +43,13 @@ fn each_pod_is_sent_what_its_nodes_key_signs_and_answers_with_it() {
     let mut c = w.idle(1);
     for _ in 0..4 {
         // The harness reads it with the receiving pod's key only.
-        w.moves(&mut c, GET);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.moved_exchange(&mut c);
     }
 }
 
 #[test]
 fn another_nodes_key_and_the_dataplanes_own_say_nothing_for_a_pod() {
-    let mut w = world();
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world().at_rest();
     let adoption = w.moves(&mut c, GET);
     for (i, forger) in [w.keys[1 - c.pod].clone(), key()].iter().enumerate() {
         let forged = answer_with(&adoption, Reason::NoListener, 0, EPOCH, forger);

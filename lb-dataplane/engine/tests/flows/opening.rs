@@ -11,8 +11,7 @@ use baton_packet::{Flags, Reason};
 
 #[test]
 fn a_pod_that_refuses_never_had_the_request() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let old = c.clone();
     let p = opens(&mut w, &mut c, GET);
     w.listeners[p.pod] = crate::common::Listener::Refuses;
@@ -36,8 +35,7 @@ fn a_pod_that_refuses_never_had_the_request() {
 
 #[test]
 fn a_pod_that_says_nothing_is_asked_again_and_never_had_the_request() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let old = c.clone();
     let p = opens(&mut w, &mut c, POST);
     w.vanishes(p.pod);
@@ -55,8 +53,7 @@ fn a_pod_that_says_nothing_is_asked_again_and_never_had_the_request() {
 
 #[test]
 fn a_repeated_answer_is_answered_again_with_the_request() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let mut p = moved(&mut w, &mut c, GET);
     let request = p.seq;
     let again = |w: &mut World, p: &Conn| {
@@ -84,8 +81,7 @@ fn a_pod_without_timestamps_or_scaled_windows_is_left_alone() {
 }
 
 fn left_alone(lacks: fn(&mut Options)) {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let old = c.clone();
     let mut p = opens(&mut w, &mut c, GET);
     lacks(&mut p.options);
@@ -102,8 +98,7 @@ fn left_alone(lacks: fn(&mut Options)) {
     let told: Vec<usize> = (0..told.len()).filter(|n| told[*n].unlike).collect();
     assert_eq!(told, [p.pod]);
     (c.pod, c.leg) = (old.pod, old.leg);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.run_ms(1_000);
     w.exchange(&mut c);
     // A client without them is welcome there, but nobody knows: it is not asked again,
@@ -118,8 +113,7 @@ fn left_alone(lacks: fn(&mut Options)) {
 
 #[test]
 fn a_stale_socket_is_stepped_around() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let p = opens(&mut w, &mut c, GET);
     // A challenge ACK of a connection that is long gone for us.
     let mut stale = w.pod_wire(&p, Flags::ACK, &[]);
@@ -139,8 +133,7 @@ fn a_stale_socket_is_stepped_around() {
 #[test]
 fn a_pod_that_ends_before_it_has_the_request_did_not_have_it() {
     for how in End::BOTH {
-        let mut w = world(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(2).at_rest();
         let old = c.clone();
         let mut p = opens(&mut w, &mut c, POST);
         agrees(&mut w, &mut p);
@@ -161,8 +154,7 @@ fn a_pod_that_ends_before_it_has_the_request_did_not_have_it() {
 
 #[test]
 fn a_late_refusal_of_our_syn_does_not_mean_that_the_pod_never_had_the_request() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let p = moved(&mut w, &mut c, POST);
     // The pod ran it and died, and only then a copy of our SYN meets its kernel. Number 0 is a
     // little ahead of what the pod's own would be.
@@ -182,8 +174,7 @@ fn a_late_refusal_of_our_syn_does_not_mean_that_the_pod_never_had_the_request() 
 
 #[test]
 fn a_bare_reset_of_a_leg_that_was_opened_leaves_the_requests_fate_unknown() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let p = moved(&mut w, &mut c, GET);
     let mut rst = w.pod_wire(&p, Flags::RST, &[]);
     rst.options.clear();
@@ -217,8 +208,7 @@ fn a_handshake_that_the_pod_gives_up_is_no_close() {
 
 #[test]
 fn where_an_adopter_may_still_say_ready_nothing_is_opened() {
-    let mut w = World::of(2, |p| p.migration.method = MoveMethod::Auto);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::of(2, |p| p.migration.method = MoveMethod::Auto).at_rest();
     // It left a probe unanswered, or says that its queue is full, or that nobody listens.
     for (reason, opens) in [
         (Some(Reason::AcceptQueueFull), false),
@@ -230,16 +220,14 @@ fn where_an_adopter_may_still_say_ready_nothing_is_opened() {
         let sent = one(w.data(&mut c, GET));
         assert_eq!(sent.is(Flags::SYN), opens, "{reason:?}");
         if !opens {
-            w.responds(&mut c, OK);
-            w.ack(&mut c);
+            w.served(&mut c);
         }
     }
 }
 
 #[test]
 fn an_adopters_words_mean_nothing_while_a_leg_is_opened() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let syn = one(w.data(&mut c, GET));
     let mut p = opened(&w, &mut c, &syn);
     // Signed, and with the numbers of an adoption.

@@ -12,8 +12,7 @@ use baton_packet::Flags;
 
 /// A flow that the deadline closed; what left then.
 fn parted() -> (World, Conn, Vec<Sent>) {
-    let mut w = World::with(settings(), with_deadline(OnDeadline::Close));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), with_deadline(OnDeadline::Close)).at_rest();
     drain(&mut w, c.pod);
     assert!(w.run_ms(1_990).is_empty());
     assert_eq!(state(&w, c.pod).closed, 0);

@@ -25,12 +25,11 @@ fn numbered(n: u16, pods: impl IntoIterator<Item = usize>) -> Policy {
 fn many(n: u16) -> Policy {
     let mut p = numbered(n, []);
     p.backends = (0..250)
-        .map(|i| Backend {
-            name: format!("many-{n}-{i}"),
-            endpoint: endpoint(SocketAddr::new([10, 0, 100 + n as u8, i].into(), 8_080)),
-            weight: 1,
-            draining: false,
-            node: None,
+        .map(|i| {
+            Backend::new(
+                format!("many-{n}-{i}"),
+                endpoint(SocketAddr::new([10, 0, 100 + n as u8, i].into(), 8_080)),
+            )
         })
         .collect();
     p

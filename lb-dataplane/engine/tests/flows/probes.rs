@@ -169,8 +169,7 @@ fn a_ready_pod_is_asked_once_a_second_and_another_one_ten_times() {
 
 #[test]
 fn a_pod_that_refused_is_asked_again_soon_at_any_time() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     // All probes were answered just now, so none is due for a second.
     while probes(&mut w).is_empty() {
         w.run_ms(1);
@@ -201,8 +200,7 @@ fn without_keys_nothing_is_probed_and_nothing_moves() {
 
 #[test]
 fn answers_signed_with_the_older_of_two_live_keys_count() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let adoption = w.moves(&mut c, GET);
     w.engine
         .set_keys(&[(4, AdoptionKey::from_bytes([4; 16])), (3, key())]);

@@ -45,8 +45,7 @@ fn replayed(w: &mut World, sent: &[Sent], old: &Conn, c: &mut Conn, request: &[u
     assert_eq!(replay.data(), request);
     (c.pod, c.leg) = (old.pod, old.leg);
     w.assert_state(c, "Request");
-    w.responds(c, OK);
-    w.ack(c);
+    w.served(c);
     w.assert_state(c, "Idle");
 }
 
@@ -54,8 +53,7 @@ fn replayed(w: &mut World, sent: &[Sent], old: &Conn, c: &mut Conn, request: &[u
 fn each_refusal_gives_the_request_back_to_the_old_pod() {
     for (reason, counter) in NEVER_HAD_IT {
         // POST and Reset: what the pod never had may go elsewhere whatever policy says.
-        let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
         let old = c.clone();
         let adoption = w.moves(&mut c, POST);
         let new = c.pod;
@@ -86,8 +84,7 @@ fn each_refusal_gives_the_request_back_to_the_old_pod() {
 
 #[test]
 fn a_request_of_several_segments_is_replayed_whole_and_in_order() {
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     let old = c.clone();
     let head = post_head(11);
     let adoption = w.moves(&mut c, &head);
@@ -111,8 +108,7 @@ fn a_request_of_several_segments_is_replayed_whole_and_in_order() {
 #[test]
 fn a_refusal_while_the_old_pod_is_gone_goes_to_a_third() {
     for closed_by in [FIN_ACK, RST_ACK] {
-        let mut w = world(3, Protocol::Http1, BackendFailure::Reset);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(3, Protocol::Http1, BackendFailure::Reset).at_rest();
         let (old, present) = (c.pod, c.clone());
         let adoption = w.moves(&mut c, POST);
         let second = c.pod;
@@ -130,8 +126,7 @@ fn a_refusal_while_the_old_pod_is_gone_goes_to_a_third() {
         if closed_by == RST_ACK {
             assert!(w.engine.flows(w.now, 0, 10).0.len() == 1);
         }
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
         w.assert_state(&c, "Idle");
         assert_eq!(w.taken("Adopting", "RefusedNext"), 1);
         let _ = old;
@@ -140,8 +135,7 @@ fn a_refusal_while_the_old_pod_is_gone_goes_to_a_third() {
 
 #[test]
 fn tuple_in_use_is_reset_exactly_and_another_port_taken_at_once() {
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     let present = c.clone();
     let adoption = w.moves(&mut c, POST);
     let (pod, taken) = (c.pod, c.leg);
@@ -173,8 +167,7 @@ fn a_challenge_ack_on_a_new_leg_is_a_stale_socket() {
         (0, 0, Flags::SYN | Flags::ACK),
         (-5_000, 0, FIN_ACK),
     ] {
-        let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
         let present = c.clone();
         w.moves(&mut c, POST);
         let taken = c.leg;
@@ -196,8 +189,7 @@ fn a_challenge_ack_on_a_new_leg_is_a_stale_socket() {
 
 #[test]
 fn a_zero_window_probe_of_the_new_owner_is_no_stale_socket() {
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     w.moves(&mut c, POST);
     // tcp_write_wakeup: one byte before the next, when the client's window is shut.
     let mut probe = w.pod_wire(&c, Flags::ACK, &[]);
@@ -233,8 +225,7 @@ fn an_unknown_fate_is_replayed_or_reset_as_policy_says() {
             "bare resets",
             "reset with ack",
         ] {
-            let mut w = world(2, protocol, failure);
-            let mut c = w.idle(1);
+            let (mut w, mut c) = world(2, protocol, failure).at_rest();
             let old = c.clone();
             let adoption = w.moves(&mut c, request);
             let new = c.pod;
@@ -291,8 +282,7 @@ fn an_unknown_fate_is_replayed_or_reset_as_policy_says() {
 
 #[test]
 fn a_lost_adoption_is_sent_again_with_the_request_and_confirmed_once() {
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     let present = c.clone();
     // Too much for one copy.
     let (head, more) = (post_head(500), [b'm'; 500]);
@@ -304,8 +294,7 @@ fn a_lost_adoption_is_sent_again_with_the_request_and_confirmed_once() {
     assert_eq!(sent[0].segment.src_port, c.leg.port(), "the same leg");
     assert_eq!((sent[1].data(), sent[2].data()), (&head[..], &more[..]));
     assert_eq!(w.count(Counter::AdoptionRetries), 1);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.run_ms(5_000);
     assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
     assert_eq!(w.count(Counter::MigrationsBegun), 1);
@@ -314,8 +303,7 @@ fn a_lost_adoption_is_sent_again_with_the_request_and_confirmed_once() {
 
 #[test]
 fn resets_of_many_segments_behind_one_lost_adoption_do_not_use_up_the_tries() {
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     w.moves(&mut c, &post_head(1_000));
     for _ in 0..7 {
         w.stays(&mut c, b"part of a large upload");
@@ -333,8 +321,7 @@ fn resets_of_many_segments_behind_one_lost_adoption_do_not_use_up_the_tries() {
 
 #[test]
 fn an_inexact_bare_reset_means_nothing() {
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     w.moves(&mut c, POST);
     let mut forged = c.clone();
     forged.server = forged.server.wrapping_add(1);
@@ -345,8 +332,7 @@ fn an_inexact_bare_reset_means_nothing() {
 
 #[test]
 fn lost_request_data_is_sent_again_once_the_adoption_is_confirmed() {
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     let before = c.clone();
     w.moves(&mut c, POST);
     let mut ack = w.pod_wire(&c, Flags::ACK, &[]);
@@ -357,15 +343,13 @@ fn lost_request_data_is_sent_again_once_the_adoption_is_confirmed() {
     assert_eq!(sent[0].data(), POST);
     assert_eq!(sent[1].to, Dest::Client);
     assert_eq!(w.taken("Adopting", "ConfirmedWithout"), 1);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.assert_state(&c, "Idle");
 }
 
 #[test]
 fn forged_answers_are_ignored_and_counted() {
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     let adoption = w.moves(&mut c, POST);
     let wrong_key = answer_with(
         &adoption,
@@ -409,23 +393,20 @@ fn forged_answers_are_ignored_and_counted() {
 fn a_refusal_of_one_of_two_adoptions_leaves_open_what_became_of_the_other() {
     // The first adoption was slow, so a second one left; the pod refuses one and takes the other.
     // Handing the request back to the old pod would execute it twice.
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     let adoption = w.moves(&mut c, POST);
     let again = w.run_ms(46);
     assert_eq!(again.len(), 2, "adoption and request once more");
     let sent = w.inject(&answer(&adoption, Reason::AcceptQueueFull, 0));
     assert!(sent.is_empty(), "not replayed: {sent:?}");
     w.assert_state(&c, "Adopting");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.assert_state(&c, "Idle");
 }
 
 #[test]
 fn a_refusal_of_all_adoptions_is_exact_again() {
-    let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     let old = c.clone();
     let adoption = w.moves(&mut c, POST);
     let again = w.run_ms(46);
@@ -440,8 +421,7 @@ fn a_refusal_of_all_adoptions_is_exact_again() {
 #[test]
 fn a_refusal_followed_by_silence_is_an_unknown_fate() {
     for (request, replays) in [(GET, true), (POST, false)] {
-        let mut w = world(2, Protocol::Http1, BackendFailure::ReplayIdempotent);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::ReplayIdempotent).at_rest();
         let old = c.clone();
         let adoption = w.moves(&mut c, request);
         w.run_ms(46);
@@ -465,13 +445,11 @@ fn a_rolled_back_flow_rests_before_it_tries_again() {
     p.migration.gain = baton_api::Micros(1);
     p.migration.ratio_percent = 100;
     p.migration.cooldown = baton_api::Micros::from_millis(500);
-    let mut w = World::with(settings(), p);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), p).at_rest();
     // Slow answers here, so the other pod is better.
     w.stays(&mut c, GET);
     w.run_ms(900);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     let old = c.clone();
     let adoption = w.moves(&mut c, GET);
     let sent = w.inject(&answer(&adoption, Reason::AcceptQueueFull, 0));

@@ -115,8 +115,7 @@ fn what_a_pod_let_go_of_goes_back_to_it_where_the_policy_is_gone() {
 
 #[test]
 fn a_pod_that_answers_others_is_not_asked() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     w.stays(&mut c, GET);
     let mut others = (2..20).map(|n| w.idle(n));
     let mut other = others.find(|other| other.pod == c.pod).expect("one there");
@@ -166,8 +165,7 @@ fn a_question_is_repeated_until_it_is_answered() {
 fn the_mark_means_nothing_where_nobody_asked() {
     let mut p = policy_of(2);
     p.on_stall = OnStall::Wait;
-    let mut w = World::with(settings(), p);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), p).at_rest();
     w.stays(&mut c, POST);
     assert!(releases(&w.run_ms(STALLED_MS)).is_empty());
     let sent = w.inject(&w.marked_end(&c, End::Rst, EndMark::Released));
@@ -192,8 +190,7 @@ fn what_a_pod_let_go_of_does_not_come_back_to_it() {
     for c in &mut elsewhere {
         w.stays(c, GET);
         w.run_ms(90);
-        w.responds(c, OK);
-        w.ack(c);
+        w.served(c);
     }
     for c in &mut there {
         w.stays(c, GET);
@@ -215,8 +212,7 @@ fn what_a_pod_let_go_of_does_not_come_back_to_it() {
 #[test]
 fn nobody_is_asked_where_nobody_would_do_better() {
     // Nobody else.
-    let mut w = world(1);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(1).at_rest();
     w.stays(&mut c, GET);
     assert!(releases(&w.run_ms(STALLED_MS)).is_empty());
     // Nobody else who can adopt.
@@ -240,8 +236,7 @@ fn nobody_is_asked_where_nobody_would_do_better() {
 /// A dataplane whose link was down has heard nothing, of anybody. Next hops may be unknown for 3 s.
 #[test]
 fn nobody_is_asked_for_a_silence_of_our_own() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     w.stays(&mut c, GET);
     w.engine.set_link(w.now, false);
     w.engine.set_link(w.now, true);
@@ -255,18 +250,15 @@ fn only_what_could_go_on_elsewhere_is_asked_for() {
     // Its copies are dropped with its flows' ends.
     let mut p = policy_of(2);
     p.on_backend_failure = BackendFailure::Reset;
-    let mut w = World::with(settings(), p);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), p).at_rest();
     w.stays(&mut c, GET);
     assert!(releases(&w.run_ms(STALLED_MS)).is_empty());
     // More of it is to come.
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     w.stays(&mut c, &post_head(1_000));
     assert!(releases(&w.run_ms(STALLED_MS)).is_empty());
     // An answer has begun.
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     w.stays(&mut c, GET);
     w.pod_sends(
         &mut c,

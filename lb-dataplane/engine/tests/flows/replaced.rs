@@ -43,8 +43,7 @@ fn goes_back(sent: &[Sent], old: &Conn, request: &[u8]) {
 
 #[test]
 fn one_that_was_there_before_the_request_never_had_it_and_nor_had_anybody() {
-    let mut w = world(BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(BackendFailure::Reset).at_rest();
     let (adoption, old) = moves_to_a_replaced_pod(&mut w, &mut c, POST);
     let new = c.pod;
     w.run_us(3_000);
@@ -53,8 +52,7 @@ fn one_that_was_there_before_the_request_never_had_it_and_nor_had_anybody() {
     assert_eq!(w.count(Counter::RefusedRenew), 1);
     assert_eq!(w.count(Counter::Rollbacks), 1);
     (c.pod, c.leg) = (old.pod, old.leg);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     // It is asked at once, and takes what is meant for it.
     w.run_ms(2);
     let state = w.engine.state(w.now);
@@ -74,8 +72,7 @@ fn one_that_came_after_the_request_cannot_speak_for_the_one_before() {
     ] {
         // What a pod says in whole milliseconds is no word about the last one.
         for (ran_ms, age_ms) in [(30, 20), (30, 30), (0, 0)] {
-            let mut w = world(failure);
-            let mut c = w.idle(1);
+            let (mut w, mut c) = world(failure).at_rest();
             let (adoption, old) = moves_to_a_replaced_pod(&mut w, &mut c, request);
             w.run_ms(ran_ms);
             let sent = w.inject(&answer_from(NEXT, &adoption, Reason::Renew, age_ms));
@@ -95,8 +92,7 @@ fn one_that_came_after_the_request_cannot_speak_for_the_one_before() {
 /// The pod that adopted is gone with its answer; the next one at its address has a listener.
 #[test]
 fn an_adoption_is_never_repeated_for_the_next_pod() {
-    let mut w = world(BackendFailure::Reset);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(BackendFailure::Reset).at_rest();
     moves_to_a_replaced_pod(&mut w, &mut c, POST);
     // Long enough for a probe, after which the new number is known.
     let sent = w.run_ms(2_700);
@@ -149,8 +145,7 @@ fn who_waits_for_the_pod_before_asks_whether_its_connection_is_there() {
         let number = c.server.wrapping_sub(1 << 17);
         assert_eq!(numbers, [number]);
         // A connection that the next pod has goes on, also where the question was for nothing.
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
         // Two more may be lost, and there are no more.
         assert_eq!(asked(w.run_ms(10_000), &c), [number, number]);
         let mut rst = w.pod_wire(&c, Flags::RST, &[]);

@@ -70,8 +70,7 @@ fn what_becomes_of_the_request_of_a_dead_owner() {
                 "{failure:?} {how:?} {had:?} {}",
                 String::from_utf8_lossy(request)
             );
-            let mut w = world(2, failure);
-            let mut c = w.idle(1);
+            let (mut w, mut c) = world(2, failure).at_rest();
             let boundary = c.seq;
             w.stays(&mut c, request);
             let sent = owner_ends(&mut w, &c, boundary, how, had);
@@ -79,8 +78,7 @@ fn what_becomes_of_the_request_of_a_dead_owner() {
                 assert!(World::to_client(&sent).is_empty(), "{what}: {sent:?}");
                 let behind = w.adopted_from(&mut c, &sent, boundary);
                 assert_eq!(one(behind).data(), request, "{what}");
-                w.responds(&mut c, OK);
-                w.ack(&mut c);
+                w.served(&mut c);
                 w.assert_state(&c, "Idle");
                 let state = &w.engine.state(w.now).policies[0];
                 assert_eq!(state.rescues_total, 1, "{what}");
@@ -109,8 +107,7 @@ fn the_bare_rule_knows_no_idempotent_request() {
         p.protocol = Protocol::RequestResponse;
         p.on_backend_failure = failure;
         p.migration.mode = MigrationMode::Never;
-        let mut w = World::with(settings(), p);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::with(settings(), p).at_rest();
         let boundary = c.seq;
         w.stays(&mut c, GET);
         let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
@@ -120,8 +117,7 @@ fn the_bare_rule_knows_no_idempotent_request() {
 
 #[test]
 fn a_request_of_several_segments_is_sent_again_whole() {
-    let mut w = world(2, BackendFailure::Replay);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, BackendFailure::Replay).at_rest();
     let boundary = c.seq;
     let head = post_head(9);
     for part in [&head[..], b"one", b"two", b"six"] {
@@ -137,8 +133,7 @@ fn a_request_of_several_segments_is_sent_again_whole() {
 
 #[test]
 fn a_request_too_large_to_keep_is_lost() {
-    let mut w = world(2, BackendFailure::Replay);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, BackendFailure::Replay).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, &post_head(5_000));
     for _ in 0..8 {
@@ -152,8 +147,7 @@ fn a_request_too_large_to_keep_is_lost() {
 
 #[test]
 fn one_request_is_sent_again_twice_at_most() {
-    let mut w = world(5, BackendFailure::ReplayIdempotent);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(5, BackendFailure::ReplayIdempotent).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, GET);
     for round in 0..2 {
@@ -165,8 +159,7 @@ fn one_request_is_sent_again_twice_at_most() {
         w.adopted_from(&mut c, &sent, boundary);
         if round == 0 {
             // Each process takes the connection and the request, and dies of it.
-            let ack = w.pod_wire(&c, Flags::ACK, &[]);
-            w.forwarded_to_client(&c, &ack);
+            w.pod_ack(&c);
         }
     }
     let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
@@ -186,15 +179,13 @@ fn one_request_is_sent_again_twice_at_most() {
 /// next, and then waits for the others' ends instead of meeting them.
 #[test]
 fn pods_that_end_together_do_not_use_up_a_request() {
-    let mut w = world(5, BackendFailure::ReplayIdempotent);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(5, BackendFailure::ReplayIdempotent).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, GET);
     let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
     let mut ended = vec![c.pod];
     w.adopted_from(&mut c, &sent, boundary);
-    let ack = w.pod_wire(&c, Flags::ACK, &[]);
-    w.forwarded_to_client(&c, &ack);
+    w.pod_ack(&c);
     let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
     assert!(!sent.iter().any(Sent::is_adoption), "{sent:?}");
     ended.push(c.pod);
@@ -213,8 +204,7 @@ fn pods_that_end_together_do_not_use_up_a_request() {
 
 #[test]
 fn refusals_cost_no_replay() {
-    let mut w = world(6, BackendFailure::ReplayIdempotent);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(6, BackendFailure::ReplayIdempotent).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, GET);
     let mut sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
@@ -235,11 +225,9 @@ fn a_response_that_has_begun_is_never_spliced() {
         (BackendFailure::Replay, End::Rst),
         (BackendFailure::ReplayIdempotent, End::Rst),
     ] {
-        let mut w = world(2, failure);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world(2, failure).at_rest();
         w.stays(&mut c, GET);
-        w.responds(&mut c, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf");
-        w.ack(&mut c);
+        w.answers(&mut c, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf");
         let sent = w.dies(c.pod, how, &[c.clone()]);
         let told = one(World::to_client(&sent).into_iter().cloned().collect());
         assert_eq!(told.segment.flags, how.flags());
@@ -250,8 +238,7 @@ fn a_response_that_has_begun_is_never_spliced() {
 
 #[test]
 fn a_response_that_ends_with_the_connection_is_no_loss() {
-    let mut w = world(2, BackendFailure::Replay);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, BackendFailure::Replay).at_rest();
     w.stays(&mut c, GET);
     w.responds(&mut c, b"HTTP/1.0 200 OK\r\n\r\nall of it, until the end");
     w.pod_fin(&mut c);
@@ -261,12 +248,10 @@ fn a_response_that_ends_with_the_connection_is_no_loss() {
 
 #[test]
 fn an_interim_response_does_not_keep_a_request_from_going_again() {
-    let mut w = world(2, BackendFailure::Replay);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, BackendFailure::Replay).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, GET);
-    w.responds(&mut c, b"HTTP/1.1 103 Early Hints\r\n\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b"HTTP/1.1 103 Early Hints\r\n\r\n");
     w.assert_state(&c, "Request");
     let sent = owner_ends(&mut w, &c, boundary, End::Fin, Had::All);
     let behind = w.adopted_from(&mut c, &sent, boundary);
@@ -277,11 +262,9 @@ fn an_interim_response_does_not_keep_a_request_from_going_again() {
 #[test]
 fn pipelined_requests_of_a_dead_owner_are_lost() {
     // Only what begins at a boundary is kept whole; the second one's answer is still missing.
-    let mut w = world(2, BackendFailure::Replay);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, BackendFailure::Replay).at_rest();
     w.stays(&mut c, &[GET, GET].concat());
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
     assert_eq!(World::to_client(&sent).len(), 1);
     assert_eq!(w.engine.lost(Lost::ResponseBegun), 1);
@@ -299,13 +282,11 @@ fn with_timeout(pods: usize, failure: BackendFailure) -> World {
 #[test]
 fn an_overdue_get_goes_elsewhere_and_the_frozen_pods_late_answer_is_fenced() {
     for late_before_the_new_one in [true, false] {
-        let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = with_timeout(2, BackendFailure::ReplayIdempotent).at_rest();
         let boundary = c.seq;
         w.stays(&mut c, GET);
         // Its kernel acknowledges; its application is stopped.
-        let ack = w.pod_wire(&c, Flags::ACK, &[]);
-        w.forwarded_to_client(&c, &ack);
+        w.pod_ack(&c);
         let frozen = c.clone();
         assert!(w.run_ms(299).is_empty());
         let sent = w.until_adoption(3);
@@ -334,8 +315,7 @@ fn an_overdue_get_goes_elsewhere_and_the_frozen_pods_late_answer_is_fenced() {
 /// An interim response is on its way, and nobody else could send it again.
 #[test]
 fn an_overdue_request_stays_while_its_client_lacks_bytes() {
-    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = with_timeout(2, BackendFailure::ReplayIdempotent).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, GET);
     let hints = w.responds(&mut c, b"HTTP/1.1 103 Early Hints\r\n\r\n");
@@ -354,11 +334,9 @@ fn an_overdue_request_stays_while_its_client_lacks_bytes() {
 
 #[test]
 fn an_overdue_post_waits_for_its_own_pod() {
-    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = with_timeout(2, BackendFailure::ReplayIdempotent).at_rest();
     w.stays(&mut c, POST);
-    let ack = w.pod_wire(&c, Flags::ACK, &[]);
-    w.forwarded_to_client(&c, &ack);
+    w.pod_ack(&c);
     assert!(w.run_ms(5_000).is_empty());
     w.assert_state(&c, "Request");
     assert_eq!(
@@ -367,15 +345,13 @@ fn an_overdue_post_waits_for_its_own_pod() {
         "one request, one failure"
     );
     assert_eq!(w.count(Counter::Ejections), 0);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.exchange_anywhere(&mut c);
 }
 
 #[test]
 fn an_overdue_request_that_stays_ends_with_the_idle_timeout() {
-    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = with_timeout(2, BackendFailure::ReplayIdempotent).at_rest();
     w.stays(&mut c, POST);
     let sent = w.run_ms(10_300);
     assert_eq!(w.state(&c), None);
@@ -385,21 +361,18 @@ fn an_overdue_request_that_stays_ends_with_the_idle_timeout() {
 
 #[test]
 fn a_slow_request_under_the_limit_stays() {
-    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = with_timeout(2, BackendFailure::ReplayIdempotent).at_rest();
     for _ in 0..5 {
         w.stays(&mut c, GET);
         assert!(w.run_ms(290).is_empty());
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
     }
     assert_eq!(w.count(Counter::ResponseTimeouts), 0);
 }
 
 #[test]
 fn an_overdue_request_that_is_refused_elsewhere_tries_again() {
-    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = with_timeout(2, BackendFailure::ReplayIdempotent).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, GET);
     let frozen = c.clone();
@@ -419,8 +392,7 @@ fn an_overdue_request_that_is_refused_elsewhere_tries_again() {
 
 #[test]
 fn a_frozen_pods_drain_figures_count_a_moved_request_once() {
-    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = with_timeout(2, BackendFailure::ReplayIdempotent).at_rest();
     let boundary = c.seq;
     w.stays(&mut c, GET);
     let frozen = c.pod;
@@ -439,8 +411,7 @@ fn a_frozen_pods_drain_figures_count_a_moved_request_once() {
 #[test]
 fn the_owner_ends_while_its_overdue_request_is_being_moved() {
     for how in End::BOTH {
-        let mut w = with_timeout(3, BackendFailure::ReplayIdempotent);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = with_timeout(3, BackendFailure::ReplayIdempotent).at_rest();
         let boundary = c.seq;
         w.stays(&mut c, GET);
         let frozen = c.clone();
@@ -451,8 +422,7 @@ fn the_owner_ends_while_its_overdue_request_is_being_moved() {
         let sent = w.inject(&answer(&adoption, Reason::AcceptQueueFull, 0));
         let behind = w.adopted_from(&mut c, &sent, boundary);
         assert_eq!(one(behind).data(), GET, "a third one");
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
         w.assert_state(&c, "Idle");
     }
 }
@@ -460,8 +430,7 @@ fn the_owner_ends_while_its_overdue_request_is_being_moved() {
 /// The old pod ended during the adoption, and the new one refuses: the flow and its POST, which
 /// nobody had, wait.
 fn with_nobody_left(closed_by: Flags) -> (World, Conn, Conn) {
-    let mut w = World::with(settings(), policy(2));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), policy(2)).at_rest();
     let present = c.clone();
     let adoption = w.moves(&mut c, POST);
     w.inject(&w.pod_wire(&present, closed_by, &[]).build());
@@ -505,8 +474,7 @@ fn a_refusal_with_nobody_left_waits_for_whoever_comes() {
         let sent = w.until_adoption(200);
         let behind = w.adopted_from(&mut c, &sent, present.seq);
         assert_eq!(one(behind).data(), POST, "nobody ever had it");
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
         w.assert_state(&c, "Idle");
         w.run_ms(100_000);
         assert_eq!(w.table("closing_legs").0, 0);
@@ -516,8 +484,7 @@ fn a_refusal_with_nobody_left_waits_for_whoever_comes() {
 /// Its client was told that all of it has arrived, and will not send it again.
 #[test]
 fn what_the_next_owner_lacks_when_it_answers_waits_for_its_window() {
-    let mut w = world(2, BackendFailure::Replay);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2, BackendFailure::Replay).at_rest();
     let boundary = c.seq;
     // Each is a copy of its own.
     let long = |path: &str| format!("GET {path} HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(600));

@@ -43,8 +43,7 @@ fn a_flow_at_rest_outlives_its_pod_and_the_client_sees_nothing() {
 #[test]
 fn a_flow_without_a_request_yet_is_rescued_too() {
     for how in End::BOTH {
-        let mut w = World::new(2);
-        let mut c = w.open(1);
+        let (mut w, mut c) = World::new(2).opened();
         let sent = w.dies(c.pod, how, &[c.clone()]);
         w.rescued(&mut c, &sent);
         w.exchange_anywhere(&mut c);
@@ -53,8 +52,7 @@ fn a_flow_without_a_request_yet_is_rescued_too() {
 
 #[test]
 fn the_new_owner_is_adopted_with_the_options_and_clock_of_the_old_one() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let present = c.clone();
     let ended_at = w.now.ms();
     let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
@@ -69,8 +67,7 @@ fn the_new_owner_is_adopted_with_the_options_and_clock_of_the_old_one() {
 
 #[test]
 fn a_lost_adoption_of_a_flow_at_rest_is_sent_again() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
     w.adopted(&mut c, &sent);
     let again = w.run_ms(46);
@@ -153,8 +150,7 @@ fn no_more_than_sixteen_flows_a_millisecond_go_to_one_survivor() {
 #[test]
 fn a_request_that_comes_while_the_end_is_held_goes_to_the_new_owner() {
     for lives in [false, true] {
-        let mut w = World::new(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::new(2).at_rest();
         let boundary = c.seq;
         if !lives {
             w.stops(c.pod);
@@ -166,8 +162,7 @@ fn a_request_that_comes_while_the_end_is_held_goes_to_the_new_owner() {
         let behind = w.adopted_from(&mut c, &sent, boundary);
         assert_eq!(one(behind).data(), POST);
         w.assert_state(&c, "Adopting");
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
         w.assert_state(&c, "Idle");
         assert_eq!(
             w.engine.state(w.now).policies[0].replays_total,
@@ -188,16 +183,14 @@ fn a_request_that_comes_while_nobody_adopts_waits_for_whoever_does() {
     let behind = w.adopted_from(&mut c, &sent, boundary);
     let bytes: Vec<u8> = behind.iter().flat_map(|s| s.data().to_vec()).collect();
     assert_eq!(bytes, [&post_head(4)[..], b"body"].concat());
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.assert_state(&c, "Idle");
 }
 
 #[test]
 fn a_request_behind_an_adoption_at_rest_follows_it() {
     for confirmed_first in [true, false] {
-        let mut w = World::new(2);
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::new(2).at_rest();
         let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
         w.adopted(&mut c, &sent);
         let before = c.clone();
@@ -208,16 +201,14 @@ fn a_request_behind_an_adoption_at_rest_follows_it() {
             w.inject(&w.pod_wire(&before, Flags::ACK, &[]).build());
             w.assert_state(&c, "Request");
         }
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
         w.assert_state(&c, "Idle");
     }
 }
 
 #[test]
 fn a_client_that_closes_during_an_adoption_at_rest_closes_at_the_new_owner() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
     w.adopted(&mut c, &sent);
     w.client_fin(&mut c);
@@ -296,8 +287,7 @@ fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
 
 #[test]
 fn a_client_that_closes_or_resets_while_the_end_is_held_is_let_go() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     w.ends(&c, End::Fin);
     let sent = w.inject(&w.client_wire(&c, FIN_ACK, &[]).build());
     assert_eq!(World::to_client(&sent).len(), 1, "the FIN that was held");
@@ -332,8 +322,7 @@ fn what_nobody_adopts_in_ten_seconds_is_lost_and_counted() {
 #[test]
 fn flows_wait_for_the_successor_of_the_only_pod() {
     for with_request in [false, true] {
-        let mut w = World::with(settings(), policy(1));
-        let mut c = w.idle(1);
+        let (mut w, mut c) = World::with(settings(), policy(1)).at_rest();
         let successor = |s: &mut Snapshot| {
             let mut b = policy(1).backends.remove(0);
             (b.name, b.endpoint) = ("pod-1".into(), endpoint(pod(false, 1)));
@@ -353,8 +342,7 @@ fn flows_wait_for_the_successor_of_the_only_pod() {
         let sent = w.until_adoption(500);
         if with_request {
             w.adopted_from(&mut c, &sent, boundary);
-            w.responds(&mut c, OK);
-            w.ack(&mut c);
+            w.served(&mut c);
         } else {
             w.rescued(&mut c, &sent);
         }
@@ -367,8 +355,7 @@ fn flows_wait_for_the_successor_of_the_only_pod() {
 /// Nobody will ever be named any more: the client is told at once, and why.
 #[test]
 fn the_end_of_a_pod_whose_policy_was_removed_passes_and_is_counted() {
-    let mut w = World::new(2);
-    let c = w.idle(1);
+    let (mut w, c) = World::new(2).at_rest();
     w.change(|s| s.policies.clear());
     let sent = w.ends(&c, End::Fin);
     assert_eq!(World::to_client(&sent).len(), 1);
@@ -402,8 +389,7 @@ fn refused_rescues_do_not_wait_for_ever() {
 
 #[test]
 fn a_pod_that_comes_back_takes_its_own_flows_again() {
-    let mut w = World::with(settings(), policy(1));
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::with(settings(), policy(1)).at_rest();
     let sent = w.dies(0, End::Fin, &[c.clone()]);
     assert!(sent.is_empty());
     w.assert_state(&c, "Orphan");
@@ -450,10 +436,8 @@ fn where_nothing_is_to_be_rescued_an_end_passes_at_once() {
 #[test]
 fn a_pinned_flow_ends_at_once_and_is_counted_where_its_pod_goes_away() {
     for leaving in [false, true] {
-        let mut w = World::new(2);
-        let mut c = w.open(1);
-        w.responds(&mut c, b"220 mail\r\n");
-        w.ack(&mut c);
+        let (mut w, mut c) = World::new(2).opened();
+        w.answers(&mut c, b"220 mail\r\n");
         assert_eq!(w.engine.pinned(PinReason::ServerFirst), 1);
         if leaving {
             w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
@@ -466,8 +450,7 @@ fn a_pinned_flow_ends_at_once_and_is_counted_where_its_pod_goes_away() {
 
 #[test]
 fn an_unacknowledged_response_waits_and_the_dead_pods_kernel_repeats_it() {
-    let mut w = World::new(2);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::new(2).opened();
     w.stays(&mut c, GET);
     let dead = c.pod;
     w.stops(dead);
@@ -497,8 +480,7 @@ fn an_unacknowledged_response_waits_and_the_dead_pods_kernel_repeats_it() {
 /// It may be from before its time on this leg.
 #[test]
 fn of_an_owner_that_is_gone_the_client_gets_nothing_that_it_has() {
-    let mut w = World::of(2, |p| p.migration.mode = MigrationMode::Never);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::of(2, |p| p.migration.mode = MigrationMode::Never).opened();
     let earlier = w.pod_wire(&c, PSH_ACK, OK).build();
     w.exchange(&mut c);
     w.stays(&mut c, GET);
@@ -513,8 +495,7 @@ fn of_an_owner_that_is_gone_the_client_gets_nothing_that_it_has() {
 
 #[test]
 fn a_response_that_is_never_acknowledged_ends_in_a_reset() {
-    let mut w = World::new(2);
-    let mut c = w.open(1);
+    let (mut w, mut c) = World::new(2).opened();
     w.stays(&mut c, GET);
     w.responds(&mut c, OK);
     let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
@@ -530,8 +511,7 @@ fn a_response_that_is_never_acknowledged_ends_in_a_reset() {
 #[test]
 fn a_client_that_closes_without_all_of_a_dead_pods_response_is_told_the_truth() {
     for repeated in [false, true] {
-        let mut w = World::new(2);
-        let mut c = w.open(1);
+        let (mut w, mut c) = World::new(2).opened();
         w.stays(&mut c, GET);
         w.responds(&mut c, OK);
         let response = Conn {
@@ -561,8 +541,7 @@ fn a_client_that_closes_without_all_of_a_dead_pods_response_is_told_the_truth() 
 
 #[test]
 fn a_dead_pods_late_segments_are_fenced() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     let old = c.clone();
     w.listeners[c.pod] = Listener::Silent;
     w.ends(&c, End::Fin);

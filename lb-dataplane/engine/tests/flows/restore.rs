@@ -56,8 +56,7 @@ fn each_copy_of_the_syn_says_whose_it_is() {
         let same = |s: &Sent| (s.to, s.segment.src_port, s.segment.seq);
         assert_eq!(same(&first), same(&again));
         // What follows has none: it is the client's, as it is.
-        w.synack(&mut c);
-        w.ack(&mut c);
+        w.accepts(&mut c);
         w.exchange(&mut c);
         let counts = [Counter::LegsRestored, Counter::LegsHidden].map(|c| w.count(c));
         assert_eq!(counts, [1, 0]);
@@ -91,8 +90,7 @@ fn data_in_a_syn_is_left_out_and_comes_again() {
     let sent = one(w.inject(&wire.build()));
     expect_block(&w, &c, &sent);
     take_leg(&mut c, &sent);
-    w.synack(&mut c);
-    w.ack(&mut c);
+    w.accepts(&mut c);
     w.exchange(&mut c);
 }
 
@@ -290,8 +288,7 @@ fn so_it_does_when_a_move_is_taken_back() {
         let back = back.last().expect("the request");
         assert_eq!((back.to, back.data()), (Dest::Pod(old.pod), GET));
         (c.pod, c.leg) = (old.pod, old.leg);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
+        w.served(&mut c);
         let _ = w.run_ms(20);
         assert_eq!(w.count(Counter::LegsParked), parked);
     }

@@ -29,8 +29,7 @@ fn world_with_room(mode: MigrationMode, sessions: u32) -> World {
 /// A command that stays, and its reply.
 fn command(w: &mut World, c: &mut Conn, bytes: &[u8], reply: &[u8]) {
     w.stays(c, bytes);
-    w.responds(c, reply);
-    w.ack(c);
+    w.answers(c, reply);
 }
 
 /// A flow whose session is made by these commands, all answered with OK. It stays where it is while
@@ -135,8 +134,7 @@ fn a_session_goes_in_front_of_the_request_and_its_replies_are_absorbed() {
             };
             restored(&c, &sent, INCR);
             w.assert_state(&c, "Request");
-            w.responds(&mut c, b":1\r\n");
-            w.ack(&mut c);
+            w.answers(&mut c, b":1\r\n");
             w.assert_state(&c, "Idle");
             assert_eq!(w.count(Counter::SessionsRestored), 1);
             assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
@@ -171,8 +169,7 @@ fn a_request_for_which_no_frame_is_free_follows_later() {
     let owed: Vec<&Sent> = sent.iter().filter(|s| !s.data().is_empty()).collect();
     assert_eq!(owed.len(), 1, "{owed:?}");
     assert_eq!((owed[0].to, owed[0].data()), (Dest::Pod(c.pod), INCR));
-    w.responds(&mut c, b":1\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b":1\r\n");
 }
 
 /// The acknowledgement of the replies was lost, so the new pod says them again: the client has
@@ -193,15 +190,13 @@ fn replies_that_come_again_are_acknowledged_and_reach_no_client() {
     assert_eq!(ack.segment.ack.0, c.server, "which tells the pod");
     assert_eq!(w.count(Counter::FencedData), 1);
     w.assert_state(&c, "Request");
-    w.responds(&mut c, b":1\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b":1\r\n");
     w.assert_state(&c, "Idle");
 }
 
 #[test]
 fn a_plain_flow_needs_no_prelude() {
-    let mut w = world(MigrationMode::Always);
-    let mut c = w.open(1);
+    let (mut w, mut c) = world(MigrationMode::Always).opened();
     command(&mut w, &mut c, PING, PONG);
     w.moves(&mut c, INCR);
     w.responds(&mut c, b":1\r\n");
@@ -243,8 +238,7 @@ fn a_refused_session_gives_the_request_back_and_pins() {
         );
         (c.pod, c.leg) = (old.pod, old.leg);
         assert_eq!(w.engine.pinned(PinReason::SessionRefused), 1);
-        w.responds(&mut c, b":1\r\n");
-        w.ack(&mut c);
+        w.answers(&mut c, b":1\r\n");
         // Never again.
         command(&mut w, &mut c, PING, PONG);
         assert_eq!(w.count(Counter::MigrationsBegun), 1);
@@ -340,8 +334,7 @@ fn a_command_that_comes_while_the_session_is_rescued_waits_for_it() {
     w.assert_state(&c, "Adopting");
     let sent = reply(&mut w, &c, &r, boundary, 0, PLUS_OK);
     restored(&c, &sent, INCR);
-    w.responds(&mut c, b":1\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b":1\r\n");
     w.assert_state(&c, "Idle");
 }
 
@@ -407,8 +400,7 @@ fn an_adoption_with_a_session_that_is_refused_rolls_back_without_a_pin() {
     let back = one(w.inject(&answer(&r.adoption, Reason::AcceptQueueFull, 0)));
     assert_eq!((back.to, back.data()), (Dest::Pod(old.pod), INCR));
     (c.pod, c.leg) = (old.pod, old.leg);
-    w.responds(&mut c, b":1\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b":1\r\n");
     let boundary = c.seq;
     let sent = w.data(&mut c, PING);
     restores(&w, &mut c, boundary, &sent, &[SELECT]);
@@ -441,8 +433,7 @@ fn a_transaction_holds_its_flow_and_watch_does_too() {
         (&begin[..], &exec[..], &b"*1\r\n:1\r\n"[..]),
         (&watch[..], &unwatch[..], PLUS_OK),
     ] {
-        let mut w = world(MigrationMode::Always);
-        let mut c = w.open(1);
+        let (mut w, mut c) = world(MigrationMode::Always).opened();
         command(&mut w, &mut c, first, PLUS_OK);
         let reply: &[u8] = if first == begin {
             b"+QUEUED\r\n"
@@ -475,8 +466,7 @@ fn a_transaction_holds_its_flow_and_watch_does_too() {
 #[test]
 fn a_transaction_dies_with_its_pod() {
     for leaving in [false, true] {
-        let mut w = world(MigrationMode::Never);
-        let mut c = w.open(1);
+        let (mut w, mut c) = world(MigrationMode::Never).opened();
         command(&mut w, &mut c, b"*1\r\n$5\r\nMULTI\r\n", PLUS_OK);
         if leaving {
             w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
@@ -498,8 +488,7 @@ fn reading_commands_are_replayed_and_writing_ones_are_not() {
         p.protocol = Protocol::Resp;
         p.on_backend_failure = failure;
         p.migration.mode = MigrationMode::Never;
-        let mut w = World::with(settings(), p);
-        let mut c = w.open(1);
+        let (mut w, mut c) = World::with(settings(), p).opened();
         command(&mut w, &mut c, PING, PONG);
         let boundary = c.seq;
         w.stays(&mut c, bytes);
@@ -527,8 +516,7 @@ fn what_cannot_be_restored_pins() {
         ),
         (b"*2\r\n$6\r\nSELECT\r\n$6\r\n123456\r\n", Pin::Session),
     ] {
-        let mut w = world(MigrationMode::Always);
-        let mut c = w.open(1);
+        let (mut w, mut c) = world(MigrationMode::Always).opened();
         command(&mut w, &mut c, PING, PONG);
         w.data(&mut c, bytes);
         assert_eq!(w.engine.pinned(PinReason::Guard(pin)), 1, "{pin:?}");
@@ -542,8 +530,7 @@ fn without_room_to_remember_a_session_a_flow_is_pinned_and_served() {
     let mut flows: Vec<Conn> = (0..3).map(|n| w.open(n)).collect();
     let exchange = |w: &mut World, c: &mut Conn, command: &[u8]| {
         w.stays(c, command);
-        w.responds(c, b"+OK\r\n");
-        w.ack(c);
+        w.answers(c, b"+OK\r\n");
     };
     exchange(&mut w, &mut flows[0], AUTH);
     assert_eq!(w.table("resp_sessions"), (1, 1));
@@ -568,8 +555,7 @@ fn the_clients_of_one_network_have_half_of_the_room_for_sessions() {
         c.client = SocketAddr::from(([192, 0, 2, network], 10_000 + u16::from(n)));
         let mut c = w.open_as(c);
         w.stays(&mut c, AUTH);
-        w.responds(&mut c, b"+OK\r\n");
-        w.ack(&mut c);
+        w.answers(&mut c, b"+OK\r\n");
         (
             w.engine.pinned(PinReason::Guard(Pin::SessionsFull)),
             w.table("resp_sessions").0,

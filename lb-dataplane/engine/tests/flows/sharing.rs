@@ -19,9 +19,7 @@ pub fn world(pods: usize) -> World {
 /// its last response arrived.
 fn leaves(w: &mut World, c: &mut Conn) -> Conn {
     let old = c.clone();
-    w.moves(c, GET);
-    w.responds(c, OK);
-    w.ack(c);
+    w.moved_exchange(c);
     // Not so long that others go without a leg.
     let sent = (0..4)
         .flat_map(|_| w.run_ms(1))
@@ -276,8 +274,7 @@ fn a_pod_that_knows_the_leg_by_newer_timestamps_has_had_nothing() {
 
 #[test]
 fn a_leg_with_other_promises_is_not_taken() {
-    let mut w = world(2);
-    let mut a = w.idle(1);
+    let (mut w, mut a) = world(2).at_rest();
     let mut other = Conn::new(2);
     other.options.client_wscale = Some(3);
     let mut b = w.idle_as(other);

@@ -83,13 +83,7 @@ fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() {
         (
             |p| {
                 p.backends = (1..30u8)
-                    .map(|i| Backend {
-                        name: format!("x{i}"),
-                        endpoint: at(&format!("10.0.3.{i}:80")),
-                        weight: 1,
-                        draining: false,
-                        node: None,
-                    })
+                    .map(|i| Backend::new(format!("x{i}"), at(&format!("10.0.3.{i}:80"))))
                     .collect();
             },
             "31 backends are more than limits.backends, 16",
@@ -202,13 +196,7 @@ fn a_frontend_in_force_is_taken_from_nobody_who_still_wants_it() {
 /// Backends of nobody else, so many.
 fn crowd(mut p: Policy, count: usize, net: u8) -> Policy {
     p.backends = (0..count)
-        .map(|i| Backend {
-            name: format!("x{i}"),
-            endpoint: at(&format!("10.0.{net}.{}:80", i + 1)),
-            weight: 1,
-            draining: false,
-            node: None,
-        })
+        .map(|i| Backend::new(format!("x{i}"), at(&format!("10.0.{net}.{}:80", i + 1))))
         .collect();
     p
 }

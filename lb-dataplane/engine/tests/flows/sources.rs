@@ -1,6 +1,6 @@
 //! Legs from several addresses of our own: more ports towards each pod.
 
-use crate::common::{Conn, World, conn::*, ours, policy, settings};
+use crate::common::{Conn, World, ours, policy, settings};
 use baton_engine::{Counter, DropReason};
 use std::{collections::HashMap, net::IpAddr};
 
@@ -33,9 +33,7 @@ fn each_address_has_all_the_ports() {
     // Moves, answers and closes go by either address as well.
     let mut moved = HashMap::<IpAddr, usize>::new();
     for c in &mut flows[..40] {
-        w.moves(c, GET);
-        w.responds(c, OK);
-        w.ack(c);
+        w.moved_exchange(c);
         *moved.entry(c.leg.ip()).or_default() += 1;
     }
     assert_eq!(moved.len(), 2, "{moved:?}");

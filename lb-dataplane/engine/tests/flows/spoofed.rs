@@ -30,8 +30,7 @@ fn guesses(w: &World, c: &Conn) -> Vec<Vec<u8>> {
 
 #[test]
 fn guesses_leave_no_timestamp_to_the_next_pod() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = World::new(2).at_rest();
     for guess in guesses(&w, &c) {
         w.inject(&guess);
     }

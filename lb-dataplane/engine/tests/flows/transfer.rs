@@ -118,10 +118,8 @@ fn is_told(c: &Conn, acked: u32, told: &Sent) {
 /// The rest of the response from the new pod, an exchange there, and nobody was told of anything.
 fn goes_on(w: &mut World, c: &mut Conn) {
     let rest = [b'x'; 1000];
-    w.responds(c, &rest[..600]);
-    w.ack(c);
-    w.responds(c, &rest[600..]);
-    w.ack(c);
+    w.answers(c, &rest[..600]);
+    w.answers(c, &rest[600..]);
     w.exchange(c);
     assert_eq!(lost(w), 0);
     assert_eq!(w.count(Counter::TransfersDone), 1);
@@ -169,8 +167,7 @@ fn the_other_pods_first_segment_makes_it_the_owner() {
             w.responds(&mut c, &[b'x'; 100]);
         }
         w.ack(&mut c);
-        w.responds(&mut c, &[b'x'; 500]);
-        w.ack(&mut c);
+        w.answers(&mut c, &[b'x'; 500]);
         w.exchange(&mut c);
         let (flows, _) = w.engine.flows(w.now, 0, 8);
         let last = flows[0].last_move.as_ref().expect("it moved");
@@ -202,8 +199,7 @@ fn what_was_on_its_way_from_the_old_pod_comes_too() {
         assert!(w.inject(&wire.build()).is_empty(), "{flags:?}");
     }
     w.ack(&mut c);
-    w.responds(&mut c, &[b'x'; 600]);
-    w.ack(&mut c);
+    w.answers(&mut c, &[b'x'; 600]);
     w.exchange(&mut c);
     let _ = w.run_ms(60);
     w.strict = false;
@@ -231,8 +227,7 @@ fn until_then_all_goes_on_as_before() {
     let mut w = world();
     let (mut c, question) = asked(&mut w);
     w.ack(&mut c);
-    w.responds(&mut c, &[b'x'; 500]);
-    w.ack(&mut c);
+    w.answers(&mut c, &[b'x'; 500]);
     let mut there = heir(&w, &c, &question);
     let acked = there.server;
     speaks(&mut w, &mut there, acked, &[b'x'; 500]);
@@ -254,10 +249,8 @@ fn who_keeps_it_is_asked_again_later_and_of_another_pair() {
     assert_eq!(again.segment.seq, question.segment.seq);
     assert!(says(&mut w, &c, &question, Reason::Kept).is_empty());
     assert_eq!(w.count(Counter::TransfersKept), 1);
-    w.responds(&mut c, &[b'x'; 10]);
-    w.ack(&mut c);
-    w.responds(&mut c, &[b'x'; 990]);
-    w.ack(&mut c);
+    w.answers(&mut c, &[b'x'; 10]);
+    w.answers(&mut c, &[b'x'; 990]);
     assert_eq!(lost(&w), 0);
 }
 
@@ -275,8 +268,7 @@ fn a_question_is_repeated_alike_and_given_up() {
     let _ = w.run_ms(400);
     assert_eq!(w.count(Counter::TransfersUnanswered), 1);
     // Its answer comes, and the flow leaves as others do.
-    w.responds(&mut c, &[b'x'; 1000]);
-    w.ack(&mut c);
+    w.answers(&mut c, &[b'x'; 1000]);
     w.moves(&mut c, GET);
 }
 
@@ -291,9 +283,7 @@ fn flows_that_come_to_a_boundary_are_not_asked_for() {
     w.responds(&mut flows[0], OK);
     w.ack(&mut flows[0]);
     for c in &mut flows {
-        w.moves(c, GET);
-        w.responds(c, OK);
-        w.ack(c);
+        w.moved_exchange(c);
     }
     assert_eq!(w.count(Counter::TransfersAsked), 0);
 }
@@ -304,8 +294,7 @@ fn flows_that_come_to_a_boundary_are_not_asked_for() {
 fn an_open_question_holds_the_flow() {
     let mut w = world();
     let (mut c, question) = asked(&mut w);
-    w.responds(&mut c, &[b'x'; 1000]);
-    w.ack(&mut c);
+    w.answers(&mut c, &[b'x'; 1000]);
     w.stays(&mut c, GET);
     let mut there = heir(&w, &c, &question);
     let acked = there.server;
@@ -318,8 +307,7 @@ fn an_open_question_holds_the_flow() {
 
 #[test]
 fn pinned_flows_and_those_without_a_protocol_can_go() {
-    let mut w = world_with(settings(), |p| p.protocol = Protocol::None);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world_with(settings(), |p| p.protocol = Protocol::None).at_rest();
     w.stays(&mut c, b"anything");
     drain(&mut w, c.pod);
     let question = transfers(&w.run_ms(60)).remove(0);
@@ -332,8 +320,7 @@ fn pinned_flows_and_those_without_a_protocol_can_go() {
 
     let mut w = world();
     let mut c = w.open(2);
-    w.responds(&mut c, b"220 who speaks first\r\n");
-    w.ack(&mut c);
+    w.answers(&mut c, b"220 who speaks first\r\n");
     assert_eq!(w.pins(), 1);
     drain(&mut w, c.pod);
     let question = transfers(&w.run_ms(60)).remove(0);
@@ -363,8 +350,7 @@ fn nobody_is_asked_who_does_not_cooperate_or_lives_elsewhere() {
         }),
     ];
     for (what, change) in all {
-        let mut w = world();
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world().at_rest();
         change(&mut w, c.pod);
         // The next probes tell of it.
         let _ = w.run_ms(2_000);
@@ -557,8 +543,7 @@ fn an_owner_that_ends_drops_the_question() {
 #[test]
 fn who_asks_for_a_move_gets_it_in_the_middle_of_a_message() {
     for kept in [false, true] {
-        let mut w = world();
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world().at_rest();
         w.stays(&mut c, GET);
         w.responds(&mut c, HEAD);
         let wanted = Migrate {
@@ -573,8 +558,7 @@ fn who_asks_for_a_move_gets_it_in_the_middle_of_a_message() {
         if kept {
             // Then it waits for its next request.
             assert!(says(&mut w, &c, &question, Reason::Kept).is_empty());
-            w.responds(&mut c, &[b'x'; 1000]);
-            w.ack(&mut c);
+            w.answers(&mut c, &[b'x'; 1000]);
             w.moves(&mut c, GET);
             w.responds(&mut c, OK);
         } else {
@@ -592,8 +576,7 @@ fn who_asks_for_a_move_gets_it_in_the_middle_of_a_message() {
 #[test]
 fn a_client_that_has_closed_its_direction_gets_the_rest_from_the_other_pod() {
     for before in [true, false] {
-        let mut w = world();
-        let mut c = w.idle(1);
+        let (mut w, mut c) = world().at_rest();
         w.stays(&mut c, GET);
         w.responds(&mut c, HEAD);
         if before {
@@ -611,8 +594,7 @@ fn a_client_that_has_closed_its_direction_gets_the_rest_from_the_other_pod() {
         c = heir(&w, &c, &question);
         speaks(&mut w, &mut c, acked, &[b'x'; 400]);
         w.ack(&mut c);
-        w.responds(&mut c, &[b'x'; 600]);
-        w.ack(&mut c);
+        w.answers(&mut c, &[b'x'; 600]);
         assert_eq!(w.state(&c).as_deref(), Some("ClientFin"));
         w.pod_fin(&mut c);
         w.ack(&mut c);
@@ -625,8 +607,7 @@ fn a_client_that_has_closed_its_direction_gets_the_rest_from_the_other_pod() {
 /// Its server has said all: there is nothing to gain.
 #[test]
 fn a_flow_whose_server_has_closed_its_direction_is_not_asked_for() {
-    let mut w = world();
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world().at_rest();
     w.stays(&mut c, GET);
     let mut fin = w.pod_wire(&c, FIN_ACK, OK).build();
     let segment = tcp(&fin);
@@ -640,8 +621,7 @@ fn a_flow_whose_server_has_closed_its_direction_is_not_asked_for() {
 /// What the pod's counts were of moves with the flow.
 #[test]
 fn a_request_that_is_outstanding_moves_with_the_flow() {
-    let mut w = world();
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world().at_rest();
     let head = post_head(20);
     w.stays(&mut c, &head);
     w.stays(&mut c, b"0123456789");
@@ -652,8 +632,7 @@ fn a_request_that_is_outstanding_moves_with_the_flow() {
     let acked = c.server;
     speaks(&mut w, &mut c, acked, b"");
     w.stays(&mut c, b"0123456789");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
+    w.served(&mut c);
     w.exchange(&mut c);
     assert_ne!(before, c.pod);
     assert_eq!(lost(&w), 0);
@@ -688,8 +667,7 @@ fn the_table_of_transfers_is_bounded() {
     // Places are free again.
     let _ = w.run_ms(4_000);
     for c in &mut flows {
-        w.responds(c, &[b'x'; 1000]);
-        w.ack(c);
+        w.answers(c, &[b'x'; 1000]);
         let _ = c;
     }
     let _ = w.run_ms(1_000);

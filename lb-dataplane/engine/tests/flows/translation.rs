@@ -177,8 +177,7 @@ fn a_request_moves_to_a_pod_that_is_sent_a_syn() {
 
 #[test]
 fn moves_and_their_closes_go_on_over_translated_legs() {
-    let mut w = world(3);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(3).at_rest();
     for turn in 0..20_u32 {
         let mut p = moved(&mut w, &mut c, GET);
         pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
@@ -208,8 +207,7 @@ fn moves_and_their_closes_go_on_over_translated_legs() {
 
 #[test]
 fn selective_acknowledgements_mean_the_same_bytes_on_both_sides() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let mut p = moved(&mut w, &mut c, GET);
     pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
     let edges = |from: u32| {
@@ -308,8 +306,7 @@ fn a_session_is_restored_over_a_translated_leg() {
     let mut c = w.open(1);
     let free = std::mem::replace(&mut w.out.free, 0);
     w.stays(&mut c, SELECT);
-    w.responds(&mut c, PLUS_OK);
-    w.ack(&mut c);
+    w.answers(&mut c, PLUS_OK);
     w.out.free = free;
     let boundary = c.seq;
     let syn = one(w.data(&mut c, PING));
@@ -349,8 +346,7 @@ fn a_flow_goes_on_by_adoption_and_by_translation_in_turn() {
             w.moves(&mut c, GET);
             // A new owner goes on with the clock that it was told.
             c.server_clock = c.seen_ts.wrapping_sub(w.now.ms() as u32);
-            w.responds(&mut c, OK);
-            w.ack(&mut c);
+            w.served(&mut c);
             adopted += 1;
         }
         w.assert_state(&c, "Idle");
@@ -395,8 +391,7 @@ fn without_any_key_flows_move() {
 
 #[test]
 fn a_clients_reset_and_close_reach_the_pod_with_its_numbers() {
-    let mut w = world(2);
-    let mut c = w.idle(1);
+    let (mut w, mut c) = world(2).at_rest();
     let mut p = moved(&mut w, &mut c, GET);
     pod_says(&mut w, (&mut c, &mut p), PSH_ACK, OK);
     client_says(&mut w, (&mut c, &mut p), FIN_ACK, b"");
