@@ -22,14 +22,14 @@ fn by(method: MoveMethod) -> Index {
 fn adoptable_names_the_pod_the_node_and_the_shim() {
     let mut index = by(MoveMethod::Adoption);
     let adoptable = ConditionKind::Adoptable;
-    expect(&index, "p", adoptable, Reason::NotProbed, "2 of 2 backends");
+    index.says("p Adoptable NotProbed: 2 of 2 backends");
     index.apply(figures(
         1,
         0,
         vec![backend("pod-1", 2, None), backend("pod-2", 0, None)],
     ));
     let _ = index.fold(2);
-    expect(&index, "p", adoptable, Reason::Adoptable, "all backends");
+    index.says("p Adoptable Adoptable: all backends");
     let why = Some("no adopter (is host-shim running there?)");
     index.apply(figures(
         2,
@@ -37,13 +37,7 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         vec![backend("pod-1", 2, None), backend("pod-2", 0, why)],
     ));
     let _ = index.fold(3);
-    expect(
-        &index,
-        "p",
-        adoptable,
-        Reason::BackendsNotAdoptable,
-        "1 of 2 backends: pod-2: no adopter",
-    );
+    index.says("p Adoptable BackendsNotAdoptable: 1 of 2 backends: pod-2: no adopter");
     let shim = |pods: &[&str]| {
         let unattached = pods.iter().map(|name| (key(name), "kernel 5.10".into()));
         let shim = Shim {

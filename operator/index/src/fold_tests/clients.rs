@@ -33,15 +33,8 @@ fn client_with(
     change: impl FnOnce(&mut Pod),
 ) -> Change {
     let mut pod = Pod {
-        labels: labels(pairs),
-        annotations: Labels::default(),
-        deleting: false,
-        ready: true,
-        node: None,
-        host_network: false,
         address: address.parse().ok(),
-        second_address: None,
-        cost: None,
+        ..bare_pod(labels(pairs))
     };
     change(&mut pod);
     Change::Pod(at_key(at), Some(Arc::new(pod)))
@@ -67,7 +60,7 @@ fn index_with(peers: Vec<Peer>) -> Index {
     let mut index = index();
     add(&mut index, "p", with(peers));
     let _ = index.fold(2);
-    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
+    index.says("p Accepted Accepted");
     index
 }
 
@@ -264,7 +257,7 @@ fn more_addresses_than_have_room_are_left_out_and_said() {
         None,
     ));
     // What may connect stays served.
-    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
+    index.says("p Accepted Accepted");
     let _ = after(&mut index, Change::Pod(at_key("ns/c-5"), None));
     let reason = verdict(&index, "p").condition(degraded).reason;
     assert_ne!(reason, Reason::AllowFromLimit);

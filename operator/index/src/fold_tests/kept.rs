@@ -42,12 +42,11 @@ fn a_slip_that_a_dataplane_makes_ends_with_the_dataplane() {
     twice.listeners[0].addresses = vec![IpAddr::from([0; 4]), address(200)];
     add(&mut index, "p", twice);
     let _ = index.fold(2);
-    let accepted = ConditionKind::Accepted;
-    expect(&index, "p", accepted, Reason::Invalid, "generation 1");
+    index.says("p Accepted Invalid: generation 1");
     index.apply(Change::Pod(key("pod-200"), None));
     let _ = index.fold(3);
     // Only dataplanes' own addresses are allowed to it, and it is none any more.
-    expect(&index, "p", accepted, Reason::NotAllowed, "10.0.0.200");
+    index.says("p Accepted NotAllowed: 10.0.0.200");
 }
 
 #[test]
@@ -80,14 +79,8 @@ fn a_slip_keeps_what_was_good_and_its_endpoints_are_followed() {
             reason,
             "its endpoints as they are now",
         );
-        expect(
-            &index,
-            "p",
-            ConditionKind::Programmed,
-            Reason::Programmed,
-            "",
-        );
-        expect(&index, "younger", accepted, Reason::Conflicted, "ns/p");
+        index.says("p Programmed Programmed");
+        index.says("younger Accepted Conflicted: ns/p");
         assert_eq!(verdict(&index, "p").observed_generation, 2);
         assert_eq!(index.wants(), Wants::Nothing);
     }
@@ -98,12 +91,12 @@ fn a_slip_keeps_what_was_good_and_its_endpoints_are_followed() {
     better.generation = 3;
     add(&mut index, "p", better);
     let _ = index.fold(4);
-    expect(&index, "p", accepted, Reason::Accepted, "");
+    index.says("p Accepted Accepted");
     assert_eq!(
         index.snapshot("class").next().expect("p").frontends[0].port(),
         81
     );
-    expect(&index, "younger", accepted, Reason::Accepted, "");
+    index.says("younger Accepted Accepted");
     // Deleted is deleted.
     add(&mut index, "p", slip(1, "spec.drain"));
     let _ = index.fold(5);
@@ -142,29 +135,9 @@ fn after_a_restart_dataplanes_are_asked_for_what_cannot_be_used() {
     index.apply(slice("s", &[(1, READY)]));
     let _ = index.fold(3);
     assert_eq!(held(&index), before);
-    let accepted = ConditionKind::Accepted;
-    expect(
-        &index,
-        "p",
-        accepted,
-        Reason::Invalid,
-        "dataplanes had of it when this operator began",
-    );
-    expect(
-        &index,
-        "p",
-        accepted,
-        Reason::Invalid,
-        "with the endpoints of then",
-    );
-    let degraded = ConditionKind::Degraded;
-    expect(
-        &index,
-        "p",
-        degraded,
-        Reason::BackendsNotFollowed,
-        "2 backends are known only",
-    );
+    index.says("p Accepted Invalid: dataplanes had of it when this operator began");
+    index.says("p Accepted Invalid: with the endpoints of then");
+    index.says("p Degraded BackendsNotFollowed: 2 backends are known only");
     // Where the Service can be read all the same, its endpoints are followed.
     let mut readable = slip(1, "spec.drain");
     readable.service = "s".into();
@@ -172,18 +145,12 @@ fn after_a_restart_dataplanes_are_asked_for_what_cannot_be_used() {
     add(&mut index, "p", readable);
     let _ = index.fold(4);
     assert_eq!(backends(&index), [("pod-1".to_owned(), 1, false)]);
-    expect(
-        &index,
-        "p",
-        accepted,
-        Reason::Invalid,
-        "with its endpoints as they are now",
-    );
-    expect(&index, "p", degraded, Reason::AsExpected, "");
+    index.says("p Accepted Invalid: with its endpoints as they are now");
+    index.says("p Degraded AsExpected");
     // Good again: nothing is asked for and nothing held any more.
     add(&mut index, "p", policy(1, "s", 80));
     let _ = index.fold(5);
-    expect(&index, "p", accepted, Reason::Accepted, "");
+    index.says("p Accepted Accepted");
     assert_eq!(index.wants(), Wants::Nothing);
     assert!(index.holdings.held.is_empty());
 }
@@ -214,21 +181,8 @@ fn while_objects_may_be_missing_nothing_that_dataplanes_have_goes() {
     index.apply(Change::Held("class".into(), before.clone()));
     let _ = index.fold(4);
     assert_eq!(held(&index), before);
-    let accepted = ConditionKind::Accepted;
-    expect(
-        &index,
-        "p",
-        accepted,
-        Reason::Invalid,
-        "correct the manifests",
-    );
-    expect(
-        &index,
-        "q",
-        accepted,
-        Reason::TargetNotFound,
-        "what dataplanes had stays",
-    );
+    index.says("p Accepted Invalid: correct the manifests");
+    index.says("q Accepted TargetNotFound: what dataplanes had stays");
     // The Service is known again, and one of its pods: the other stays too.
     index.apply(service("t"));
     index.apply(slice("t", &[(3, LEAVING)]));
@@ -245,18 +199,12 @@ fn while_objects_may_be_missing_nothing_that_dataplanes_have_goes() {
         q(&index),
         [("pod-3".to_owned(), true), ("pod-4".to_owned(), false)]
     );
-    expect(
-        &index,
-        "q",
-        ConditionKind::Degraded,
-        Reason::BackendsNotFollowed,
-        "1 backend is known only",
-    );
+    index.says("q Degraded BackendsNotFollowed: 1 backend is known only");
     // A new policy does not get what one has that is not known.
     index.apply(service("n"));
     add(&mut index, "new", policy(3, "n", 80));
     let _ = index.fold(6);
-    expect(&index, "new", accepted, Reason::Conflicted, "ns/p");
+    index.says("new Accepted Conflicted: ns/p");
     // All files are good: what is in none of them goes.
     index.apply(Change::Partial(false));
     let _ = index.fold(7);
@@ -280,5 +228,5 @@ fn an_object_that_turns_up_takes_the_place_of_what_stood_in_for_it() {
     let update = index.fold(4);
     assert!(update.classes.is_empty(), "{:?}", update.classes);
     assert_eq!(held(&index), before);
-    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
+    index.says("p Accepted Accepted");
 }

@@ -52,17 +52,26 @@ fn policy(created: i64, service: &str, port: u16) -> Policy {
     }
 }
 
-fn pod(last: u8, labels: Labels) -> Change {
-    let value = Pod {
+/// A ready pod that is nowhere yet.
+fn bare_pod(labels: Labels) -> Pod {
+    Pod {
         labels,
         annotations: Labels::default(),
         deleting: false,
         ready: true,
-        node: Some("node".into()),
-        address: Some(address(last)),
+        node: None,
+        address: None,
         second_address: None,
         host_network: false,
         cost: None,
+    }
+}
+
+fn pod(last: u8, labels: Labels) -> Change {
+    let value = Pod {
+        node: Some("node".into()),
+        address: Some(address(last)),
+        ..bare_pod(labels)
     };
     Change::Pod(key(&format!("pod-{last}")), Some(Arc::new(value)))
 }
@@ -74,13 +83,18 @@ fn slice(service: &str, pods: &[(u8, Conditions)]) -> Change {
         pod: Some(format!("pod-{last}").into()),
         node: Some("node".into()),
     });
+    slice_of(service, http(8_080), endpoints)
+}
+
+/// A slice that the cluster writes.
+fn slice_of(
+    service: &str,
+    ports: Vec<ServicePort>,
+    endpoints: impl Iterator<Item = SliceEndpoint>,
+) -> Change {
     let value = Slice {
         service: service.into(),
-        ports: vec![ServicePort {
-            name: "http".into(),
-            port: 8_080,
-            protocol: None,
-        }],
+        ports,
         endpoints: endpoints.collect(),
         writer: SliceWriter::Cluster,
         uid: None,
@@ -89,17 +103,21 @@ fn slice(service: &str, pods: &[(u8, Conditions)]) -> Change {
     Change::Slice(key(&format!("{service}-1")), Some(Arc::new(value)))
 }
 
+fn http(port: u16) -> Vec<ServicePort> {
+    vec![ServicePort {
+        name: "http".into(),
+        port,
+        protocol: None,
+    }]
+}
+
 fn service(name: &str) -> Change {
     service_of(name, vec![Family::V4])
 }
 
 fn service_of(name: &str, families: Vec<Family>) -> Change {
     let value = Service {
-        ports: vec![ServicePort {
-            name: "http".into(),
-            port: 80,
-            protocol: None,
-        }],
+        ports: http(80),
         families,
         external_name: false,
         selects: true,
@@ -141,15 +159,7 @@ fn in_front(name: &str, pods: &[&str], ports: &[u16]) -> Change {
         port: *port,
         protocol: None,
     });
-    let value = Slice {
-        service: name.into(),
-        ports: ports.collect(),
-        endpoints: endpoints.collect(),
-        writer: SliceWriter::Cluster,
-        uid: None,
-        zones: Vec::new(),
-    };
-    Change::Slice(key(&format!("{name}-1")), Some(Arc::new(value)))
+    slice_of(name, ports.collect(), endpoints)
 }
 
 pub(crate) fn class() -> Class {
@@ -209,6 +219,25 @@ fn expect(index: &Index, name: &str, kind: ConditionKind, reason: Reason, part: 
     let condition = verdict.condition(kind);
     assert_eq!(condition.reason, reason, "{condition:?}");
     assert!(condition.message.contains(part), "{condition:?}");
+}
+
+impl Index {
+    /// Asserts what a condition of a policy is: `POLICY CONDITION REASON`, and `: PART` of its
+    /// message.
+    #[track_caller]
+    fn says(&self, said: &str) {
+        let (words, part) = said.split_once(": ").unwrap_or((said, ""));
+        let words: Vec<_> = words.split(' ').collect();
+        let [name, kind, reason] = words[..] else {
+            panic!("three words: {said}")
+        };
+        let mut kinds = ConditionKind::ALL.into_iter();
+        let kind = kinds.find(|k| format!("{k:?}") == kind).expect(said);
+        let verdict = verdict(self, name);
+        let condition = verdict.condition(kind);
+        assert_eq!(format!("{:?}", condition.reason), reason, "{condition:?}");
+        assert!(condition.message.contains(part), "{condition:?}");
+    }
 }
 
 fn report(index: &mut Index, report: Report) {

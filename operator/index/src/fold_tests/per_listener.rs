@@ -34,8 +34,7 @@ fn the_services_port_says_the_protocol_where_nobody_else_does() {
         let _ = index.fold(2);
         assert_eq!(in_force(&index).protocol, expected, "{by_port} {said:?}");
     }
-    let adoptable = ConditionKind::Adoptable;
-    expect(&index, "p", adoptable, Reason::ProtocolNone, "appProtocol");
+    index.says("p Adoptable ProtocolNone: appProtocol");
 }
 
 #[test]

@@ -23,17 +23,10 @@ fn a_port_that_no_service_leads_to_is_said_until_one_does() {
     index.apply(Change::Slice(key("lb-1"), None));
     let update = index.fold(2);
     expect(&index, "p", DEGRADED, Reason::NoServicePort, WORDS);
-    expect(
-        &index,
-        "p",
-        DEGRADED,
-        Reason::NoServicePort,
-        "dataplane.service.ports",
-    );
+    index.says("p Degraded NoServicePort: dataplane.service.ports");
     let told: Vec<_> = update.events.iter().map(|one| one.reason).collect();
     assert_eq!(told, [Reason::NoServicePort]);
-    let accepted = ConditionKind::Accepted;
-    expect(&index, "p", accepted, Reason::Accepted, "");
+    index.says("p Accepted Accepted");
     for (pods, ports, reason) in [
         (&["pod-200"][..], &[81, 80][..], Reason::AsExpected),
         (&["pod-200"], &[81], Reason::NoServicePort),

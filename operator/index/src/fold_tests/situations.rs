@@ -31,14 +31,8 @@ fn a_panic_in_one_policy_is_its_own_affair() {
         index.snapshot("class").find(|p| p.name == "ns/poison/http"),
         Some(&before[1])
     );
-    expect(
-        &index,
-        "poison",
-        ConditionKind::Accepted,
-        Reason::InternalError,
-        "poisoned",
-    );
-    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
+    index.says("poison Accepted InternalError: poisoned");
+    index.says("p Accepted Accepted");
     assert!(
         update
             .events
@@ -49,13 +43,7 @@ fn a_panic_in_one_policy_is_its_own_affair() {
     index.translator = translate;
     index.apply(slice("t", &[(3, UNREADY), (4, READY)]));
     let _ = index.fold(4);
-    expect(
-        &index,
-        "poison",
-        ConditionKind::Accepted,
-        Reason::Accepted,
-        "",
-    );
+    index.says("poison Accepted Accepted");
     assert_ne!(
         index.snapshot("class").find(|p| p.name == "ns/poison/http"),
         Some(&before[1])
@@ -72,12 +60,11 @@ fn of_two_policies_of_one_second_the_smaller_key_wins() {
     };
     add(&mut index, "c", one_second("uid-0"));
     let _ = index.fold(2);
-    let accepted = ConditionKind::Accepted;
-    expect(&index, "b", accepted, Reason::Accepted, "");
-    expect(&index, "c", accepted, Reason::Conflicted, "ns/b");
+    index.says("b Accepted Accepted");
+    index.says("c Accepted Conflicted: ns/b");
     add(&mut index, "a", one_second("uid-9"));
     let _ = index.fold(3);
-    expect(&index, "b", accepted, Reason::Conflicted, "ns/a");
+    index.says("b Accepted Conflicted: ns/a");
 }
 
 #[test]
@@ -86,20 +73,8 @@ fn the_older_policy_wins_and_the_loser_is_taken_at_once_when_it_goes() {
     add(&mut index, "q", policy(2, "s", 81));
     add(&mut index, "r", policy(3, "t", 80));
     let update = index.fold(2);
-    expect(
-        &index,
-        "q",
-        ConditionKind::Accepted,
-        Reason::Conflicted,
-        "ns/p",
-    );
-    expect(
-        &index,
-        "r",
-        ConditionKind::Accepted,
-        Reason::Conflicted,
-        "port 80 of the dataplane's own address in class class",
-    );
+    index.says("q Accepted Conflicted: ns/p");
+    index.says("r Accepted Conflicted: port 80 of the dataplane's own address in class class");
     assert_eq!(
         update
             .events
@@ -112,19 +87,18 @@ fn the_older_policy_wins_and_the_loser_is_taken_at_once_when_it_goes() {
     let update = index.fold(3);
     assert_eq!(update.classes["class"].changed.len(), 2);
     assert_eq!(update.classes["class"].removed.len(), 1);
-    expect(&index, "q", ConditionKind::Accepted, Reason::Accepted, "");
-    expect(&index, "r", ConditionKind::Accepted, Reason::Accepted, "");
+    index.says("q Accepted Accepted");
+    index.says("r Accepted Accepted");
 }
 
 #[test]
 fn clients_of_a_family_without_a_pod_are_served_by_the_others() {
     let mut index = index();
-    let degraded = ConditionKind::Degraded;
-    expect(&index, "p", degraded, Reason::AsExpected, "");
+    index.says("p Degraded AsExpected");
     index.apply(service_of("s", vec![Family::V4, Family::V6]));
     let _ = index.fold(2);
-    expect(&index, "p", degraded, Reason::AsExpected, "");
-    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
+    index.says("p Degraded AsExpected");
+    index.says("p Accepted Accepted");
 }
 
 #[test]
@@ -132,33 +106,15 @@ fn programmed_says_what_each_dataplane_does() {
     let mut index = index();
     let revision = index.class("class").expect("it exists").revision;
     let programmed = ConditionKind::Programmed;
-    expect(
-        &index,
-        "p",
-        programmed,
-        Reason::Pending,
-        "ns/pod-200 has not acknowledged",
-    );
+    index.says("p Programmed Pending: ns/pod-200 has not acknowledged");
     let unreachable = Report {
         unreachable: Some("timed out".into()),
         ..Report::default()
     };
     report(&mut index, unreachable);
     let _ = index.fold(2);
-    expect(
-        &index,
-        "p",
-        programmed,
-        Reason::DataplaneUnreachable,
-        "timed out",
-    );
-    expect(
-        &index,
-        "p",
-        ConditionKind::Degraded,
-        Reason::DataplaneUnreachable,
-        "timed out",
-    );
+    index.says("p Programmed DataplaneUnreachable: timed out");
+    index.says("p Degraded DataplaneUnreachable: timed out");
     report(
         &mut index,
         Report {
@@ -167,13 +123,7 @@ fn programmed_says_what_each_dataplane_does() {
         },
     );
     let _ = index.fold(3);
-    expect(
-        &index,
-        "p",
-        programmed,
-        Reason::SnapshotRefused,
-        "too many backends",
-    );
+    index.says("p Programmed SnapshotRefused: too many backends");
     report(
         &mut index,
         Report {
@@ -182,13 +132,7 @@ fn programmed_says_what_each_dataplane_does() {
         },
     );
     let _ = index.fold(4);
-    expect(
-        &index,
-        "p",
-        programmed,
-        Reason::Programmed,
-        "all ready dataplanes",
-    );
+    index.says("p Programmed Programmed: all ready dataplanes");
     assert_eq!(
         (
             verdict(&index, "p").programmed,
@@ -199,17 +143,11 @@ fn programmed_says_what_each_dataplane_does() {
     // The next change is not acknowledged yet; the refusal of an older revision is no news.
     index.apply(slice("s", &[(1, READY)]));
     let _ = index.fold(5);
-    expect(&index, "p", programmed, Reason::Pending, "ns/pod-200");
+    index.says("p Programmed Pending: ns/pod-200");
     assert_eq!(verdict(&index, "p").condition(programmed).since, 5);
     index.apply(Change::Pod(key("pod-200"), None));
     let _ = index.fold(6);
-    expect(
-        &index,
-        "p",
-        programmed,
-        Reason::NoDataplane,
-        "app=dataplane",
-    );
+    index.says("p Programmed NoDataplane: app=dataplane");
 }
 
 #[test]
@@ -264,18 +202,12 @@ fn a_full_class_keeps_the_oldest() {
     }
     let _ = index.fold(2);
     assert_eq!(index.snapshot("class").len(), 2);
-    expect(&index, "r", ConditionKind::Accepted, Reason::Accepted, "");
-    expect(
-        &index,
-        "r",
-        ConditionKind::Programmed,
-        Reason::PolicyLimit,
-        "spec.limits.policies",
-    );
+    index.says("r Accepted Accepted");
+    index.says("r Programmed PolicyLimit: spec.limits.policies");
     index.apply(Change::Policy(key("q"), None));
     let update = index.fold(3);
     assert_eq!(update.classes["class"].changed.len(), 1);
-    expect(&index, "r", ConditionKind::Programmed, Reason::Pending, "");
+    index.says("r Programmed Pending");
 }
 
 #[test]
@@ -330,19 +262,7 @@ fn too_many_endpoints_leave_the_first_ones_by_name() {
         pod: Some(format!("many-{n:03}").into()),
         node: None,
     });
-    let value = Slice {
-        service: "s".into(),
-        ports: vec![ServicePort {
-            name: "http".into(),
-            port: 8_080,
-            protocol: None,
-        }],
-        endpoints: endpoints.collect(),
-        writer: SliceWriter::Cluster,
-        uid: None,
-        zones: Vec::new(),
-    };
-    index.apply(Change::Slice(key("s-1"), Some(Arc::new(value))));
+    index.apply(slice_of("s", http(8_080), endpoints));
     let _ = index.fold(2);
     let names: Vec<_> = backends(&index)
         .into_iter()
@@ -352,13 +272,7 @@ fn too_many_endpoints_leave_the_first_ones_by_name() {
         names,
         (0..256).map(|n| format!("many-{n:03}")).collect::<Vec<_>>()
     );
-    expect(
-        &index,
-        "p",
-        ConditionKind::Degraded,
-        Reason::BackendLimit,
-        "44 endpoints are not used",
-    );
+    index.says("p Degraded BackendLimit: 44 endpoints are not used");
 }
 
 #[test]
@@ -398,21 +312,9 @@ fn what_is_missing_is_named() {
     }
     index.apply(slice("s", &[]));
     let _ = index.fold(2);
-    expect(
-        &index,
-        "w",
-        accepted,
-        Reason::Invalid,
-        "spec.drain: is wrong",
-    );
-    expect(&index, "x", accepted, Reason::InternalError, "it panicked");
-    expect(
-        &index,
-        "q",
-        accepted,
-        Reason::TargetNotFound,
-        "ns/nothing does not exist: create it",
-    );
+    index.says("w Accepted Invalid: spec.drain: is wrong");
+    index.says("x Accepted InternalError: it panicked");
+    index.says("q Accepted TargetNotFound: ns/nothing does not exist: create it");
     expect(
         &index,
         "r",
@@ -424,21 +326,9 @@ fn what_is_missing_is_named() {
     expect(&index, "y", accepted, Reason::PortNotFound, words);
     let words = "correct spec.listeners[].servicePort and spec.targetRefs[0].sectionName, or";
     expect(&index, "z", accepted, Reason::PortNotFound, words);
-    expect(
-        &index,
-        "u",
-        accepted,
-        Reason::PortInLegRange,
-        "20000 to 32767",
-    );
-    expect(&index, "v", accepted, Reason::NoDataplaneClass, "tier=edge");
-    expect(
-        &index,
-        "p",
-        ConditionKind::Degraded,
-        Reason::NoEndpoints,
-        "selector",
-    );
+    index.says("u Accepted PortInLegRange: 20000 to 32767");
+    index.says("v Accepted NoDataplaneClass: tier=edge");
+    index.says("p Degraded NoEndpoints: selector");
 }
 
 #[test]

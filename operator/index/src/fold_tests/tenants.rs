@@ -4,22 +4,13 @@ use super::*;
 
 fn class(change: impl FnOnce(&mut Class)) -> Change {
     let mut class = Class {
-        created: 0,
-        generation: 1,
-        labels: Labels::default(),
-        default: true,
-        namespace: "ns".into(),
-        selector: Labels::from_iter([("app", "dataplane")]),
-        control_port: 9_900,
-        leg_ports: Some((20_000, 32_767)),
         frontend_ports: None,
-        reserved_ports: vec!["9910".parse().expect("a port")],
         allowed: vec![Allowance {
             ports: vec!["1024-65535".parse().expect("ports")],
             ..Allowance::default()
         }],
         limit_policies: 8,
-        limit_backends: None,
+        ..super::class()
     };
     change(&mut class);
     Change::Class("class".into(), Some(Arc::new(class)))
@@ -31,22 +22,16 @@ fn index_of(change: impl FnOnce(&mut Class)) -> Index {
     index.apply(class(change));
     add(&mut index, "p", policy(1, "s", 8_080));
     let _ = index.fold(2);
-    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
+    index.says("p Accepted Accepted");
     index
 }
 
 fn pod_at(name: &str, addresses: [Option<&str>; 2]) -> Change {
     let [address, second_address] = addresses.map(|a| a.map(|a| a.parse().expect("an address")));
     let value = Pod {
-        labels: Labels::default(),
-        annotations: Labels::default(),
-        deleting: false,
-        ready: true,
-        node: None,
         address,
         second_address,
-        host_network: false,
-        cost: None,
+        ..bare_pod(Labels::default())
     };
     Change::Pod(key(name), Some(Arc::new(value)))
 }
@@ -58,19 +43,7 @@ fn slice_at(endpoints: &[(&str, Option<&str>)]) -> Change {
         pod: pod.map(Text::from),
         node: None,
     });
-    let value = Slice {
-        service: "s".into(),
-        ports: vec![ServicePort {
-            name: "http".into(),
-            port: 8_080,
-            protocol: None,
-        }],
-        endpoints: endpoints.collect(),
-        writer: SliceWriter::Cluster,
-        uid: None,
-        zones: Vec::new(),
-    };
-    Change::Slice(key("s-1"), Some(Arc::new(value)))
+    slice_of("s", http(8_080), endpoints)
 }
 
 #[test]
@@ -94,7 +67,7 @@ fn ports_of_the_dataplane_itself_are_nobodys() {
     index.apply(class(|class| class.control_port = 9_901));
     add(&mut index, "q", policy(2, "t", 9_900));
     let _ = index.fold(4);
-    expect(&index, "q", ConditionKind::Accepted, Reason::Accepted, "");
+    index.says("q Accepted Accepted");
 }
 
 #[test]
@@ -113,26 +86,14 @@ fn what_is_granted_is_said_and_counts_at_once() {
         class.allowed[0].ports = vec!["22".parse().expect("a port")];
     }));
     let _ = index.fold(4);
-    expect(
-        &index,
-        "q",
-        accepted,
-        Reason::NotAllowed,
-        "namespace ns may have nothing",
-    );
+    index.says("q Accepted NotAllowed: namespace ns may have nothing");
     let labels = Labels::from_iter([("tier", "front")]);
     let namespace = Arc::new(Namespace { labels });
     index.apply(Change::Namespace("ns".into(), Some(namespace)));
     let _ = index.fold(5);
-    expect(&index, "q", accepted, Reason::Accepted, "");
+    index.says("q Accepted Accepted");
     // What was good before and is not allowed any more is not kept.
-    expect(
-        &index,
-        "p",
-        accepted,
-        Reason::NotAllowed,
-        "8080 is not allowed",
-    );
+    index.says("p Accepted NotAllowed: 8080 is not allowed");
     assert_eq!(index.snapshot("class").len(), 1);
     index.apply(Change::Namespace("ns".into(), None));
     let _ = index.fold(6);
@@ -151,14 +112,14 @@ fn an_explicit_address_has_to_be_granted_or_the_dataplanes_own() {
     };
     // The dataplane's, then a Pod's, which is on the way through it perhaps.
     at(&mut index, address(200));
-    expect(&index, "q", accepted, Reason::Accepted, "");
+    index.says("q Accepted Accepted");
     at(&mut index, address(3));
     let words = "spec.listeners[0].addresses: port 9000 of 10.0.0.3 is not allowed";
     expect(&index, "q", accepted, Reason::NotAllowed, words);
     let network = "10.0.0.0/30".parse().expect("a network");
     index.apply(class(|class| class.allowed[0].addresses = vec![network]));
     let _ = index.fold(4);
-    expect(&index, "q", accepted, Reason::Accepted, "");
+    index.says("q Accepted Accepted");
 }
 
 #[test]
@@ -170,8 +131,7 @@ fn an_address_that_only_the_dataplane_knows_as_its_own_conflicts_with_its_own() 
     explicit.listeners[0].addresses = vec![secondary];
     add(&mut index, "q", explicit);
     let _ = index.fold(3);
-    let accepted = ConditionKind::Accepted;
-    expect(&index, "q", accepted, Reason::Accepted, "");
+    index.says("q Accepted Accepted");
     report(
         &mut index,
         Report {
@@ -180,13 +140,7 @@ fn an_address_that_only_the_dataplane_knows_as_its_own_conflicts_with_its_own() 
         },
     );
     let update = index.fold(4);
-    expect(
-        &index,
-        "q",
-        accepted,
-        Reason::Conflicted,
-        "the older policy ns/p has port 8080",
-    );
+    index.says("q Accepted Conflicted: the older policy ns/p has port 8080");
     assert_eq!(
         update.classes["class"].dataplanes, None,
         "nobody else is pushed to"
@@ -196,13 +150,7 @@ fn an_address_that_only_the_dataplane_knows_as_its_own_conflicts_with_its_own() 
     both.listeners[0].addresses = vec!["0.0.0.0".parse().expect("an address"), secondary];
     add(&mut index, "p", both);
     let _ = index.fold(5);
-    expect(
-        &index,
-        "p",
-        accepted,
-        Reason::Invalid,
-        "192.0.2.9 is an address of a dataplane",
-    );
+    index.says("p Accepted Invalid: 192.0.2.9 is an address of a dataplane");
 }
 
 #[test]
@@ -235,13 +183,7 @@ fn only_pods_of_the_namespace_that_have_the_address_are_backends() {
     index.apply(pod_at("late", [Some("10.9.0.8"), None]));
     let _ = index.fold(5);
     assert_eq!(names(&index), ["dual", "pod-1"]);
-    expect(
-        &index,
-        "p",
-        degraded,
-        Reason::EndpointsNotAllowed,
-        "3 endpoints",
-    );
+    index.says("p Degraded EndpointsNotAllowed: 3 endpoints");
     index.apply(class(|class| {
         class.allowed[0].endpoints = ["10.9.0.0/24", "169.254.169.254"]
             .map(|n| n.parse().expect("a network"))
@@ -272,11 +214,11 @@ fn places_for_backends_that_linger_are_given_to_nobody() {
     let programmed = ConditionKind::Programmed;
     index.apply(slice("s", &pods(10..24)));
     let _ = index.fold(3);
-    expect(&index, "p", programmed, Reason::Pending, "");
+    index.says("p Programmed Pending");
     // Two of 14 are replaced: the dataplane may have 16 then.
     index.apply(slice("s", &pods(12..26)));
     let _ = index.fold(4);
-    expect(&index, "p", programmed, Reason::Pending, "");
+    index.says("p Programmed Pending");
     index.apply(slice("s", &pods(10..25)));
     let _ = index.fold(5);
     let words = "have room for 14 backends and for those that leave";
@@ -310,7 +252,7 @@ fn one_that_grows_beyond_the_room_takes_nobodys_place() {
     assert_eq!(names(&index), both);
     let words = "it has no more listeners and backends than before it grew";
     expect(&index, "p", programmed, Reason::ClassBackendLimit, words);
-    expect(&index, "q", programmed, Reason::Pending, "");
+    index.says("q Programmed Pending");
     // All Pods are others: it follows them.
     index.apply(slice("s", &grown[2..]));
     let _ = index.fold(5);

@@ -12,13 +12,7 @@ fn a_service_is_made_and_leads_to_the_pods_until_a_dataplane_has_the_port() {
     let target = service.front.as_ref().expect("ours").targets[&80];
     assert_eq!(target, port);
     assert_eq!(scene.leads_to("web"), set(PODS));
-    expect(
-        &scene.index,
-        "p",
-        ConditionKind::Degraded,
-        Reason::FrontendLeadsToPods,
-        "web leads to the pods",
-    );
+    scene.says("p Degraded FrontendLeadsToPods: web leads to the pods");
 
     scene.acknowledge();
     let dataplane = format!("10.0.0.200:{port}");
@@ -26,13 +20,7 @@ fn a_service_is_made_and_leads_to_the_pods_until_a_dataplane_has_the_port() {
     let now = verdict(&scene.index, "p");
     assert_eq!(now.front.expect("a frontend").leads_to, LeadsTo::Dataplanes);
     assert_eq!(now.addresses, ["10.96.0.9:80", "[fd00::9]:80"]);
-    expect(
-        &scene.index,
-        "p",
-        ConditionKind::Degraded,
-        Reason::AsExpected,
-        "",
-    );
+    scene.says("p Degraded AsExpected");
     let served = scene.index.snapshot("class").next().expect("one");
     assert_eq!(
         served.frontends,
@@ -197,13 +185,7 @@ fn it_leads_to_the_pods_while_its_policy_is_not_in_force() {
     scene.index.apply(Change::Class("class".into(), None));
     scene.settle();
     assert_eq!(scene.leads_to("web"), set(PODS));
-    expect(
-        &scene.index,
-        "p",
-        ConditionKind::Accepted,
-        Reason::NoDataplaneClass,
-        "",
-    );
+    scene.says("p Accepted NoDataplaneClass");
     // No class says that this is allowed.
     let mut foreign = slice("s", &[(1, READY)]);
     if let Change::Slice(_, Some(slice)) = &mut foreign {

@@ -50,6 +50,11 @@ fn scene() -> Scene {
 }
 
 impl Scene {
+    #[track_caller]
+    fn says(&self, said: &str) {
+        self.index.says(said);
+    }
+
     /// Folds and writes until nothing is left to write.
     fn settle(&mut self) {
         for _ in 0..10 {

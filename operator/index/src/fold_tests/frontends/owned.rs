@@ -29,25 +29,13 @@ fn ports_are_kept_apart_and_run_out_with_words() {
         .collect();
     let all: BTreeSet<u16> = given.iter().copied().chain([taken]).collect();
     assert_eq!((given.len(), all.len()), (9, 10), "{given:?}");
-    expect(
-        &scene.index,
-        "q-9",
-        ConditionKind::Accepted,
-        Reason::NoFrontendPort,
-        "18000 to 18009 of class class",
-    );
+    scene.says("q-9 Accepted NoFrontendPort: 18000 to 18009 of class class");
     assert_eq!(scene.port("p"), taken);
     // One goes, so there is room for the one that waits.
     scene.index.apply(Change::Policy(key("q-3"), None));
     let _ = scene.index.fold(4);
     assert!((18_000..18_010).contains(&scene.port("q-9")));
-    expect(
-        &scene.index,
-        "q-9",
-        ConditionKind::Accepted,
-        Reason::Accepted,
-        "",
-    );
+    scene.says("q-9 Accepted Accepted");
 }
 
 #[test]
@@ -55,13 +43,7 @@ fn a_port_that_is_given_out_is_nobodys_by_number() {
     let mut scene = scene();
     add(&mut scene.index, "q", policy(5, "t", 18_004));
     let _ = scene.index.fold(3);
-    expect(
-        &scene.index,
-        "q",
-        ConditionKind::Accepted,
-        Reason::PortIsAFrontends,
-        "18000 to 18009",
-    );
+    scene.says("q Accepted PortIsAFrontends: 18000 to 18009");
 }
 
 #[test]
@@ -76,13 +58,7 @@ fn two_policies_do_not_share_a_service() {
     };
     add(&mut scene.index, "q", fronted(5, "t", "web"));
     let _ = scene.index.fold(3);
-    expect(
-        &scene.index,
-        "q",
-        ConditionKind::Accepted,
-        Reason::Conflicted,
-        "ns/p is behind Service ns/web already",
-    );
+    scene.says("q Accepted Conflicted: ns/p is behind Service ns/web already");
     // The Service is not its, so nobody needs to know its pods.
     assert_eq!(TRANSLATED.get(), 0);
 }
@@ -94,13 +70,7 @@ fn a_service_that_clients_have_is_left_alone_until_it_is_given_to_the_policy() {
     add(&mut scene.index, "p", fronted(1, "s", "web"));
     scene.settle();
     scene.acknowledge();
-    expect(
-        &scene.index,
-        "p",
-        ConditionKind::Degraded,
-        Reason::FrontendNotOwned,
-        "kubectl baton attach svc/web",
-    );
+    scene.says("p Degraded FrontendNotOwned: kubectl baton attach svc/web");
     assert!(scene.led.is_empty(), "something was written");
     assert_eq!(
         verdict(&scene.index, "p").front.expect("one").leads_to,
@@ -110,13 +80,7 @@ fn a_service_that_clients_have_is_left_alone_until_it_is_given_to_the_policy() {
     service.front = Some(Arc::new(front("p", false, &[])));
     scene.service(&key("web"), service.clone());
     scene.settle();
-    expect(
-        &scene.index,
-        "p",
-        ConditionKind::Degraded,
-        Reason::FrontendNotOwned,
-        "still selects pods",
-    );
+    scene.says("p Degraded FrontendNotOwned: still selects pods");
     assert!(scene.led.is_empty(), "something was written");
 
     // Ours come first, then those of the cluster go.
@@ -251,13 +215,7 @@ fn ports_that_the_clients_service_lacks_or_nobody_serves_are_named() {
     scene.service(&key("web"), service.clone());
     add(&mut scene.index, "p", fronted(1, "s", "web"));
     scene.settle();
-    expect(
-        &scene.index,
-        "p",
-        ConditionKind::Degraded,
-        Reason::FrontendPortNotServed,
-        "has port 81, which no listener is for",
-    );
+    scene.says("p Degraded FrontendPortNotServed: has port 81, which no listener is for");
     // One that came after Baton did.
     let others = vec!["53/UDP".into()];
     let with_udp = Service {
@@ -280,13 +238,7 @@ fn ports_that_the_clients_service_lacks_or_nobody_serves_are_named() {
     service.ports.remove(0);
     scene.service(&key("web"), service);
     scene.settle();
-    expect(
-        &scene.index,
-        "p",
-        ConditionKind::Degraded,
-        Reason::FrontendPortNotFound,
-        "no port 80 (listener http)",
-    );
+    scene.says("p Degraded FrontendPortNotFound: no port 80 (listener http)");
 }
 
 #[test]
