@@ -1,6 +1,6 @@
 //! Certificates through their lives, and real handshakes with them.
 
-use crate::common::{Accept, Both, Fake, Operator, policies, quick, targets};
+use crate::common::{Accept, Both, Fake, Operator, quick};
 use baton_push::{
     Files, UnixSeconds,
     certificates::{
@@ -262,9 +262,7 @@ async fn a_push_goes_over_mutual_tls_while_the_ca_is_exchanged() {
     let client = material(&stored.leaves[&Role::Operator]);
     let client = Arc::new(Client::new(Name::Operator, client).expect("a client"));
     let mut op = Operator::new(1, quick(), Arc::new(Tls(Arc::clone(&client))));
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    op.targets(&[("a", &fake)]);
     let mut steps = Vec::new();
     for day in 0..3 {
         // The operator takes what is new at once, the dataplane a step later.
@@ -273,10 +271,7 @@ async fn a_push_goes_over_mutual_tls_while_the_ca_is_exchanged() {
             .replace(material(&stored.leaves[&Role::Operator]))
             .expect("good");
         fake.restart();
-        let version = op
-            .pusher
-            .publish("c", &policies(&[&format!("p{day}")]))
-            .expect("written");
+        let version = op.publish(&[&format!("p{day}")]);
         op.acknowledged("a", version).await;
         server
             .replace(material(&stored.leaves[&Role::Dataplane]))
@@ -290,14 +285,8 @@ async fn a_push_goes_over_mutual_tls_while_the_ca_is_exchanged() {
     let stranger = material(&stranger);
     let stranger = Arc::new(Client::new(Name::Operator, stranger).expect("a client"));
     let mut other = Operator::new(9, quick(), Arc::new(Tls(stranger)));
-    other
-        .pusher
-        .publish("c", &policies(&["evil"]))
-        .expect("written");
-    other
-        .pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    other.publish(&["evil"]);
+    other.targets(&[("a", &fake)]);
     let problem = other
         .report("unreachable", |report| match &report.result {
             baton_push::push::Outcome::Unreachable(baton_push::push::Unreached {

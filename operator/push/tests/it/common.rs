@@ -6,7 +6,7 @@ use baton_push::{
     keys::Stored,
     push::{
         Connect, Epoch, Figures, Metrics, Outcome, PolicySet, Pusher, Report, Settings, Target,
-        TargetKind,
+        TargetKind, Version,
     },
 };
 use http_body_util::{BodyExt, Full};
@@ -21,7 +21,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::{
@@ -57,7 +57,7 @@ pub struct Inner {
 #[derive(Clone)]
 pub struct Fake {
     pub address: SocketAddr,
-    pub inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<Inner>>,
     /// One permit lets one push be answered; many are there unless a test takes them.
     pub gate: Arc<Semaphore>,
     /// Ends all connections, and those to come, while it is true.
@@ -85,7 +85,7 @@ impl Fake {
             gate: Arc::new(Semaphore::new(1_000_000)),
             down: watch::Sender::new(false),
         };
-        fake.inner.lock().expect("inner").key_epochs = vec![1];
+        fake.inner().key_epochs = vec![1];
         tokio::spawn(fake.clone().serve(listener, accept));
         fake
     }
@@ -99,7 +99,7 @@ impl Fake {
                 if *fake.down.borrow() {
                     return;
                 }
-                fake.inner.lock().expect("inner").connections += 1;
+                fake.inner().connections += 1;
                 let Some(stream) = accept(stream).await else {
                     return;
                 };
@@ -118,7 +118,7 @@ impl Fake {
                     http1::Builder::new().serve_connection(TokioIo::new(stream), service);
                 tokio::pin!(connection);
                 let closes = async {
-                    if !fake.inner.lock().expect("inner").closes {
+                    if !fake.inner().closes {
                         std::future::pending::<()>().await;
                     }
                     answered.acquire().await.expect("open").forget();
@@ -139,11 +139,15 @@ impl Fake {
     pub fn restart(&self) {
         self.down.send_replace(true);
         {
-            let mut inner = self.inner.lock().expect("inner");
+            let mut inner = self.inner();
             inner.snapshot = None;
             inner.uptime_seconds = 0;
         }
         self.down.send_replace(false);
+    }
+
+    pub fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("inner")
     }
 
     pub fn set_down(&self, down: bool) {
@@ -151,11 +155,11 @@ impl Fake {
     }
 
     pub fn puts(&self) -> Vec<(u64, Vec<String>)> {
-        self.inner.lock().expect("inner").puts.clone()
+        self.inner().puts.clone()
     }
 
     pub fn generation(&self) -> u64 {
-        let inner = self.inner.lock().expect("inner");
+        let inner = self.inner();
         inner.snapshot.as_ref().map_or(0, |s| s.generation)
     }
 
@@ -163,7 +167,7 @@ impl Fake {
         let path = request.uri().path().to_owned();
         match (request.method(), path.as_str()) {
             (&Method::GET, "/v1/snapshot") => {
-                let mut inner = self.inner.lock().expect("inner");
+                let mut inner = self.inner();
                 inner.reads += 1;
                 match &inner.snapshot {
                     Some(snapshot) => json(200, serde_json::to_vec(snapshot).expect("written")),
@@ -177,7 +181,7 @@ impl Fake {
             (&Method::PUT, "/v1/keys") => {
                 let body = request.into_body().collect().await.expect("a body");
                 let keys: NodeKeys = serde_json::from_slice(&body.to_bytes()).expect("keys");
-                let mut inner = self.inner.lock().expect("inner");
+                let mut inner = self.inner();
                 inner.key_epochs = keys.keys.iter().map(|key| key.epoch % 16).collect();
                 inner.keys.push(keys);
                 drop(inner);
@@ -196,7 +200,7 @@ impl Fake {
     }
 
     fn state(&self) -> Response<Full<Bytes>> {
-        let inner = self.inner.lock().expect("inner");
+        let inner = self.inner();
         let mut state = State {
             generation: inner.snapshot.as_ref().map_or(0, |s| s.generation),
             uptime_seconds: inner.uptime_seconds,
@@ -213,7 +217,7 @@ impl Fake {
 
     fn put(&self, body: &[u8]) -> Response<Full<Bytes>> {
         let snapshot: Snapshot = serde_json::from_slice(body).expect("a snapshot");
-        let mut inner = self.inner.lock().expect("inner");
+        let mut inner = self.inner();
         let names: Vec<String> = snapshot.policies.iter().map(|p| p.name.clone()).collect();
         inner.puts.push((snapshot.generation, names.clone()));
         if let Some(at) = inner
@@ -293,6 +297,30 @@ impl Operator {
         self.metrics.figures()
     }
 
+    /// These are the dataplanes of class `c`.
+    pub fn targets(&mut self, fakes: &[(&str, &Fake)]) {
+        self.pusher.set_targets(&targets(fakes)).expect("few");
+    }
+
+    /// Policies of these names are what class `c` has.
+    pub fn publish(&mut self, names: &[&str]) -> Version {
+        self.pusher.publish("c", &policies(names)).expect("written")
+    }
+
+    /// Waits until all was looked at more often than `times` times.
+    pub async fn looks(&self, times: u64) {
+        let before = self.figures().polls;
+        until("looks", || self.figures().polls > before + times).await;
+    }
+
+    /// Waits until a dataplane's state is reported.
+    pub async fn state(&mut self) {
+        self.report("a state", |r| {
+            matches!(r.result, Outcome::State { .. }).then_some(())
+        })
+        .await;
+    }
+
     /// The next report for which `wanted` gives something.
     pub async fn report<T>(
         &mut self,
@@ -314,11 +342,7 @@ impl Operator {
 
     /// The generation with which `target` acknowledges `version` or a later one, and whether it was
     /// pushed.
-    pub async fn acknowledged(
-        &mut self,
-        target: &str,
-        version: baton_push::push::Version,
-    ) -> (u64, bool) {
+    pub async fn acknowledged(&mut self, target: &str, version: Version) -> (u64, bool) {
         self.report(&format!("{target} at {version:?}"), |report| {
             match report.result {
                 Outcome::Acknowledged {
@@ -334,7 +358,7 @@ impl Operator {
     }
 }
 
-pub fn targets(fakes: &[(&str, &Fake)]) -> BTreeMap<String, Target> {
+fn targets(fakes: &[(&str, &Fake)]) -> BTreeMap<String, Target> {
     let target = |fake: &Fake| Target {
         address: fake.address,
         kind: TargetKind::Dataplane {

@@ -1,6 +1,6 @@
 //! A pusher against made-up dataplanes over real sockets.
 
-use crate::common::{Fake, Operator, policies, quick, targets, until};
+use crate::common::{Fake, Operator, policies, quick, until};
 use baton_api::{NodeKeys, node_key, transfer_key};
 use baton_push::{
     Files,
@@ -23,21 +23,11 @@ fn names(names: &[&str]) -> Vec<String> {
 async fn content_is_pushed_once_and_an_operator_that_starts_again_pushes_nothing() {
     let fake = Fake::start().await;
     let mut first = operator(1);
-    first
-        .pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    first.targets(&[("a", &fake)]);
     // Nothing is pushed before anything is published, but the state is looked at.
-    first
-        .report("a state", |r| {
-            matches!(r.result, Outcome::State { .. }).then_some(())
-        })
-        .await;
+    first.state().await;
     assert_eq!(fake.puts(), []);
-    let version = first
-        .pusher
-        .publish("c", &policies(&["x", "y"]))
-        .expect("written");
+    let version = first.publish(&["x", "y"]);
     assert_eq!(first.acknowledged("a", version).await, (BASE + 1, true));
     assert_eq!(fake.puts(), [(BASE + 1, names(&["x", "y"]))]);
     assert_eq!(first.figures().dataplanes_in_sync, 1);
@@ -45,20 +35,11 @@ async fn content_is_pushed_once_and_an_operator_that_starts_again_pushes_nothing
     drop(first);
 
     let mut second = operator(2);
-    let version = second
-        .pusher
-        .publish("c", &policies(&["x", "y"]))
-        .expect("written");
-    second
-        .pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    let version = second.publish(&["x", "y"]);
+    second.targets(&[("a", &fake)]);
     assert_eq!(second.acknowledged("a", version).await, (BASE + 1, false));
     assert_eq!(fake.puts().len(), 1);
-    let version = second
-        .pusher
-        .publish("c", &policies(&["y"]))
-        .expect("written");
+    let version = second.publish(&["y"]);
     assert_eq!(
         second.acknowledged("a", version).await,
         (2 * BASE + 1, true)
@@ -70,20 +51,12 @@ async fn what_came_while_a_slow_dataplane_was_busy_is_pushed_as_one() {
     let fake = Fake::start().await;
     fake.gate.forget_permits(1_000_000);
     let mut op = operator(1);
-    op.pusher.publish("c", &policies(&["p0"])).expect("written");
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
-    until("the push is under way", || {
-        fake.inner.lock().expect("inner").reads == 1
-    })
-    .await;
+    op.publish(&["p0"]);
+    op.targets(&[("a", &fake)]);
+    until("the push is under way", || fake.inner().reads == 1).await;
     let mut version = Version(0);
     for i in 1..=50 {
-        version = op
-            .pusher
-            .publish("c", &policies(&[&format!("p{i}")]))
-            .expect("written");
+        version = op.publish(&[&format!("p{i}")]);
         tokio::task::yield_now().await;
     }
     fake.gate.add_permits(100);
@@ -98,14 +71,9 @@ async fn a_dataplane_that_hangs_delays_no_other() {
     let (hangs, works) = (Fake::start().await, Fake::start().await);
     hangs.gate.forget_permits(1_000_000);
     let mut op = operator(1);
-    op.pusher
-        .set_targets(&targets(&[("a", &hangs), ("b", &works)]))
-        .expect("few");
+    op.targets(&[("a", &hangs), ("b", &works)]);
     for i in 0..20 {
-        let version = op
-            .pusher
-            .publish("c", &policies(&[&format!("p{i}")]))
-            .expect("written");
+        let version = op.publish(&[&format!("p{i}")]);
         op.acknowledged("b", version).await;
     }
     assert_eq!(hangs.puts(), []);
@@ -116,14 +84,10 @@ async fn a_dataplane_that_hangs_delays_no_other() {
 async fn reports_that_nobody_reads_delay_nobody() {
     let fake = Fake::start().await;
     let mut op = operator(1);
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    op.targets(&[("a", &fake)]);
     // Far more than the channel holds.
     for i in 0..600 {
-        op.pusher
-            .publish("c", &policies(&[&format!("p{i}")]))
-            .expect("written");
+        op.publish(&[&format!("p{i}")]);
         let n = i + 1;
         until("the push", || op.figures().pushes_accepted >= n).await;
     }
@@ -135,15 +99,10 @@ async fn reports_that_nobody_reads_delay_nobody() {
 #[tokio::test]
 async fn a_refusal_names_the_policy_and_is_not_hammered() {
     let fake = Fake::start().await;
-    fake.inner.lock().expect("inner").refuses = Some("bad".to_owned());
+    fake.inner().refuses = Some("bad".to_owned());
     let mut op = operator(1);
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
-    let version = op
-        .pusher
-        .publish("c", &policies(&["a", "bad", "z"]))
-        .expect("written");
+    op.targets(&[("a", &fake)]);
+    let version = op.publish(&["a", "bad", "z"]);
     let refusal = op
         .report("a refusal", |report| match &report.result {
             Outcome::Refused {
@@ -171,10 +130,7 @@ async fn a_refusal_names_the_policy_and_is_not_hammered() {
         .await;
     }
     assert_eq!(fake.puts().len(), 1);
-    let version = op
-        .pusher
-        .publish("c", &policies(&["a", "z"]))
-        .expect("written");
+    let version = op.publish(&["a", "z"]);
     op.acknowledged("a", version).await;
     assert_eq!(op.figures().pushes_refused, 1);
 }
@@ -183,15 +139,13 @@ async fn a_refusal_names_the_policy_and_is_not_hammered() {
 async fn a_dataplane_that_started_again_is_brought_up_to_date_by_itself() {
     let fake = Fake::start().await;
     let mut op = operator(1);
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
-    let version = op.pusher.publish("c", &policies(&["x"])).expect("written");
+    op.targets(&[("a", &fake)]);
+    let version = op.publish(&["x"]);
     op.acknowledged("a", version).await;
     fake.restart();
     assert_eq!(op.acknowledged("a", version).await, (BASE + 2, true));
     // Also if nobody notices that the connection ended: the state tells.
-    fake.inner.lock().expect("inner").snapshot = None;
+    fake.inner().snapshot = None;
     assert_eq!(op.acknowledged("a", version).await, (BASE + 3, true));
     assert!(op.figures().restarts >= 1);
 }
@@ -199,24 +153,16 @@ async fn a_dataplane_that_started_again_is_brought_up_to_date_by_itself() {
 #[tokio::test]
 async fn a_connection_that_idles_and_is_closed_is_no_failure() {
     let fake = Fake::start().await;
-    fake.inner.lock().expect("inner").closes = true;
+    fake.inner().closes = true;
     let mut op = operator(1);
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    op.targets(&[("a", &fake)]);
     for i in 0..30 {
-        let version = op
-            .pusher
-            .publish("c", &policies(&[&format!("p{i}")]))
-            .expect("written");
+        let version = op.publish(&[&format!("p{i}")]);
         op.acknowledged("a", version).await;
-        op.report("a state", |r| {
-            matches!(r.result, Outcome::State { .. }).then_some(())
-        })
-        .await;
+        op.state().await;
     }
     assert_eq!(op.figures().failures, 0);
-    let connections = fake.inner.lock().expect("inner").connections;
+    let connections = fake.inner().connections;
     assert!(connections > 30, "{connections} connections");
 }
 
@@ -224,17 +170,12 @@ async fn a_connection_that_idles_and_is_closed_is_no_failure() {
 async fn one_connection_serves_all_requests() {
     let fake = Fake::start().await;
     let mut op = operator(1);
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    op.targets(&[("a", &fake)]);
     for i in 0..30 {
-        let version = op
-            .pusher
-            .publish("c", &policies(&[&format!("p{i}")]))
-            .expect("written");
+        let version = op.publish(&[&format!("p{i}")]);
         op.acknowledged("a", version).await;
     }
-    assert_eq!(fake.inner.lock().expect("inner").connections, 1);
+    assert_eq!(fake.inner().connections, 1);
 }
 
 #[tokio::test]
@@ -246,10 +187,8 @@ async fn who_is_unreachable_is_told_and_found_again() {
     settings.backoff_max = Duration::from_secs(3_600);
     settings.backoff_min = Duration::from_millis(40);
     let mut op = Operator::new(1, settings, Arc::new(Plain));
-    let version = op.pusher.publish("c", &policies(&["x"])).expect("written");
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    let version = op.publish(&["x"]);
+    op.targets(&[("a", &fake)]);
     let problem = op
         .report("unreachable", |report| match &report.result {
             Outcome::Unreachable(Unreached {
@@ -261,15 +200,11 @@ async fn who_is_unreachable_is_told_and_found_again() {
     assert!(!problem.is_empty());
     fake.set_down(false);
     let other = Fake::start().await;
-    op.pusher
-        .set_targets(&targets(&[("a", &fake), ("b", &other)]))
-        .expect("few");
+    op.targets(&[("a", &fake), ("b", &other)]);
     op.acknowledged("a", version).await;
     // Who is no target any more is left alone.
-    op.pusher
-        .set_targets(&targets(&[("b", &other)]))
-        .expect("few");
-    let version = op.pusher.publish("c", &policies(&["y"])).expect("written");
+    op.targets(&[("b", &other)]);
+    let version = op.publish(&["y"]);
     op.acknowledged("b", version).await;
     until("a's task ends", || op.figures().dataplanes == 1).await;
     assert_eq!(fake.puts().len(), 1);
@@ -279,17 +214,14 @@ async fn who_is_unreachable_is_told_and_found_again() {
 async fn a_retired_class_is_only_looked_at() {
     let fake = Fake::start().await;
     let mut op = operator(1);
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
-    let version = op.pusher.publish("c", &policies(&["x"])).expect("written");
+    op.targets(&[("a", &fake)]);
+    let version = op.publish(&["x"]);
     op.acknowledged("a", version).await;
     op.pusher.retire("c");
     until("out of sync", || op.figures().dataplanes_in_sync == 0).await;
-    let before = op.figures().polls;
-    until("looks", || op.figures().polls > before + 3).await;
+    op.looks(3).await;
     assert_eq!(fake.generation(), BASE + 1);
-    let version = op.pusher.publish("c", &policies(&["x"])).expect("written");
+    let version = op.publish(&["x"]);
     assert_eq!(version, Version(1));
     op.acknowledged("a", version).await;
     assert_eq!(fake.puts().len(), 1);
@@ -298,9 +230,9 @@ async fn a_retired_class_is_only_looked_at() {
 #[tokio::test]
 async fn a_shim_is_looked_at() {
     let fake = Fake::start().await;
-    fake.inner.lock().expect("inner").key_epochs = vec![3, 4];
+    fake.inner().key_epochs = vec![3, 4];
     let mut op = operator(1);
-    op.pusher.publish("c", &policies(&["x"])).expect("written");
+    op.publish(&["x"]);
     op.pusher
         .set_targets(&[("node".to_owned(), shim(&fake, "n"))].into())
         .expect("few");
@@ -313,13 +245,12 @@ async fn a_shim_is_looked_at() {
             .await;
         assert_eq!(epochs, [3, 4]);
     }
-    assert_eq!(fake.inner.lock().expect("inner").reads, 0);
+    assert_eq!(fake.inner().reads, 0);
     assert_eq!((op.figures().shims, op.figures().dataplanes), (1, 0));
     // Its keys are its own configuration's.
     op.keys.send_replace(Some(stored(&[1], 1)));
-    let before = op.figures().polls;
-    until("looks", || op.figures().polls > before + 3).await;
-    assert!(fake.inner.lock().expect("inner").keys.is_empty());
+    op.looks(3).await;
+    assert!(fake.inner().keys.is_empty());
 }
 
 fn shim(fake: &Fake, node: &str) -> Target {
@@ -350,16 +281,15 @@ fn of_files(files: &Files, excluded: &[&str]) -> Arc<Stored> {
 async fn each_shim_is_sent_the_keys_of_its_own_node() {
     let fakes = [Fake::start().await, Fake::start().await];
     for fake in &fakes {
-        let mut inner = fake.inner.lock().expect("inner");
+        let mut inner = fake.inner();
         (inner.takes_keys, inner.key_epochs) = (true, Vec::new());
     }
-    let sent = |at: usize| fakes[at].inner.lock().expect("inner").keys.clone();
+    let sent = |at: usize| fakes[at].inner().keys.clone();
     let mut op = operator(1);
     let nodes = ["node-1", "node-2"];
     let targets = (0..2).map(|i| (format!("shim/{i}"), shim(&fakes[i], nodes[i])));
     op.pusher.set_targets(&targets.collect()).expect("few");
-    let before = op.figures().polls;
-    until("looks", || op.figures().polls > before + 4).await;
+    op.looks(4).await;
     assert!(sent(0).is_empty() && sent(1).is_empty(), "none are stored");
 
     op.keys.send_replace(Some(stored(&[7], 7)));
@@ -384,11 +314,10 @@ async fn each_shim_is_sent_the_keys_of_its_own_node() {
         _ => None,
     });
     assert_eq!(epochs.await, [8, 7]);
-    let before = op.figures().polls;
-    until("looks", || op.figures().polls > before + 4).await;
+    op.looks(4).await;
     assert_eq!(sent(0).len(), 2, "what it has is not sent again");
     // It lost one, or started again with what an older one left.
-    fakes[0].inner.lock().expect("inner").key_epochs = vec![7];
+    fakes[0].inner().key_epochs = vec![7];
     until("again", || sent(0).len() == 3).await;
     let before = op.figures().failures;
     fakes[0].set_down(true);
@@ -408,14 +337,12 @@ async fn each_shim_is_sent_the_keys_of_its_own_node() {
     files.insert("epoch-9", "09".repeat(16));
     op.keys.send_replace(Some(of_files(&files, &[node])));
     until("to the other node", || sent(1).len() == 4).await;
-    let before = op.figures().polls;
-    until("looks", || op.figures().polls > before + 4).await;
+    op.looks(4).await;
     assert_eq!(sent(0).len(), 5);
     op.keys.send_replace(Some(of_files(&files, &[])));
     until("it is let in", || sent(0).len() == 6).await;
     assert_eq!(of(&sent(0)[5]).len(), 3);
-    let before = op.figures().polls;
-    until("looks", || op.figures().polls > before + 4).await;
+    op.looks(4).await;
     assert_eq!(sent(1).len(), 4, "the same keys are not sent again");
 }
 
@@ -424,14 +351,9 @@ async fn a_push_under_way_ends_before_the_pusher_does() {
     let fake = Fake::start().await;
     fake.gate.forget_permits(1_000_000);
     let mut op = operator(1);
-    op.pusher.publish("c", &policies(&["x"])).expect("written");
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
-    until("the push is under way", || {
-        fake.inner.lock().expect("inner").reads == 1
-    })
-    .await;
+    op.publish(&["x"]);
+    op.targets(&[("a", &fake)]);
+    until("the push is under way", || fake.inner().reads == 1).await;
     // Waits at the gate: only then is it known to be there.
     let gate = Arc::clone(&fake.gate);
     let metrics = Arc::clone(&op.metrics);
@@ -470,9 +392,7 @@ async fn the_largest_content_goes_out_whole_and_is_recognised() {
         "5,000 policies with 50,000 backends are written within {:?}",
         begin.elapsed()
     );
-    op.pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    op.targets(&[("a", &fake)]);
     op.acknowledged("a", version).await;
     let figures = op.figures();
     println!(
@@ -500,10 +420,7 @@ async fn the_largest_content_goes_out_whole_and_is_recognised() {
         .pusher
         .publish("c", &Arc::new(changed))
         .expect("written");
-    second
-        .pusher
-        .set_targets(&targets(&[("a", &fake)]))
-        .expect("few");
+    second.targets(&[("a", &fake)]);
     assert_eq!(second.acknowledged("a", version).await, (BASE + 2, false));
     assert_eq!(fake.puts().len(), 2);
 }
