@@ -1,5 +1,6 @@
 //! The program as a user runs it: exact messages, exit codes, and which stream they go to.
 
+use crate::common::{begins, has};
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -147,20 +148,20 @@ fn what_cannot_be_asked_ends_with_2() {
     );
     let (code, _, text) = told(&folder.run("check"));
     assert_eq!(code, Some(2));
-    assert!(text.contains("--config <FILE>"), "{text}");
+    has(&text, "--config <FILE>");
     let unheard = unheard();
     let closed = unheard.local_addr().expect("connected");
     let (code, _, text) = told(&folder.run(&format!("status --control {closed}")));
     assert_eq!(code, Some(2));
-    assert!(
-        text.starts_with(&format!(
+    begins(
+        &text,
+        &format!(
             "lb-dataplane: the dataplane does not answer: nobody listens at {closed}: is it running"
-        )),
-        "{text}"
+        ),
     );
     let (code, _, text) = told(&folder.run("status --netns ../x"));
     assert_eq!(code, Some(2));
-    assert!(text.contains("`ip netns list`"), "{text}");
+    has(&text, "`ip netns list`");
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn run_tells_what_keeps_it_from_starting() {
         ),
         "{text}"
     );
-    assert!(text.contains("lo"), "{text}");
+    has(&text, "lo");
 }
 
 #[test]
@@ -184,10 +185,7 @@ fn run_refuses_ports_that_somebody_listens_on() {
     let config = format!("ports: {first}-{last}\n{}", GOOD.replace("bt-none0", "lo"));
     let (code, _, text) = told(&Folder::with(&config).run("run --config dataplane.yaml"));
     assert_eq!(code, Some(1));
-    assert!(
-        text.starts_with("lb-dataplane: port range in use: "),
-        "{text}"
-    );
+    begins(&text, "lb-dataplane: port range in use: ");
 }
 
 /// Answers one request with this body.
@@ -255,9 +253,9 @@ address 10.0.0.1, leg ports 20000-32767, key epochs 1
     let control = answering("200 OK", bad);
     let (code, text, _) = folder.asks(control, "status");
     assert_eq!(code, Some(1));
-    assert!(
-        text.starts_with("It does NOT work as it should:\n  - no snapshot is in force\n"),
-        "{text}"
+    begins(
+        &text,
+        "It does NOT work as it should:\n  - no snapshot is in force\n",
     );
     let control = answering("200 OK", STATE);
     let (code, text, _) = folder.asks(control, "backends -o json");
@@ -268,7 +266,7 @@ address 10.0.0.1, leg ports 20000-32767, key epochs 1
     );
     let (code, _, text) = folder.asks(control, "flows");
     assert_eq!(code, Some(2));
-    assert!(text.contains("the packet worker has stopped"), "{text}");
+    has(&text, "the packet worker has stopped");
 }
 
 /// The state with a backend that drains, with this many flows of which so many moved; without a
@@ -305,28 +303,13 @@ fn a_drain_is_ordered_as_json_and_told_what_comes_next() {
     let (control, asked) = drained(draining(3, None), ("200 OK", TAKEN), Vec::new());
     let (code, text, _) = folder.asks(control, "drain pod-a --policy web");
     assert_eq!(code, Some(0));
-    assert!(
-        text.starts_with("pod-a drains on 1 dataplane: no new connections"),
-        "{text}"
-    );
-    assert!(
-        text.contains("  lb-dataplane drain pod-a --undo\n"),
-        "{text}"
-    );
+    begins(&text, "pod-a drains on 1 dataplane: no new connections");
+    has(&text, "  lb-dataplane drain pod-a --undo\n");
     let request = asked.recv().expect("asked");
-    assert!(
-        request.starts_with("GET /v1/state HTTP/1.1\r\n"),
-        "{request}"
-    );
+    begins(&request, "GET /v1/state HTTP/1.1\r\n");
     let request = asked.recv().expect("asked");
-    assert!(
-        request.starts_with("POST /v1/drain HTTP/1.1\r\n"),
-        "{request}"
-    );
-    assert!(
-        request.contains("content-type: application/json\r\n"),
-        "{request}"
-    );
+    begins(&request, "POST /v1/drain HTTP/1.1\r\n");
+    has(&request, "content-type: application/json\r\n");
     assert!(
         request.ends_with(r#"{"backend":"pod-a","policy":"web","undo":false}"#),
         "{request}"
@@ -354,7 +337,7 @@ fn a_drain_that_waits_shows_each_change_and_ends_when_nothing_is_left() {
     let control = answers(&[(3, Some(5)), (3, Some(5)), (1, Some(7)), (0, Some(8))]);
     let (code, text, progress) = folder.asks(control, "drain pod-a --wait");
     assert_eq!(code, Some(0), "{progress}");
-    assert!(text.starts_with("pod-a is empty after "), "{text}");
+    begins(&text, "pod-a is empty after ");
     assert!(
         text.ends_with("can be stopped: 8 moved, 1 ended, 0 closed.\n"),
         "{text}"
@@ -386,7 +369,7 @@ pod-a: 0 flows left; 8 moved, 1 ended, 0 closed
     let (control, _) = serving(gone);
     let (code, _, complaint) = folder.asks(control, "drain pod-a --wait");
     assert_eq!(code, Some(2));
-    assert!(complaint.contains("has stopped"), "{complaint}");
+    has(&complaint, "has stopped");
 }
 
 #[test]
@@ -418,7 +401,7 @@ fn a_drain_that_is_refused_ends_with_1_and_one_that_cannot_be_ordered_with_2() {
     let closed = unheard.local_addr().expect("connected");
     let (code, _, complaint) = told(&folder.run(&format!("drain x --control {closed}")));
     assert_eq!(code, Some(2));
-    assert!(complaint.contains("nobody listens at"), "{complaint}");
+    has(&complaint, "nobody listens at");
 }
 
 const FLOWS: &str = r#"{"truncated":false,"flows":[{"client":"10.0.0.7:4711","frontend":"10.0.0.1:80","policy":"web",
@@ -440,9 +423,9 @@ What became of it:
 "
     );
     let request = asked.recv().expect("asked");
-    assert!(
-        request.starts_with("GET /v1/flows?limit=100000&client=10.0.0.7%3A4711 HTTP/1.1\r\n"),
-        "{request}"
+    begins(
+        &request,
+        "GET /v1/flows?limit=100000&client=10.0.0.7%3A4711 HTTP/1.1\r\n",
     );
     let request = asked.recv().expect("asked");
     assert!(request.starts_with("POST /v1/migrate HTTP/1.1\r\n"));
@@ -461,10 +444,7 @@ What became of it:
     let (control, _) = serving(vec![("200 OK", FLOWS.into())]);
     let (code, _, complaint) = folder.asks(control, "migrate 10.0.0.7:4711 --frontend 10.0.0.2:80");
     assert_eq!(code, Some(1));
-    assert!(
-        complaint.contains("no dataplane has a flow of 10.0.0.7:4711"),
-        "{complaint}"
-    );
+    has(&complaint, "no dataplane has a flow of 10.0.0.7:4711");
 }
 
 #[test]
@@ -500,10 +480,7 @@ fn a_trace_goes_on_where_the_answer_before_ended() {
     );
     for since in [0, 6, 9] {
         let request = asked.recv().expect("asked");
-        assert!(
-            request.starts_with(&format!("GET /v1/events?since={since} ")),
-            "{request}"
-        );
+        begins(&request, &format!("GET /v1/events?since={since} "));
     }
     let none = || events(6, 0, false, &[]);
     let (control, _) = serving(vec![events(6, 0, true, &[5]), none(), none()]);
@@ -524,20 +501,14 @@ fn the_control_api_answers_as_it_is() {
     let (code, text, _) = folder.asks(control, "api /v1/flows?limit=5");
     assert_eq!((code, text.as_str()), (Some(0), FLOWS));
     let request = asked.recv().expect("asked");
-    assert!(
-        request.starts_with("GET /v1/flows?limit=5 HTTP/1.1\r\n"),
-        "{request}"
-    );
+    begins(&request, "GET /v1/flows?limit=5 HTTP/1.1\r\n");
     for (status, ends) in [("409 Conflict", 1), ("503 Service Unavailable", 2)] {
         let (control, asked) = serving(vec![(status, r#"{"error":"not now"}"#.into())]);
         let (code, text, complaint) = folder.asks(control, "api /v1/drain --post {}");
         assert_eq!((code, text.as_str()), (Some(ends), ""), "{status}");
         assert_eq!(complaint, "lb-dataplane: not now\n");
         let request = asked.recv().expect("asked");
-        assert!(
-            request.starts_with("POST /v1/drain HTTP/1.1\r\n"),
-            "{request}"
-        );
+        begins(&request, "POST /v1/drain HTTP/1.1\r\n");
         assert!(request.ends_with("\r\n\r\n{}"), "{request}");
     }
 }

@@ -1,7 +1,7 @@
 //! Active checks and drains by command, as an admin meets them: real servers, the real program.
 //! Needs root and iproute2.
 
-use crate::common::Lab;
+use crate::common::{Lab, begins, has};
 use serde_json::{Value, json};
 use std::{
     io::{Read, Write},
@@ -43,7 +43,7 @@ impl Server {
         let peer = stream.peer_addr();
         while let Some(head) = request(&mut stream) {
             let answer = if head.starts_with("GET /healthz ") {
-                assert!(head.contains("host: health.example\r\n"), "{head}");
+                has(&head, "host: health.example\r\n");
                 if let (Ok(peer), Ok(mut all)) = (&peer, self.checked_from.lock()) {
                     all.push(*peer);
                 }
@@ -85,7 +85,7 @@ fn ask(stream: &mut TcpStream) -> String {
         .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         .expect("sent");
     let head = request(stream).expect("an answer");
-    assert!(head.contains("content-length: 1\r\n"), "{head}");
+    has(&head, "content-length: 1\r\n");
     let mut name = [0];
     stream.read_exact(&mut name).expect("a body");
     char::from(name[0]).to_string()
@@ -209,25 +209,22 @@ fn a_drain_by_command_holds_until_it_is_taken_back() {
 
     let (code, _, text) = lab.tool_all("drain nobody");
     assert_eq!(code, Some(1), "{text}");
-    assert!(
-        text.contains("no policy has a backend nobody: expected one of a, b"),
-        "{text}"
+    has(
+        &text,
+        "no policy has a backend nobody: expected one of a, b",
     );
     let (code, _, text) = lab.tool_all("drain b --policy db");
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("expected one of web"), "{text}");
+    has(&text, "expected one of web");
 
     let (code, text, _) = lab.tool_all("drain b");
     assert_eq!(code, Some(0), "{text}");
-    assert!(
-        text.starts_with("b drains on 1 dataplane: no new connections"),
-        "{text}"
-    );
+    begins(&text, "b drains on 1 dataplane: no new connections");
     assert!(served(&lab).iter().all(|name| name == "a"));
     assert_eq!(ask(&mut held), "b", "an open connection is served on");
     let (code, text) = lab.tool("status");
     assert_eq!(code, Some(0), "a drain is no fault: {text}");
-    assert!(text.contains("b drains by command: 1 flow left"), "{text}");
+    has(&text, "b drains by command: 1 flow left");
 
     // It holds across a change of the configuration.
     lab.configure(&POLICY.replace("protocol: None", "protocol: None\n    slowStart: 1s"));

@@ -1,7 +1,7 @@
 //! The program on a real interface: it serves, reloads, tells what is wrong, and ends in order.
 //! Needs root and iproute2.
 
-use crate::common::{Lab, ip};
+use crate::common::{Lab, begins, has, ip};
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::{
     fs::{self, File},
@@ -102,7 +102,7 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     exchange(&mut stream, 1_000_000);
     let (code, text) = lab.tool("status");
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.starts_with("It works.\n"), "{text}");
+    begins(&text, "It works.\n");
     let (_, text) = lab.tool("flows --policy echo --backend b -o json");
     let flows: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(flows["flows"].as_array().map(Vec::len), Some(1), "{text}");
@@ -123,12 +123,9 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     });
     let (code, text) = lab.tool("status");
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("the last good one stays"), "{text}");
+    has(&text, "the last good one stays");
     let (_, metrics) = lab.get("/metrics");
-    assert!(
-        metrics.contains("baton_dataplane_snapshot_generation 2\n"),
-        "{metrics}"
-    );
+    has(&metrics, "baton_dataplane_snapshot_generation 2\n");
     exchange(&mut stream, 100_000);
     exchange(&mut lab.client(), 1_000);
 
@@ -254,7 +251,7 @@ fn over_a_unix_socket_commands_work_and_no_port_takes_them() {
     // A second one is refused, and the first one goes on.
     assert_eq!(lab.start().ended(), Some(1));
     let log = fs::read_to_string(lab.folder.join("log")).expect("a log");
-    assert!(log.contains("another dataplane answers there"), "{log}");
+    has(&log, "another dataplane answers there");
     assert_eq!(status().0, Some(0));
 
     // Killed, it leaves the socket behind, which is in nobody's way.
@@ -263,10 +260,7 @@ fn over_a_unix_socket_commands_work_and_no_port_takes_them() {
     assert!(socket.exists());
     let (code, _, text) = lab.tool_all(&format!("status --control {place}"));
     assert_eq!(code, Some(2));
-    assert!(
-        text.contains(&format!("nobody listens at {place}")),
-        "{text}"
-    );
+    has(&text, &format!("nobody listens at {place}"));
     let again = lab.start();
     lab.wait("ready again", "/readyz", |status, _| status == 200);
     assert_eq!(status().0, Some(0));

@@ -29,6 +29,18 @@ pub fn ip(arguments: &str) {
     );
 }
 
+/// Asserts that a text has this part.
+#[track_caller]
+pub fn has(text: &str, part: &str) {
+    assert!(text.contains(part), "no {part}: {text}");
+}
+
+/// Asserts that a text begins so.
+#[track_caller]
+pub fn begins(text: &str, part: &str) {
+    assert!(text.starts_with(part), "{text}");
+}
+
 /// Four namespaces and a folder; all gone on drop.
 pub struct Lab {
     pub name: String,
