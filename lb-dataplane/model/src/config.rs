@@ -195,7 +195,7 @@ impl std::ops::Add for Faults {
 #[derive(Clone, Debug)]
 pub struct Config {
     /// For the report.
-    pub name: &'static str,
+    pub name: String,
     /// Pods; the flow begins at pod 0.
     pub pods: u8,
     /// Requests that the client sends, one after the other.
@@ -210,8 +210,6 @@ pub struct Config {
     pub response_timeout: bool,
     /// Pod 0 drains.
     pub drain: bool,
-    /// Accept queues are full at first.
-    pub full_at_first: bool,
     /// Pods that do not adopt: their legs are opened by a handshake.
     pub opened: [bool; PODS_MAX],
     /// And those of them that agree to less than the client was promised.
@@ -235,9 +233,9 @@ pub struct Config {
 impl Config {
     /// Two pods, one request of one unit, one hand-over, no faults.
     #[must_use]
-    pub const fn new(name: &'static str, network: Network) -> Self {
+    pub fn new(name: impl Into<String>, network: Network) -> Self {
         Self {
-            name,
+            name: name.into(),
             pods: 2,
             requests: 1,
             parts: 1,
@@ -245,7 +243,6 @@ impl Config {
             replay: false,
             response_timeout: false,
             drain: false,
-            full_at_first: false,
             opened: [false; PODS_MAX],
             unlike: [false; PODS_MAX],
             moves: 1,

@@ -15,7 +15,7 @@ const SECOND: [bool; 3] = [false, true, false];
 /// All others do.
 const FIRST: [bool; 3] = [true, false, false];
 
-fn forever(name: &'static str, opened: [bool; 3], faults: Faults) -> Config {
+fn forever(name: impl Into<String>, opened: [bool; 3], faults: Faults) -> Config {
     Config {
         opened,
         faults,
@@ -99,62 +99,28 @@ pub fn safety() -> Vec<Config> {
             ..forever("opened: a pod that agrees to less, killed", ALL, killed)
         },
     ];
-    for (name, faults) in [
-        ("opened, drain: a full queue", full),
-        ("opened, drain: killed", killed),
-        ("opened, drain: closed", closed),
-        ("opened, drain: given up", given_up),
-    ] {
-        all.push(Config {
-            fresh: true,
-            drain: true,
-            ..forever(name, ALL, faults)
-        });
-    }
-    for (name, faults) in [
-        ("opened, replay: a full queue", full),
-        ("opened, replay: killed", killed),
-        ("opened, replay: closed", closed),
-    ] {
-        all.push(Config {
-            replay: true,
-            ..forever(name, ALL, faults)
-        });
-    }
-    for (name, faults) in [
-        ("opened, response timeout: a full queue", full),
-        ("opened, response timeout: killed", killed),
-    ] {
-        all.push(Config {
-            replay: true,
-            response_timeout: true,
-            legs_max: 2,
-            ..forever(name, ALL, faults)
-        });
-    }
-    for (name, faults) in [
-        ("opened, three pods: full", full),
-        ("opened, three pods: killed", killed),
-        ("opened, three pods: closed", closed),
-    ] {
-        all.push(Config {
-            pods: 3,
-            ..forever(name, SECOND, faults)
-        });
-    }
-    for (name, faults) in [
-        ("opened, two requests: killed", killed),
-        ("opened, two requests: closed", closed),
-        ("opened, two parts: killed", killed),
-    ] {
-        let two = name.contains("requests");
-        all.push(Config {
-            requests: if two { 2 } else { 1 },
-            parts: if two { 1 } else { 2 },
-            legs_max: 2,
-            ..forever(name, ALL, faults)
-        });
-    }
+    let three = [("full", full), ("killed", killed), ("closed", closed)];
+    let mut each = |what: &str, opened, faults: &[_], change: &dyn Fn(&mut Config)| {
+        for (fault, faults) in faults {
+            let mut config = forever(format!("{what}: {fault}"), opened, *faults);
+            change(&mut config);
+            all.push(config);
+        }
+    };
+    let drain = |c: &mut Config| (c.fresh, c.drain) = (true, true);
+    each("opened, drain", ALL, &three, &drain);
+    each("opened, drain", ALL, &[("given up", given_up)], &drain);
+    each("opened, replay", ALL, &three, &|c| c.replay = true);
+    each("opened, response timeout", ALL, &three[..2], &|c| {
+        (c.replay, c.response_timeout, c.legs_max) = (true, true, 2);
+    });
+    each("opened, three pods", SECOND, &three, &|c| c.pods = 3);
+    each("opened, two requests", ALL, &three[1..], &|c| {
+        (c.requests, c.legs_max) = (2, 2);
+    });
+    each("opened, two parts", ALL, &three[1..2], &|c| {
+        (c.parts, c.legs_max) = (2, 2);
+    });
     all
 }
 

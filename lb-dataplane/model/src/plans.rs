@@ -9,7 +9,7 @@ use crate::{
     wire::Network,
 };
 
-fn forever(name: &'static str, faults: Faults) -> Config {
+fn forever(name: impl Into<String>, faults: Faults) -> Config {
     Config {
         faults,
         tries_max: 2,
@@ -19,14 +19,18 @@ fn forever(name: &'static str, faults: Faults) -> Config {
 }
 
 /// A full queue, a process killed, a connection closed: under whatever else is changed.
-fn three_faults(names: [&'static str; 3], change: impl Fn(&mut Config)) -> Vec<Config> {
-    let faults = [Faults::FULL, Faults::CRASH, Faults::CLOSE];
-    let with = |(name, faults)| {
-        let mut config = forever(name, faults);
+fn three_faults(what: &str, change: impl Fn(&mut Config)) -> Vec<Config> {
+    let faults = [
+        ("full", Faults::FULL),
+        ("killed", Faults::CRASH),
+        ("closed", Faults::CLOSE),
+    ];
+    let with = |(fault, faults)| {
+        let mut config = forever(format!("{what}: {fault}"), faults);
         change(&mut config);
         config
     };
-    names.into_iter().zip(faults).map(with).collect()
+    faults.into_iter().map(with).collect()
 }
 
 /// Safety: packets may arrive late, never, or any number of times, and timers end whenever they
@@ -108,61 +112,25 @@ pub fn safety() -> Vec<Config> {
             Faults::CLIENT_CLOSE + Faults::CLIENT_RESET,
         ),
     ];
-    let names = [
-        "one request: full",
-        "one request: killed",
-        "one request: closed",
-    ];
-    all.extend(three_faults(names, |_| {}));
-    let names = [
-        "new flow, drain: full",
-        "new flow, drain: killed",
-        "new flow, drain: closed",
-    ];
-    all.extend(three_faults(names, |c| {
+    all.extend(three_faults("one request", |_| {}));
+    all.extend(three_faults("new flow, drain", |c| {
         c.fresh = true;
         c.drain = true;
     }));
-    let names = ["replay: full", "replay: killed", "replay: closed"];
-    all.extend(three_faults(names, |c| c.replay = true));
-    let names = [
-        "response timeout: full",
-        "response timeout: killed",
-        "response timeout: closed",
-    ];
-    all.extend(three_faults(names, |c| {
+    all.extend(three_faults("replay", |c| c.replay = true));
+    all.extend(three_faults("response timeout", |c| {
         c.replay = true;
         c.response_timeout = true;
         c.legs_max = if c.faults.full > 0 { 3 } else { 2 };
     }));
-    let names = [
-        "two-part responses: full",
-        "two-part responses: killed",
-        "two-part responses: closed",
-    ];
-    all.extend(three_faults(names, |c| c.parts = 2));
-    let names = [
-        "two parts, replay: full",
-        "two parts, replay: killed",
-        "two parts, replay: closed",
-    ];
-    all.extend(three_faults(names, |c| {
+    all.extend(three_faults("two-part responses", |c| c.parts = 2));
+    all.extend(three_faults("two parts, replay", |c| {
         c.parts = 2;
         c.replay = true;
         c.legs_max = 2;
     }));
-    let names = [
-        "three pods: full",
-        "three pods: killed",
-        "three pods: closed",
-    ];
-    all.extend(three_faults(names, |c| c.pods = 3));
-    let names = [
-        "two requests: full",
-        "two requests: killed",
-        "two requests: closed",
-    ];
-    all.extend(three_faults(names, |c| c.requests = 2));
+    all.extend(three_faults("three pods", |c| c.pods = 3));
+    all.extend(three_faults("two requests", |c| c.requests = 2));
     all.extend(openings::safety());
     all
 }

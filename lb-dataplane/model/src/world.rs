@@ -226,7 +226,6 @@ impl World {
             .take(usize::from(config.pods))
         {
             pod.listens = true;
-            pod.full = config.full_at_first;
             known.ready = true;
         }
         for (pod, unlike) in pods.iter_mut().zip(config.unlike) {

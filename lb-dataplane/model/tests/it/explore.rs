@@ -73,10 +73,10 @@ const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
 ];
 
 /// All explorations, run once for all tests of this file.
-static RUNS: LazyLock<Vec<(&'static str, Report)>> = LazyLock::new(|| {
+static RUNS: LazyLock<Vec<(String, Report)>> = LazyLock::new(|| {
     let run = |how: fn(Config) -> Report| {
         move |config: Config| {
-            let (name, begun) = (config.name, Instant::now());
+            let (name, begun) = (config.name.clone(), Instant::now());
             let report = how(config);
             let seconds = begun.elapsed().as_secs_f64();
             println!("{name}: {} states, {seconds:.1} s", report.states);
