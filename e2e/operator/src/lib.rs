@@ -24,3 +24,14 @@ pub mod world;
 pub const OPERATOR_NAMESPACE: &str = "baton-system";
 /// The operator's ServiceAccount there.
 pub const OPERATOR: &str = "baton-operator";
+
+/// What is there; a test for which it is not, as where no API server can be had, ends here.
+#[macro_export]
+macro_rules! or_skip {
+    ($there:expr) => {
+        match $there {
+            Some(there) => there,
+            None => return Ok(()),
+        }
+    };
+}

@@ -7,6 +7,7 @@ use baton_crds::LoadBalancerPolicy;
 use baton_operator_tests::{
     apply::{apply, apply_as, path},
     cluster::{cluster, definitions, established, get, wait_for},
+    or_skip,
 };
 use serde_json::{Value, json};
 use std::process::Command;
@@ -22,9 +23,7 @@ fn policy(namespace: &str, name: &str) -> Value {
 
 #[tokio::test]
 async fn definitions_are_established_without_warnings_and_stay_as_they_are() -> Result<()> {
-    let Some(cluster) = cluster().await? else {
-        return Ok(());
-    };
+    let cluster = or_skip!(cluster().await?);
     for manifest in definitions()? {
         let again = apply(&cluster.admin, &manifest).await?;
         assert_eq!(again.warnings, [""; 0]);
@@ -58,9 +57,7 @@ async fn definitions_are_established_without_warnings_and_stay_as_they_are() -> 
 
 #[tokio::test]
 async fn the_server_fills_in_the_defaults_that_the_types_have() -> Result<()> {
-    let Some(cluster) = cluster().await? else {
-        return Ok(());
-    };
+    let cluster = or_skip!(cluster().await?);
     let namespace = cluster.server.namespace("defaults").await?.name;
     let manifest = policy(&namespace, "web");
     let applied = apply(&cluster.admin, &manifest).await?;
@@ -73,9 +70,7 @@ async fn the_server_fills_in_the_defaults_that_the_types_have() -> Result<()> {
 
 #[tokio::test]
 async fn kubectl_shows_the_columns_under_every_name() -> Result<()> {
-    let Some(cluster) = cluster().await? else {
-        return Ok(());
-    };
+    let cluster = or_skip!(cluster().await?);
     let namespace = cluster.server.namespace("columns").await?.name;
     apply(&cluster.admin, &policy(&namespace, "web"))
         .await?
@@ -149,9 +144,7 @@ fn older(definition: &Value) -> Result<Value> {
 #[tokio::test]
 async fn an_upgrade_keeps_objects_and_their_status() -> Result<()> {
     // Of its own, since it changes the definitions under everybody.
-    let Some(server) = own() else {
-        return Ok(());
-    };
+    let server = or_skip!(own());
     let admin = server.admin().await?;
     let namespace = server.namespace("upgrade").await?.name;
     let definitions = definitions()?;

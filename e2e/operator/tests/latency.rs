@@ -2,7 +2,10 @@
 //! differ.
 
 use anyhow::Result;
-use baton_operator_tests::scene::{Scene, policy, served_policy, service, slice};
+use baton_operator_tests::{
+    or_skip,
+    scene::{Scene, policy, served_policy, service, slice},
+};
 use std::time::{Duration, Instant};
 
 /// Changes of each kind.
@@ -23,9 +26,7 @@ fn report(what: &str, mut times: Vec<Duration>) {
 
 #[tokio::test]
 async fn from_a_change_to_the_dataplane() -> Result<()> {
-    let Some(scene) = Scene::start().await? else {
-        return Ok(());
-    };
+    let scene = or_skip!(Scene::start().await?);
     let namespace = scene.server.namespace("latency").await?.name;
     scene.apply(&service(&namespace, "web")).await?;
     scene

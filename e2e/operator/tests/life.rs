@@ -2,7 +2,10 @@
 //! server end and start.
 
 use anyhow::{Context, Result};
-use baton_operator_tests::scene::{Scene, has, policy, served_policy, service, slice};
+use baton_operator_tests::{
+    or_skip,
+    scene::{Scene, has, policy, served_policy, service, slice},
+};
 use futures_util::{StreamExt, stream};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -10,9 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[tokio::test]
 async fn a_policy_is_refused_explained_and_served_as_its_service_comes() -> Result<()> {
-    let Some(scene) = Scene::start().await? else {
-        return Ok(());
-    };
+    let scene = or_skip!(Scene::start().await?);
     let namespace = scene.server.namespace("life").await?.name;
     let web = policy(&namespace, "web", "web", 8_080);
     scene.apply(&web).await?;
@@ -58,9 +59,7 @@ async fn a_policy_is_refused_explained_and_served_as_its_service_comes() -> Resu
 
 #[tokio::test]
 async fn a_restarted_operator_leaves_the_dataplane_untouched() -> Result<()> {
-    let Some(mut scene) = Scene::start().await? else {
-        return Ok(());
-    };
+    let mut scene = or_skip!(Scene::start().await?);
     let namespace = scene.server.namespace("again").await?.name;
     let slice = slice(&namespace, "web", &["10.0.0.1"]);
     scene.apply(&slice).await?;
@@ -91,9 +90,7 @@ async fn a_restarted_operator_leaves_the_dataplane_untouched() -> Result<()> {
 
 #[tokio::test]
 async fn a_restarted_api_server_and_an_expired_watch_lose_nothing() -> Result<()> {
-    let Some(mut scene) = Scene::start().await? else {
-        return Ok(());
-    };
+    let mut scene = or_skip!(Scene::start().await?);
     let namespace = scene.server.namespace("expired").await?.name;
     let [stays, goes, new] = ["stays", "goes", "new"].map(|name| has(&namespace, name));
     scene.web(&namespace, "stays", 8_080).await?;
@@ -120,9 +117,7 @@ async fn a_restarted_api_server_and_an_expired_watch_lose_nothing() -> Result<()
 /// Kubernetes 1.30, 1.31 and 1.33 are like this unless asked otherwise.
 #[tokio::test]
 async fn an_api_server_that_cannot_stream_lists_is_read_in_pages() -> Result<()> {
-    let Some(mut scene) = Scene::start().await? else {
-        return Ok(());
-    };
+    let mut scene = or_skip!(Scene::start().await?);
     let namespace = scene.server.namespace("pages").await?.name;
     scene.web(&namespace, "before", 8_080).await?;
     scene.served(has(&namespace, "before")).await?;
@@ -145,9 +140,7 @@ async fn an_api_server_that_cannot_stream_lists_is_read_in_pages() -> Result<()>
 
 #[tokio::test]
 async fn a_standby_takes_over_from_a_leader_that_dies() -> Result<()> {
-    let Some(mut scene) = Scene::start().await? else {
-        return Ok(());
-    };
+    let mut scene = or_skip!(Scene::start().await?);
     let namespace = scene.server.namespace("lead").await?.name;
     scene.web(&namespace, "web", 8_080).await?;
     let before = scene.served(has(&namespace, "web")).await?;
@@ -184,9 +177,7 @@ async fn apply_all(scene: &Scene, manifests: Vec<Value>) -> Result<()> {
 
 #[tokio::test]
 async fn a_burst_of_policies_is_served() -> Result<()> {
-    let Some(scene) = Scene::start().await? else {
-        return Ok(());
-    };
+    let scene = or_skip!(Scene::start().await?);
     let namespace = scene.server.namespace("burst").await?.name;
     let services = (0..BURST)
         .map(|n| service(&namespace, &format!("s{n}")))

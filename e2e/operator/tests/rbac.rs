@@ -7,7 +7,7 @@ use baton_operator_tests::{
     OPERATOR, OPERATOR_NAMESPACE,
     apply::{apply, apply_as, send},
     cluster::{Cluster, cluster, pod, wait_for},
-    manifests,
+    manifests, or_skip,
 };
 use hyper::Method;
 use kube::Client;
@@ -153,14 +153,11 @@ async fn resources(client: &Client) -> Result<BTreeSet<(String, String)>> {
 
 #[tokio::test]
 async fn the_operator_may_do_what_it_needs_and_nothing_else() -> Result<()> {
-    let Some(Cluster {
+    let Cluster {
         server,
         admin,
         operator,
-    }) = cluster().await?
-    else {
-        return Ok(());
-    };
+    } = or_skip!(cluster().await?);
     let known = resources(&admin).await?;
     let asked = rights_are(server, &operator, RIGHTS, &known).await?;
     println!("{asked} questions about {} resources", known.len());
@@ -169,9 +166,7 @@ async fn the_operator_may_do_what_it_needs_and_nothing_else() -> Result<()> {
 
 #[tokio::test]
 async fn host_shim_may_read_what_it_needs_and_nothing_else() -> Result<()> {
-    let Some(Cluster { server, admin, .. }) = cluster().await? else {
-        return Ok(());
-    };
+    let Cluster { server, admin, .. } = or_skip!(cluster().await?);
     for manifest in manifests::folder("host-shim/rbac")? {
         apply(&admin, &manifest).await?.object()?;
     }
@@ -228,12 +223,9 @@ async fn rights_are(
 
 #[tokio::test]
 async fn rights_by_name_hold_for_that_name_only() -> Result<()> {
-    let Some(Cluster {
+    let Cluster {
         server, operator, ..
-    }) = cluster().await?
-    else {
-        return Ok(());
-    };
+    } = or_skip!(cluster().await?);
     let other = server.namespace("named").await?.name;
     for (group, resource, names, verbs) in NAMED {
         for verb in VERBS {
@@ -256,9 +248,7 @@ async fn rights_by_name_hold_for_that_name_only() -> Result<()> {
 
 #[tokio::test]
 async fn secrets_are_created_by_name_only() -> Result<()> {
-    let Some(Cluster { operator, .. }) = cluster().await? else {
-        return Ok(());
-    };
+    let Cluster { operator, .. } = or_skip!(cluster().await?);
     let secret = |name: &str| {
         json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
@@ -309,14 +299,11 @@ async fn secrets_are_created_by_name_only() -> Result<()> {
 
 #[tokio::test]
 async fn of_a_pod_only_the_deletion_cost_can_be_changed() -> Result<()> {
-    let Some(Cluster {
+    let Cluster {
         server,
         admin,
         operator,
-    }) = cluster().await?
-    else {
-        return Ok(());
-    };
+    } = or_skip!(cluster().await?);
     let namespace = server.namespace("cost").await?.name;
     apply(&admin, &pod(&namespace, "backend")).await?.object()?;
     let cost = "controller.kubernetes.io/pod-deletion-cost";
@@ -387,14 +374,11 @@ fn elsewhere(manifest: &Value, namespace: &str, service: &str) -> Value {
 
 #[tokio::test]
 async fn of_services_and_slices_only_those_of_frontends_can_be_written() -> Result<()> {
-    let Some(Cluster {
+    let Cluster {
         server,
         admin,
         operator,
-    }) = cluster().await?
-    else {
-        return Ok(());
-    };
+    } = or_skip!(cluster().await?);
     let namespace = server.namespace("fronts").await?.name;
     let made =
         json!({ "baton.dev/policy": "web", "app.kubernetes.io/managed-by": "baton-operator" });

@@ -7,6 +7,7 @@ use baton_operator_tests::{
     cluster::wait_for,
     dataplane::{Dataplane, own_address},
     objects::{has, service},
+    or_skip,
     world::World,
 };
 use baton_tls::{Material, Name};
@@ -79,9 +80,7 @@ impl Supplied {
 
 #[tokio::test]
 async fn supplied_certificates_are_used_and_stay() -> Result<()> {
-    let Some(mut world) = World::alone().await? else {
-        return Ok(());
-    };
+    let mut world = or_skip!(World::alone().await?);
     let namespace = world.server.namespace("supplied").await?.name;
     let authority = Authority::new()?;
     let dataplane = authority.sign(Name::Dataplane, ExtendedKeyUsagePurpose::ServerAuth)?;
@@ -126,9 +125,7 @@ async fn supplied_certificates_are_used_and_stay() -> Result<()> {
 
 #[tokio::test]
 async fn a_supplied_certificate_that_is_garbage_keeps_no_other_from_being_made() -> Result<()> {
-    let Some(mut world) = World::alone().await? else {
-        return Ok(());
-    };
+    let mut world = or_skip!(World::alone().await?);
     let garbage = Supplied {
         authority: "not a certificate".into(),
         certificate: "not a certificate".into(),

@@ -6,6 +6,7 @@ use baton_operator_tests::{
     class::{Class, NODE},
     cluster::pod,
     objects::{Load, figures, served_policy, service, slice_of_pods},
+    or_skip,
     world::World,
 };
 use serde_json::Value;
@@ -18,9 +19,7 @@ fn cost(pod: &Value) -> Option<&str> {
 
 #[tokio::test]
 async fn the_next_operator_removes_what_nobody_asks_for_any_more() -> Result<()> {
-    let Some(mut world) = World::alone().await? else {
-        return Ok(());
-    };
+    let mut world = or_skip!(World::alone().await?);
     let namespace = world.server.namespace("costs").await?.name;
     let first = world.start_operator("costs", &[])?;
     let admin = world.admin.clone();

@@ -9,6 +9,7 @@ use baton_operator_tests::{
     class::{Class, NODE},
     cluster::{DEADLINE, pod, wait_for},
     objects::{Load, figures, served_policy, service, slice_of_pods},
+    or_skip,
     shim::Shim,
     world::{SECRETS, World, shim_port},
 };
@@ -77,9 +78,7 @@ impl Keys {
 
 #[tokio::test]
 async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
-    let Some(mut world) = World::alone().await? else {
-        return Ok(());
-    };
+    let mut world = or_skip!(World::alone().await?);
     let namespace = world.server.namespace("shims").await?.name;
     let labels: Value = json!(BTreeMap::from(SHIM));
     let shim_at = shim(&world.admin, 1, &labels, NODE).await?;
@@ -200,9 +199,7 @@ fn master(digits: &[u8]) -> Result<[u8; 16]> {
 
 #[tokio::test]
 async fn each_shim_is_sent_the_keys_of_the_node_that_its_pod_is_on() -> Result<()> {
-    let Some(mut world) = World::alone().await? else {
-        return Ok(());
-    };
+    let mut world = or_skip!(World::alone().await?);
     let labels: Value = json!(BTreeMap::from(SHIM));
     let nodes = ["node-x", "node-y"];
     let mut shims = Vec::new();
@@ -258,9 +255,7 @@ async fn each_shim_is_sent_the_keys_of_the_node_that_its_pod_is_on() -> Result<(
 #[tokio::test]
 async fn an_excluded_node_is_sent_no_key_and_nothing_is_adopted_there() -> Result<()> {
     const LOST: &str = "node-lost";
-    let Some(mut world) = World::alone().await? else {
-        return Ok(());
-    };
+    let mut world = or_skip!(World::alone().await?);
     let namespace = world.server.namespace("excluded").await?.name;
     let labels: Value = json!(BTreeMap::from(SHIM));
     let lost = shim(&world.admin, 5, &labels, LOST).await?;

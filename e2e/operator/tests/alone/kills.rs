@@ -9,6 +9,7 @@ use baton_operator_tests::{
     cluster::DEADLINE,
     dataplane::{Dataplane, Pushes},
     operator::Operator,
+    or_skip,
     world::World,
 };
 use serde_json::json;
@@ -53,9 +54,7 @@ async fn settled(world: &World, class: &Class, script: &Script) -> Result<()> {
 
 #[tokio::test]
 async fn an_operator_that_is_killed_at_any_moment_changes_no_content() -> Result<()> {
-    let Some(mut world) = World::alone().await? else {
-        return Ok(());
-    };
+    let mut world = or_skip!(World::alone().await?);
     let seed = env::var("BATON_SEED").ok().map(|seed| seed.parse());
     let seed = seed.transpose().context("BATON_SEED")?.unwrap_or(SEED);
     println!("seed {seed}");

@@ -8,6 +8,7 @@ use baton_operator_tests::{
     dataplane::{Dataplane, Pushes},
     objects::{has, service, slice},
     operator::Operator,
+    or_skip,
     relay::Relay,
     world::World,
 };
@@ -160,9 +161,7 @@ async fn logged(operator: &Operator, words: &str) -> Result<()> {
 
 #[tokio::test]
 async fn a_leader_is_killed_in_mid_push() -> Result<()> {
-    let Some(world) = World::alone().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::alone().await?);
     let kubeconfig = world.kubeconfig.clone();
     let mut scene = MidPush::start(world, &kubeconfig).await?;
     scene.leader.take().context("a leader")?.kill()?;
@@ -171,9 +170,7 @@ async fn a_leader_is_killed_in_mid_push() -> Result<()> {
 
 #[tokio::test]
 async fn a_leader_is_ended_in_mid_push() -> Result<()> {
-    let Some(world) = World::alone().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::alone().await?);
     let kubeconfig = world.kubeconfig.clone();
     let mut scene = MidPush::start(world, &kubeconfig).await?;
     let leader = scene.leader.take().context("a leader")?;
@@ -188,9 +185,7 @@ async fn a_leader_is_ended_in_mid_push() -> Result<()> {
 
 #[tokio::test]
 async fn a_leader_is_cut_off_in_mid_push() -> Result<()> {
-    let Some(world) = World::alone().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::alone().await?);
     let relay = Relay::start(world.server_address()?).await?;
     let kubeconfig = world.kubeconfig_by_way_of(relay.address())?;
     let mut scene = MidPush::start(world, &kubeconfig).await?;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use baton_crds::LoadBalancerPolicy;
 use baton_operator_tests::{
     cluster::{DEADLINE, definitions, established},
+    or_skip,
     scene::{Scene, served_policy, service, slice},
 };
 use futures_util::StreamExt;
@@ -62,9 +63,7 @@ async fn an_upgrade_under_a_running_operator_keeps_what_is_served() -> Result<()
             false => older(d, &CLASS_FIELDS),
         })
         .collect::<Result<_>>()?;
-    let Some(scene) = Scene::start_older(&before).await? else {
-        return Ok(());
-    };
+    let scene = or_skip!(Scene::start_older(&before).await?);
     let admin = scene.hands();
     let namespace = scene.server.namespace("upgrade").await?.name;
     let web = scene.web(&namespace, "web", 8_080).await?;

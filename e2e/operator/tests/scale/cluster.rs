@@ -15,7 +15,7 @@ use baton_operator_tests::{
     apply::{apply, path, send},
     cluster::{get, install, wait_for},
     dataplane::own_address,
-    manifests,
+    manifests, or_skip,
 };
 use baton_tls::Material;
 use hyper::Method;
@@ -31,9 +31,7 @@ const CONCURRENT: usize = 48;
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_api_server() -> Result<()> {
     let size = size()?;
-    let Some(server) = own() else {
-        return Ok(());
-    };
+    let server = or_skip!(own());
     install(&server).await?;
     let admin = server.admin().await?;
     let identity = server.service_account(OPERATOR_NAMESPACE, OPERATOR).await?;

@@ -6,6 +6,7 @@ use baton_operator_tests::{
     class::{Class, NODE},
     cluster::pod,
     objects::{Load, figures, served_policy, service, slice_of_pods},
+    or_skip,
     world::World,
 };
 use serde_json::{Value, json};
@@ -25,9 +26,7 @@ fn flows(flows: u64) -> Load {
 
 #[tokio::test]
 async fn the_cost_follows_the_flows_and_goes_with_the_wish() -> Result<()> {
-    let Some(world) = World::together().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::together().await?);
     let admin = &world.admin;
     let namespace = world.server.namespace("costs").await?.name;
     let class = Class::start(admin, "costs", 2).await?;

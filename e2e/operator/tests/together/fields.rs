@@ -11,6 +11,7 @@ use baton_operator_tests::{
     fields::{leaves, missing},
     manifests,
     objects::{served_policy, service, slice},
+    or_skip,
     world::World,
 };
 use serde_json::{Value, json};
@@ -84,9 +85,7 @@ fn left_out(kind: &str, objects: &[Value]) -> Result<Vec<String>> {
 
 #[tokio::test]
 async fn every_field_reaches_the_snapshot() -> Result<()> {
-    let Some(world) = World::together().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::together().await?);
     let admin = &world.admin;
     let namespace = world.server.namespace("fields").await?.name;
     // Listeners at addresses of the documentation's, and a Pod's second address, which its status
@@ -134,9 +133,7 @@ async fn every_field_reaches_the_snapshot() -> Result<()> {
 
 #[tokio::test]
 async fn every_field_of_a_class_does_what_it_is_for() -> Result<()> {
-    let Some(world) = World::together().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::together().await?);
     let admin = &world.admin;
     let namespace = world.server.namespace("classes").await?.name;
     let limits = |policies: u32, backends: u32| json!({ "limits": { "policies": policies, "backends": backends } });

@@ -8,6 +8,7 @@ use baton_operator_tests::{
     OPERATOR_NAMESPACE,
     class::NODE,
     cluster::{get, pod, wait_for},
+    or_skip,
     world::World,
 };
 use serde_json::{Value, json};
@@ -129,9 +130,7 @@ async fn two_pods(world: &World, namespace: &str) -> Result<()> {
 
 #[tokio::test]
 async fn a_service_is_made_mended_and_goes_with_its_policy() -> Result<()> {
-    let Some(world) = World::together().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::together().await?);
     world.server.start_controllers()?;
     let admin = &world.admin;
     let namespace = world.server.namespace("made").await?.name;
@@ -204,9 +203,7 @@ async fn a_service_is_made_mended_and_goes_with_its_policy() -> Result<()> {
 
 #[tokio::test]
 async fn a_slice_of_somebody_else_stays_as_it_is() -> Result<()> {
-    let Some(world) = World::together().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::together().await?);
     let admin = &world.admin;
     let namespace = world.server.namespace("others").await?.name;
     admin.node(NODE).await?;
@@ -251,9 +248,7 @@ async fn a_slice_of_somebody_else_stays_as_it_is() -> Result<()> {
 
 #[tokio::test]
 async fn a_service_that_clients_have_is_taken_over_and_given_back() -> Result<()> {
-    let Some(world) = World::together().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::together().await?);
     world.server.start_controllers()?;
     let admin = &world.admin;
     let namespace = world.server.namespace("attached").await?.name;

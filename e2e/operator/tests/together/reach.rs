@@ -6,15 +6,14 @@ use baton_operator_tests::{
     OPERATOR_NAMESPACE,
     class::{Class, NODE},
     objects::{service, slice, slice_of_pods},
+    or_skip,
     world::World,
 };
 use serde_json::Value;
 
 #[tokio::test]
 async fn a_port_that_no_service_leads_to_is_said_and_the_policy_is_ready() -> Result<()> {
-    let Some(world) = World::together().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::together().await?);
     let admin = &world.admin;
     let namespace = world.server.namespace("reach").await?.name;
     let class = Class::start(admin, "reach", 1).await?;

@@ -7,6 +7,7 @@ use baton_operator_tests::{
     class::{Class, NODE},
     cluster::pod,
     objects::served_policy,
+    or_skip,
     world::World,
 };
 use serde_json::{Value, json};
@@ -34,9 +35,7 @@ fn pod_of(namespace: &str, name: &str) -> Value {
 
 #[tokio::test]
 async fn pods_come_flap_end_and_go_by_way_of_real_slices() -> Result<()> {
-    let Some(world) = World::together().await? else {
-        return Ok(());
-    };
+    let world = or_skip!(World::together().await?);
     world.server.start_controllers()?;
     let admin = &world.admin;
     let namespace = world.server.namespace("slices").await?.name;

@@ -6,6 +6,7 @@ use baton_operator_tests::{
     cluster::DEADLINE,
     dataplane::{Dataplane, Push, Pushes},
     objects::{served_policy, service, slice},
+    or_skip,
     world::World,
 };
 use hyper::StatusCode;
@@ -97,9 +98,7 @@ fn is_held(push: &Push) -> bool {
 
 #[tokio::test]
 async fn a_slow_dataplane_holds_up_nobody_and_then_gets_the_newest_only() -> Result<()> {
-    let Some(three) = Three::start("slow").await? else {
-        return Ok(());
-    };
+    let three = or_skip!(Three::start("slow").await?);
     let slow = three.slow();
     slow.set_pushes(Pushes::Held);
     let mut policies = Vec::new();
@@ -153,9 +152,7 @@ async fn a_slow_dataplane_holds_up_nobody_and_then_gets_the_newest_only() -> Res
 
 #[tokio::test]
 async fn a_dataplane_that_never_answers_is_named_with_the_reason() -> Result<()> {
-    let Some(three) = Three::start("silent").await? else {
-        return Ok(());
-    };
+    let three = or_skip!(Three::start("silent").await?);
     let silent = three.slow();
     silent.set_pushes(Pushes::Held);
     let policy = three.add(1).await?;

@@ -8,6 +8,7 @@ use baton_operator_tests::{
     class::{Class, NODE},
     cluster::pod,
     objects::{has, served_policy, service, slice, slice_of_pods},
+    or_skip,
     world::World,
 };
 use serde_json::{Value, json};
@@ -113,9 +114,7 @@ async fn a_tenant_gets_no_port_and_no_address_that_it_is_not_allowed() -> Result
             { "namespaces": { "names": [evil] } },
         ])
     };
-    let Some(two) = Two::start("ports", 11, allowed).await? else {
-        return Ok(());
-    };
+    let two = or_skip!(Two::start("ports", 11, allowed).await?);
     let (admin, evil) = (&two.world.admin, &two.evil.namespace);
     let policy = |port| two.class.policy(evil, "web", "web", port);
     let control = two.class.dataplanes[0].address().port();
@@ -169,9 +168,7 @@ async fn a_namespaces_labels_say_what_it_is_allowed() -> Result<()> {
             { "namespaces": { "matchLabels": { "tier": "front" } } },
         ])
     };
-    let Some(two) = Two::start("labels", 12, allowed).await? else {
-        return Ok(());
-    };
+    let two = or_skip!(Two::start("labels", 12, allowed).await?);
     let (admin, evil) = (&two.world.admin, &two.evil.namespace);
     let policy = two.class.policy(evil, "web", "web", 8_500);
     two.refused(&policy, "NotAllowed", &["may have nothing"])

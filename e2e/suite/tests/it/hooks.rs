@@ -9,6 +9,7 @@ use baton_operator_tests::{
     cluster::{established, get},
     manifests,
     operator::binary,
+    or_skip,
 };
 use hyper::Method;
 use kube::Client;
@@ -109,9 +110,7 @@ impl Scene {
 
 #[tokio::test]
 async fn definitions_of_an_older_version_are_brought_up_to_date() -> Result<()> {
-    let Some(scene) = scene("baton-crds").await? else {
-        return Ok(());
-    };
+    let scene = or_skip!(scene("baton-crds").await?);
     // The second run finds all as it should be.
     for _ in 0..2 {
         let (good, said) = scene.run("baton-crds", &["crds", "--apply"]).await?;
@@ -144,9 +143,7 @@ async fn definitions_of_an_older_version_are_brought_up_to_date() -> Result<()> 
 /// Nobody makes slices of a Service here: those of the cluster are there from the start.
 #[tokio::test]
 async fn attached_services_lead_to_their_pods_before_baton_goes() -> Result<()> {
-    let Some(scene) = scene("baton-detach").await? else {
-        return Ok(());
-    };
+    let scene = or_skip!(scene("baton-detach").await?);
     let namespace = scene.server.namespace("shop").await?.name;
     let service = |name: &str, label: (&str, &str), annotations: Value| {
         json!({
@@ -212,9 +209,7 @@ async fn attached_services_lead_to_their_pods_before_baton_goes() -> Result<()> 
 
 #[tokio::test]
 async fn an_installation_is_judged_by_what_is_there() -> Result<()> {
-    let Some(scene) = scene("baton-test").await? else {
-        return Ok(());
-    };
+    let scene = or_skip!(scene("baton-test").await?);
     let pod = scene.object("Pod", "baton-test")?;
     let arguments = pod
         .pointer("/spec/containers/0/args")

@@ -8,7 +8,7 @@ use baton_cluster::helm;
 use baton_operator_tests::{
     apply::{apply, send},
     cluster::established,
-    manifests,
+    manifests, or_skip,
 };
 use hyper::Method;
 use serde_json::{Value, json};
@@ -74,9 +74,7 @@ fn on_openshift_pods_without_rights_take_the_namespaces_user() -> Result<()> {
 /// A field that the release before had and this one leaves out would become 1.
 #[tokio::test]
 async fn autoscaling_begins_with_the_dataplanes_that_there_are() -> Result<()> {
-    let Some(server) = own() else {
-        return Ok(());
-    };
+    let server = or_skip!(own());
     let admin = server.admin().await?;
     for definition in manifests::folder("crds/generated")? {
         apply(&admin, &definition).await?.object()?;
