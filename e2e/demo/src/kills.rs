@@ -89,10 +89,7 @@ fn run(
     rescued: impl Fn() -> Result<u64>,
 ) -> Result<KillSide> {
     let length = Duration::from_secs(seconds);
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        ..LoadOptions::new(address)
-    };
+    let options = LoadOptions::of(address, CONNECTIONS, None);
     let load = HttpEcho::start(lab.client().namespace(), options)?;
     let mut progress = Progress::start(label, Some(length + 2 * CALM));
     let (start, mut kills) = (Instant::now(), 0u32);

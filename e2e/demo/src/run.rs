@@ -55,12 +55,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     eprintln!(
         "Setting up {PODS} pods with nginx and redis around a router, clients and a dataplane …"
     );
-    let options = Options {
-        pods: usize::from(PODS),
-        second_client: true,
-        ..Options::default()
-    };
-    let lab = Lab::new("demo", &options)?;
+    let lab = Lab::new("demo", &Options::with_clients(usize::from(PODS)))?;
     let mut nginx = scene::nginx(&lab)?;
     let _redis = lab.in_each_pod(Pod::redis)?;
     let operator = lab.operator(&arguments.manifests)?;

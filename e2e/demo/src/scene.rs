@@ -18,11 +18,7 @@ const ADOPTABLE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A lab with so many pods.
 pub fn lab(name: &str, pods: usize) -> Result<Lab> {
-    let options = Options {
-        pods,
-        ..Options::default()
-    };
-    Lab::new(name, &options)
+    Lab::new(name, &Options::with_pods(pods))
 }
 
 /// nginx in each pod.
@@ -79,10 +75,7 @@ impl Baton {
 
     /// A load's options: `connections` to a port of the dataplane.
     pub fn load(&self, port: u16, connections: usize) -> LoadOptions {
-        LoadOptions {
-            connections,
-            ..LoadOptions::new(self.dataplane.address(port))
-        }
+        LoadOptions::of(self.dataplane.address(port), connections, None)
     }
 }
 

@@ -102,13 +102,7 @@ impl Scene {
     /// # Errors
     /// As [`Scene::new`].
     pub fn with_pods(name: &str, pods: usize) -> Result<Self> {
-        Self::new(
-            name,
-            &Options {
-                pods,
-                ..Options::default()
-            },
-        )
+        Self::new(name, &Options::with_pods(pods))
     }
 
     /// Adds redis in every pod, and its policy.
@@ -374,11 +368,11 @@ impl Scene {
     /// # Errors
     /// Before the dataplane's start.
     pub fn http_load(&self, connections: usize, requests: Option<u64>) -> Result<LoadOptions> {
-        Ok(LoadOptions {
+        Ok(LoadOptions::of(
+            self.address(HTTP_PORT)?,
             connections,
             requests,
-            ..LoadOptions::new(self.address(HTTP_PORT)?)
-        })
+        ))
     }
 
     /// Starts such a load, every answer of which is checked, from the first client.

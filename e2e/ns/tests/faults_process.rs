@@ -39,12 +39,7 @@ const FREEZES: [Duration; 2] = [Duration::from_millis(300), Duration::from_milli
 
 #[test]
 fn a_killed_dataplane_ends_connections_with_a_reset_and_nothing_is_executed_twice() -> Result<()> {
-    let layout = Options {
-        pods: 3,
-        second_client: true,
-        ..Options::default()
-    };
-    let mut scene = Scene::new("dpkill", &layout)?;
+    let mut scene = Scene::new("dpkill", &Options::with_clients(3))?;
     scene.add_redis()?;
     scene.start()?;
     let busy = scene.lab.clients()[1].namespace().clone();

@@ -1,7 +1,7 @@
 //! The control API out of reach and under attack while every request moves. Packets do not know of
 //! it.
 
-use crate::{more, no_error};
+use crate::{more, moves_on, no_error};
 use anyhow::{Context, Result, ensure};
 use baton_lab::{DATAPLANE_CONTROL, HttpEcho, Load};
 use baton_ns::{Scene, nft};
@@ -146,14 +146,6 @@ fn metric(metrics: &str, name: &str) -> Result<f64> {
 
 fn adopted(scene: &Scene) -> Result<u64> {
     scene.shim_counter(&["\"adopted\""])
-}
-
-fn moves_on(scene: &Scene, load: &Load<HttpEcho>) -> Result<()> {
-    let before = scene.counter("migrations_total")?;
-    more(load, 2_000)?;
-    let moved = scene.counter("migrations_total")? - before;
-    ensure!(moved >= 1_900, "{moved} moves in 2,000 requests");
-    Ok(())
 }
 
 fn finish(scene: &Scene, load: Load<HttpEcho>) -> Result<()> {

@@ -3,11 +3,11 @@
 //! A shim that is killed, upgraded or given other keys in the usual order is in `shim`.
 
 use crate::{
-    more, no_error,
+    more, moves_on, no_error,
     shim::{dataplane_keys, shim_keys, without_a_gap},
 };
 use anyhow::{Context, Result, ensure};
-use baton_lab::{HttpEcho, Load, LoadOptions, RedisCheck, Spec, program};
+use baton_lab::{HttpEcho, LoadOptions, RedisCheck, Spec, program};
 use baton_ns::{FrameSocket, HTTP_PORT, REDIS_PORT, RawIp, Scene, established, segment_of, until};
 use baton_packet::parse_adoption;
 use std::{thread, time::Duration};
@@ -131,11 +131,7 @@ fn requests_stay_where_they_are_while_the_shim_lacks_the_key() -> Result<()> {
     let place = scene.lab.client().namespace().clone();
     let load = HttpEcho::start(&place, scene.http_load(CONNECTIONS, None)?)?;
     let servers: Vec<_> = scene.redis.iter().map(baton_lab::Server::address).collect();
-    let options = LoadOptions {
-        connections: 8,
-        requests: Some(COMMANDS),
-        ..LoadOptions::new(scene.address(REDIS_PORT)?)
-    };
+    let options = LoadOptions::of(scene.address(REDIS_PORT)?, 8, Some(COMMANDS));
     let redis = RedisCheck::start(&place, &servers, options)?;
     let (first, second) = (scene.lab.key(1)?, scene.lab.key(2)?);
     moves_on(&scene, &load)?;
@@ -173,15 +169,6 @@ fn requests_stay_where_they_are_while_the_shim_lacks_the_key() -> Result<()> {
     scene.nothing_lost(0)?;
     scene.nothing_lost(1)?;
     assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
-    Ok(())
-}
-
-/// The load goes on, and nearly every request moves (all but those around a probe that came late).
-fn moves_on(scene: &Scene, load: &Load<HttpEcho>) -> Result<()> {
-    let before = scene.counter("migrations_total")?;
-    more(load, 2_000)?;
-    let moved = scene.counter("migrations_total")? - before;
-    ensure!(moved >= 1_900, "{moved} moves in 2,000 requests");
     Ok(())
 }
 

@@ -37,6 +37,22 @@ const OUTCOMES: [&str; 16] = [
     "renew",
 ];
 
+fn message(epoch: u8) -> Adoption {
+    Adoption {
+        kind: MessageKind::Adopt,
+        mss: 1460,
+        server_wscale: 7,
+        client_wscale: 7,
+        wscale_ok: true,
+        sack_ok: true,
+        timestamps_ok: true,
+        ecn_ok: false,
+        epoch,
+        server_ts: 1,
+        namespace: 1,
+    }
+}
+
 #[test]
 fn forged_adoptions_create_no_socket() -> Result<()> {
     let mut scene = Scene::with_pods("forged", 2)?;
@@ -55,19 +71,6 @@ fn forged_adoptions_create_no_socket() -> Result<()> {
     let key = AdoptionKey::from_hex(fs::read_to_string(scene.lab.key(1)?.file)?.trim())?;
     let strange = AdoptionKey::from_bytes([7; 16]);
 
-    let message = |epoch| Adoption {
-        kind: MessageKind::Adopt,
-        mss: 1460,
-        server_wscale: 7,
-        client_wscale: 7,
-        wscale_ok: true,
-        sack_ok: true,
-        timestamps_ok: true,
-        ecn_ok: false,
-        epoch,
-        server_ts: 1,
-        namespace: 1,
-    };
     let forge = |epoch: u8, key: &AdoptionKey, kind| -> Result<Vec<u8>> {
         let mut buffer = vec![0; 256];
         let spec = SegmentSpec {
@@ -234,19 +237,7 @@ fn adoption_options_of_clients_are_stripped_at_the_frontend() -> Result<()> {
             timestamps: baton_packet::timestamps(segment.options(&frame)),
             payload: &[],
         },
-        &Adoption {
-            kind: MessageKind::Adopt,
-            mss: 1460,
-            server_wscale: 7,
-            client_wscale: 7,
-            wscale_ok: true,
-            sack_ok: true,
-            timestamps_ok: true,
-            ecn_ok: false,
-            epoch: 1,
-            server_ts: 1,
-            namespace: 1,
-        },
+        &message(1),
         &key,
     )
     .context("build")?;

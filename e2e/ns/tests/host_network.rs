@@ -27,14 +27,7 @@ const KILLS: usize = 12;
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 fn node(name: &str, pods: usize) -> Result<Scene> {
-    let mut scene = Scene::new(
-        name,
-        &Options {
-            pods,
-            second_client: true,
-            ..Options::default()
-        },
-    )?;
+    let mut scene = Scene::new(name, &Options::with_clients(pods))?;
     scene.use_node()?;
     Ok(scene)
 }
@@ -59,11 +52,7 @@ fn finish<E: Exchange>(place: &str, load: Load<E>) -> Result<E> {
 }
 
 fn options(address: SocketAddr) -> LoadOptions {
-    LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some(REQUESTS),
-        ..LoadOptions::new(address)
-    }
+    LoadOptions::of(address, CONNECTIONS, Some(REQUESTS))
 }
 
 /// What the node's own stack lost of ours, in either direction.

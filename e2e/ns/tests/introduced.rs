@@ -24,11 +24,7 @@ fn scene(name: &str, header: bool) -> Result<Scene> {
         header,
         ..NginxOptions::default()
     };
-    let options = Options {
-        pods: 3,
-        ..Options::default()
-    };
-    let mut scene = Scene::with_nginx(name, &options, &web)?;
+    let mut scene = Scene::with_nginx(name, &Options::with_pods(3), &web)?;
     scene.config.policies[0].client_address = ClientAddress::ProxyV2;
     Ok(scene)
 }

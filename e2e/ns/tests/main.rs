@@ -81,11 +81,7 @@ fn every_request_moves(
     [http, redis]: [SocketAddr; 2],
     (connections, requests): (usize, u64),
 ) -> Result<()> {
-    let options = LoadOptions {
-        connections,
-        requests: Some(requests),
-        ..LoadOptions::new(http)
-    };
+    let options = LoadOptions::of(http, connections, Some(requests));
     let (report, echo) = http_without_error(scene, options)?;
     eprintln!(
         "{what}: {:.0} requests/s, {:?}",
@@ -137,11 +133,7 @@ fn redis_without_error_at(
     requests: u64,
 ) -> Result<LoadReport> {
     let servers: Vec<_> = scene.redis.iter().map(baton_lab::Server::address).collect();
-    let options = LoadOptions {
-        connections,
-        requests: Some(requests),
-        ..LoadOptions::new(address)
-    };
+    let options = LoadOptions::of(address, connections, Some(requests));
     let load = RedisCheck::start(scene.lab.client().namespace(), &servers, options)?;
     let report = RedisCheck::finish(load)?;
     no_error(&report, Some(requests))?;
@@ -163,6 +155,15 @@ fn more<E: Exchange>(load: &Load<E>, requests: u64) -> Result<u64> {
         load,
         load.progress().requests.load(Ordering::Relaxed) + requests,
     )
+}
+
+/// The load goes on, and nearly every request moves (all but those around a probe that came late).
+fn moves_on(scene: &Scene, load: &Load<HttpEcho>) -> Result<()> {
+    let before = scene.counter("migrations_total")?;
+    more(load, 2_000)?;
+    let moved = scene.counter("migrations_total")? - before;
+    ensure!(moved >= 1_900, "{moved} moves in 2,000 requests");
+    Ok(())
 }
 
 /// A request that waited for a retransmission that backed off: 200 ms and 400 ms.

@@ -23,11 +23,7 @@ fn every_exchange_moves_and_each_command_is_executed_once() -> Result<()> {
     let (mut scene, servers) = scene("memcached")?;
     scene.start()?;
     let addresses: Vec<_> = servers.iter().map(Server::address).collect();
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some(EXCHANGES),
-        ..LoadOptions::new(scene.address(MEMCACHED_PORT)?)
-    };
+    let options = LoadOptions::of(scene.address(MEMCACHED_PORT)?, CONNECTIONS, Some(EXCHANGES));
     let place = scene.lab.client().namespace();
     let load = MemcachedCheck::start(place, &addresses, options)?;
     let report = scene.explained(MemcachedCheck::finish(load))?;

@@ -64,11 +64,7 @@ fn requests_to_io_uring_each_after_a_migration() -> Result<()> {
     uring.migration = always();
     scene.config.policies.push(uring);
     scene.start()?;
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some(REQUESTS / 10),
-        ..LoadOptions::new(scene.address(PORT)?)
-    };
+    let options = LoadOptions::of(scene.address(PORT)?, CONNECTIONS, Some(REQUESTS / 10));
     let (report, echo) = http_without_error(&scene, options)?;
     let moves = scene.state()?.policies[URING].migrations_total;
     eprintln!("{:.0} requests/s, {moves} migrations", report.per_second());

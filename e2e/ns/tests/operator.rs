@@ -58,10 +58,7 @@ impl Chain {
     }
 
     pub(crate) fn load(&self) -> Result<Load<HttpEcho>> {
-        let options = LoadOptions {
-            connections: CONNECTIONS,
-            ..LoadOptions::new(self.dataplane.address(80))
-        };
+        let options = LoadOptions::of(self.dataplane.address(80), CONNECTIONS, None);
         let load = HttpEcho::start(self.lab.client().namespace(), options)?;
         more(&load, 1_000)?;
         Ok(load)

@@ -35,10 +35,7 @@ const REDIRECTS: [(&str, &[&str]); 3] = [
 ];
 
 fn scene(name: &str, method: MoveMethod) -> Result<Scene> {
-    let options = Options {
-        pods: 2,
-        ..Options::default()
-    };
+    let options = Options::with_pods(2);
     let web = NginxOptions {
         more: PROXY.into(),
         ..NginxOptions::default()
@@ -89,17 +86,22 @@ fn moves_to(scene: &Scene, pod: usize) -> Result<u64> {
     Ok(scene.state()?.policies[0].backends[pod].migrations_in_total)
 }
 
+/// The first pod has rules when everything starts: requests that its proxy served.
+fn redirected(mut scene: Scene, commands: &[&str]) -> Result<(Scene, usize)> {
+    redirect(&scene, commands)?;
+    scene.start_shim()?;
+    scene.start_dataplane()?;
+    let (meshed, plain) = (scene.lab.pods()[0].name(), scene.lab.pods()[1].name());
+    scene.wait_reason(meshed, REASON)?;
+    scene.wait_reason(plain, "ready")?;
+    let served = served_by_proxy(&scene)?;
+    Ok((scene, served))
+}
+
 #[test]
 fn no_request_goes_around_a_pods_proxy() -> Result<()> {
     for (tool, commands) in REDIRECTS {
-        let mut scene = scene("meshed", MoveMethod::Adoption)?;
-        redirect(&scene, commands)?;
-        scene.start_shim()?;
-        scene.start_dataplane()?;
-        let (meshed, plain) = (scene.lab.pods()[0].name(), scene.lab.pods()[1].name());
-        scene.wait_reason(meshed, REASON)?;
-        scene.wait_reason(plain, "ready")?;
-        let served = served_by_proxy(&scene)?;
+        let (scene, served) = redirected(scene("meshed", MoveMethod::Adoption)?, commands)?;
         ensure!(served > 0, "{tool}: it is served all the same");
         ensure!(moves_to(&scene, 0)? == 0, "{tool}");
         ensure!(moves_to(&scene, 1)? > 0, "{tool}: others adopt");
@@ -118,14 +120,7 @@ fn no_request_goes_around_a_pods_proxy() -> Result<()> {
 #[test]
 fn requests_move_through_a_pods_proxy_by_translation() -> Result<()> {
     for (tool, commands) in REDIRECTS {
-        let mut scene = scene("meshmove", MoveMethod::Auto)?;
-        redirect(&scene, commands)?;
-        scene.start_shim()?;
-        scene.start_dataplane()?;
-        let (meshed, plain) = (scene.lab.pods()[0].name(), scene.lab.pods()[1].name());
-        scene.wait_reason(meshed, REASON)?;
-        scene.wait_reason(plain, "ready")?;
-        let served = served_by_proxy(&scene)?;
+        let (scene, served) = redirected(scene("meshmove", MoveMethod::Auto)?, commands)?;
         let (there, back) = (moves_to(&scene, 0)?, moves_to(&scene, 1)?);
         eprintln!("{tool}: {served} served by the proxy, {there} moves to it, {back} away");
         ensure!(served > 0 && there > 0 && back > 0, "{tool}");

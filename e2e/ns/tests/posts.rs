@@ -31,10 +31,7 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
     // A pod that fails so often is rightly ejected for ever longer; here it shall go on dying.
     counting.health.failure_threshold = 0;
     scene.start()?;
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        ..LoadOptions::new(scene.address(PORT)?)
-    };
+    let options = LoadOptions::of(scene.address(PORT)?, CONNECTIONS, None);
     let load = PostCount::start(scene.lab.client().namespace(), options)?;
 
     let (start, mut killed) = (Instant::now(), 0);

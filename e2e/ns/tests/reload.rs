@@ -118,11 +118,7 @@ fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() -> Res
     assert_eq!(refused, ["bad"]);
     let words = &state.refused[0].message;
     ensure!(words.contains("20007"), "{words}");
-    let options = LoadOptions {
-        connections: 8,
-        requests: Some(4_000),
-        ..LoadOptions::new(scene.address(8_081)?)
-    };
+    let options = LoadOptions::of(scene.address(8_081)?, 8, Some(4_000));
     let new = HttpEcho::start(scene.lab.client().namespace(), options)?;
     let (report, _) = new.join()?;
     no_error(&report, Some(4_000))?;

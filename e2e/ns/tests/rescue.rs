@@ -104,14 +104,7 @@ impl Clients {
 }
 
 fn scene(name: &str, pods: usize, migration: Migration) -> Result<Scene> {
-    let mut scene = Scene::new(
-        name,
-        &Options {
-            pods,
-            second_client: true,
-            ..Options::default()
-        },
-    )?;
+    let mut scene = Scene::new(name, &Options::with_clients(pods))?;
     scene.config.policies[0].migration = migration;
     scene.start()?;
     Ok(scene)

@@ -19,11 +19,7 @@ fn scene(name: &str) -> Result<Scene> {
         peers: true,
         ..NginxOptions::default()
     };
-    let options = Options {
-        pods: 3,
-        ..Options::default()
-    };
-    let mut scene = Scene::with_nginx(name, &options, &web)?;
+    let mut scene = Scene::with_nginx(name, &Options::with_pods(3), &web)?;
     scene.add_redis()?;
     for policy in &mut scene.config.policies {
         policy.client_address = ClientAddress::Restore;
@@ -85,11 +81,7 @@ fn whoever_serves_sees_the_client() -> Result<()> {
                 Ok(scene.dataplane()?.address_v6(port))
             }),
         };
-        let options = LoadOptions {
-            connections: CONNECTIONS,
-            requests: Some(REQUESTS),
-            ..LoadOptions::new(at(&scene, HTTP_PORT)?)
-        };
+        let options = LoadOptions::of(at(&scene, HTTP_PORT)?, CONNECTIONS, Some(REQUESTS));
         let (report, echo) = http_without_error(&scene, options)?;
         assert_eq!(echo.per_pod.len(), 3, "{:?}", echo.per_pod);
         let moves = scene.state()?.policies[0].migrations_total;

@@ -20,11 +20,7 @@ pub fn beside_commands(
     let address = scene.address(REDIS_PORT)?;
     let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
     let namespace = scene.lab.client().namespace();
-    let options = LoadOptions {
-        connections,
-        requests: Some(commands),
-        ..LoadOptions::new(address)
-    };
+    let options = LoadOptions::of(address, connections, Some(commands));
     let stateful = RedisStateful::start(namespace, address, &servers)?;
     let load = RedisCheck::start(namespace, &servers, options)?;
     let report = RedisCheck::finish(load)?;

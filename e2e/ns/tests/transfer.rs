@@ -99,6 +99,15 @@ impl Files {
         Ok(ended.join(", "))
     }
 
+    fn download_begun(&self) -> Result<()> {
+        until("the download has begun", || {
+            let backends = self.scene.state()?.policies.remove(FILES).backends;
+            let flows: u64 = backends.iter().map(|b| b.flows).sum();
+            ensure!(flows == 1, "{flows} flows");
+            Ok(())
+        })
+    }
+
     /// Drains the pod that has the connection, until it has moved so often.
     fn keep_moving(&self, times: u64) -> Result<()> {
         let dataplane = self.scene.dataplane()?;
@@ -189,12 +198,7 @@ fn downloads_move(name: &str, protocol: Protocol, nodes: usize) -> Result<()> {
     let (moved, downloaded) = thread::scope(|scope| {
         let stream = files.connect()?;
         let load = scope.spawn(|| download(stream, contents, &enough));
-        until("the download has begun", || {
-            let backends = files.scene.state()?.policies.remove(FILES).backends;
-            let flows: u64 = backends.iter().map(|b| b.flows).sum();
-            ensure!(flows == 1, "{flows} flows");
-            Ok(())
-        })?;
+        files.download_begun()?;
         let moved = files.keep_moving(times);
         enough.store(true, Ordering::Relaxed);
         let downloaded = load.join().expect("no panic");
@@ -275,12 +279,7 @@ fn the_last_download_of_a_connection_moves_too() -> Result<()> {
             ensure!(from.read(&mut [0])? == 0, "the server goes on");
             Ok(())
         });
-        until("the download has begun", || {
-            let backends = files.scene.state()?.policies.remove(FILES).backends;
-            let flows: u64 = backends.iter().map(|b| b.flows).sum();
-            ensure!(flows == 1, "{flows} flows");
-            Ok(())
-        })?;
+        files.download_begun()?;
         let moved = files.keep_moving(times);
         drop(go);
         anyhow::Ok((moved, load.join().expect("no panic")))

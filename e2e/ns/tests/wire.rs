@@ -161,13 +161,7 @@ fn ipv6_narrow_leg() -> Result<()> {
 /// Pods' kernels remember a path's MTU by address, and to them all clients have the dataplane's.
 #[test]
 fn one_clients_narrow_path_is_no_other_clients() -> Result<()> {
-    let mut scene = Scene::new(
-        "narrow-path",
-        &Options {
-            pods: 2,
-            ..Options::default()
-        },
-    )?;
+    let mut scene = Scene::new("narrow-path", &Options::with_pods(2))?;
     scene.start()?;
     let (router, client) = (scene.lab.router().namespace(), scene.lab.client());
     let path = [

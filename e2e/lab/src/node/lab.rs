@@ -64,6 +64,26 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// So many pods, two clients, and the rest as usual.
+    #[must_use]
+    pub fn with_clients(pods: usize) -> Self {
+        Self {
+            second_client: true,
+            ..Self::with_pods(pods)
+        }
+    }
+
+    /// So many pods, and the rest as usual.
+    #[must_use]
+    pub fn with_pods(pods: usize) -> Self {
+        Self {
+            pods,
+            ..Self::default()
+        }
+    }
+}
+
 /// One place in the lab: a pod, a client, or the dataplane's pod.
 #[derive(Clone, Debug)]
 pub struct Pod {

@@ -93,6 +93,16 @@ impl LoadOptions {
             await_close: false,
         }
     }
+
+    /// The same with so many connections and, if given, an end after so many requests.
+    #[must_use]
+    pub fn of(address: SocketAddr, connections: usize, requests: Option<u64>) -> Self {
+        Self {
+            connections,
+            requests,
+            ..Self::new(address)
+        }
+    }
 }
 
 /// Live figures of a running load, and a way to end it early.

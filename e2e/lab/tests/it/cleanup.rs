@@ -62,10 +62,7 @@ fn hold() -> (Child, String, ChildStdin) {
 }
 
 fn small() -> Options {
-    Options {
-        pods: 1,
-        ..Options::default()
-    }
+    Options::with_pods(1)
 }
 
 #[test]

@@ -18,11 +18,7 @@ use std::{
 };
 
 fn lab() -> Lab {
-    let options = Options {
-        pods: 1,
-        ..Options::default()
-    };
-    Lab::new("clients", &options).unwrap()
+    Lab::new("clients", &Options::with_pods(1)).unwrap()
 }
 
 fn load(address: SocketAddr, requests: u64) -> LoadOptions {

@@ -19,11 +19,7 @@ use std::{
 };
 
 fn lab(name: &str, pods: usize) -> Lab {
-    let options = Options {
-        pods,
-        ..Options::default()
-    };
-    Lab::new(name, &options).unwrap()
+    Lab::new(name, &Options::with_pods(pods)).unwrap()
 }
 
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
@@ -100,10 +96,7 @@ fn counted_posts_are_answered_or_unknown() {
     let port = 8080;
     let pause = Duration::from_millis(5);
     let mut counter = lab.pods()[0].counter(port, pause, pause).unwrap();
-    let options = LoadOptions {
-        connections: 256,
-        ..LoadOptions::new(counter.address())
-    };
+    let options = LoadOptions::of(counter.address(), 256, None);
     let load = PostCount::start(lab.client().namespace(), options).unwrap();
     for _ in 0..5 {
         answered(
@@ -260,10 +253,7 @@ fn clients_behind_haproxy_see_a_killed_server_and_go_on() {
 }
 
 fn echo(lab: &Lab, address: SocketAddr, connections: usize) -> Load<HttpEcho> {
-    let options = LoadOptions {
-        connections,
-        ..LoadOptions::new(address)
-    };
+    let options = LoadOptions::of(address, connections, None);
     HttpEcho::start(lab.client().namespace(), options).unwrap()
 }
 

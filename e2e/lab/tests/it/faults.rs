@@ -28,11 +28,8 @@ struct Direct {
 
 impl Direct {
     fn new(name: &str) -> Self {
-        let options = Options {
-            pods: 1,
-            ..Options::default()
-        };
-        let lab = Lab::new(name, &options).expect("these tests need root: run `make test` as root");
+        let lab = Lab::new(name, &Options::with_pods(1))
+            .expect("these tests need root: run `make test` as root");
         let nginx = lab.pods()[0].nginx(&NginxOptions::default()).unwrap();
         let faults = lab.faults(SEED).unwrap();
         Self { faults, nginx, lab }
@@ -44,11 +41,7 @@ impl Direct {
 
     /// Small requests on many connections and a large upload and download, every byte checked.
     fn traffic(&self) {
-        let options = LoadOptions {
-            connections: CONNECTIONS,
-            requests: Some(REQUESTS),
-            ..LoadOptions::new(self.nginx.address())
-        };
+        let options = LoadOptions::of(self.nginx.address(), CONNECTIONS, Some(REQUESTS));
         let (report, _) = HttpEcho::start(self.client(), options)
             .unwrap()
             .join()
@@ -171,11 +164,7 @@ fn all_at_once_over_ipv6() {
     };
     direct.faults.set_both(Side::Pods, rates).unwrap();
     direct.faults.set_both(Side::Clients, rates).unwrap();
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some(REQUESTS),
-        ..LoadOptions::new(direct.nginx.address_v6())
-    };
+    let options = LoadOptions::of(direct.nginx.address_v6(), CONNECTIONS, Some(REQUESTS));
     let load = HttpEcho::start(direct.client(), options).unwrap();
     let (report, _) = load.join().unwrap();
     assert!(report.errors.is_empty(), "{:?}", report.errors);

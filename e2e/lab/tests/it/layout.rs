@@ -7,11 +7,8 @@ use baton_lab::{
 };
 
 fn lab(pods: usize) -> Lab {
-    let options = Options {
-        pods,
-        ..Options::default()
-    };
-    Lab::new("layout", &options).expect("these tests need root: run `make test` as root")
+    Lab::new("layout", &Options::with_pods(pods))
+        .expect("these tests need root: run `make test` as root")
 }
 
 #[test]
@@ -171,20 +168,8 @@ fn options_that_make_no_sense_are_refused() {
     for (name, options) in [
         ("", Options::default()),
         ("../x", Options::default()),
-        (
-            "many",
-            Options {
-                pods: 27,
-                ..Options::default()
-            },
-        ),
-        (
-            "none",
-            Options {
-                pods: 0,
-                ..Options::default()
-            },
-        ),
+        ("many", Options::with_pods(27)),
+        ("none", Options::with_pods(0)),
     ] {
         assert!(Lab::new(name, &options).is_err(), "{name}");
     }

@@ -16,11 +16,7 @@ use std::{
 };
 
 fn lab() -> Lab {
-    let options = Options {
-        pods: 1,
-        ..Options::default()
-    };
-    Lab::new("phases", &options).unwrap()
+    Lab::new("phases", &Options::with_pods(1)).unwrap()
 }
 
 /// The notes by request, once there are as many: the last is made after its answer was sent.

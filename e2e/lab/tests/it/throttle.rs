@@ -8,11 +8,7 @@ use std::{
 
 #[test]
 fn cpu_time_under_load_is_near_the_limit() {
-    let options = Options {
-        pods: 1,
-        ..Options::default()
-    };
-    let lab = Lab::new("throttle", &options).unwrap();
+    let lab = Lab::new("throttle", &Options::with_pods(1)).unwrap();
     let pod = &lab.pods()[0];
     pod.throttle(10.0).unwrap();
     // Two children in one pod share its limit.

@@ -20,10 +20,7 @@ const TIME: Duration = Duration::from_secs(1);
 
 #[test]
 fn ten_thousand_idle_connections_leave_in_a_second() -> Result<()> {
-    let options = Options {
-        pods: 3,
-        ..Options::default()
-    };
+    let options = Options::with_pods(3);
     let web = NginxOptions {
         connections: CONNECTIONS as u32 + 1_000,
         ..NginxOptions::default()

@@ -57,11 +57,11 @@ fn in_scene(mut scene: Scene, name: &str, sides: &[Side], rates: FaultRates) -> 
     let faults = scene.lab.faults(SEED)?;
     let client = scene.lab.client().namespace();
     let options = |port| -> Result<LoadOptions> {
-        Ok(LoadOptions {
-            connections: CONNECTIONS,
-            requests: Some(REQUESTS),
-            ..LoadOptions::new(scene.address(port)?)
-        })
+        Ok(LoadOptions::of(
+            scene.address(port)?,
+            CONNECTIONS,
+            Some(REQUESTS),
+        ))
     };
     let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
     let redis = RedisCheck::start(client, &servers, options(REDIS_PORT)?)?;

@@ -48,12 +48,7 @@ fn a_stale_socket_on_a_reused_port_breaks_no_flow() -> Result<()> {
 
 #[test]
 fn a_killed_dataplane_is_followed_without_a_retransmission_timeout() -> Result<()> {
-    let layout = Options {
-        pods: 3,
-        second_client: true,
-        ..Options::default()
-    };
-    let mut scene = Scene::new("killed", &layout)?;
+    let mut scene = Scene::new("killed", &Options::with_clients(3))?;
     // Four blocks of ports (`engine/src/backend/blocks.rs`), which a dataplane uses up one after
     // the other, from anywhere. The successor's moves go through all of them, and meet what was
     // left.

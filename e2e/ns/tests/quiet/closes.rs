@@ -35,10 +35,7 @@ fn closes_of_a_server_with_several_listeners_reach_the_client_in_order() -> Resu
 }
 
 fn closes(name: &str, reuseport: bool) -> Result<()> {
-    let options = Options {
-        pods: 2,
-        ..Options::default()
-    };
+    let options = Options::with_pods(2);
     let web = NginxOptions {
         workers: 2,
         reuseport,

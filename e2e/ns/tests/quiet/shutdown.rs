@@ -72,11 +72,7 @@ fn nginx(reuseport: bool) -> NginxOptions {
 }
 
 fn scene(name: &str, web: &NginxOptions) -> Result<Scene> {
-    let options = Options {
-        pods: 2,
-        ..Options::default()
-    };
-    let mut scene = Scene::with_nginx(name, &options, web)?;
+    let mut scene = Scene::with_nginx(name, &Options::with_pods(2), web)?;
     scene.config.policies[0].migration = baton_ns::never();
     scene.start()?;
     Ok(scene)

@@ -67,11 +67,11 @@ fn redis_without_shim_is_killed_while_commands_move() -> Result<()> {
     scene.config.policies[REDIS_POLICY].protocol = Protocol::Resp;
     start_alone(&mut scene)?;
     let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some((KILLS + 1) * COMMANDS),
-        ..LoadOptions::new(scene.address(REDIS_PORT)?)
-    };
+    let options = LoadOptions::of(
+        scene.address(REDIS_PORT)?,
+        CONNECTIONS,
+        Some((KILLS + 1) * COMMANDS),
+    );
     let load = RedisCheck::start_reading(scene.lab.client().namespace(), &servers, options)?;
     for kill in 0..KILLS {
         answered(&load, kill * COMMANDS + COMMANDS / 2)?;

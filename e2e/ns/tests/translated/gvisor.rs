@@ -30,11 +30,7 @@ fn scene(name: &str, migration: Migration) -> Result<(Scene, Vec<Server>)> {
 #[test]
 fn requests_to_sandboxes_each_after_a_move() -> Result<()> {
     let (scene, _servers) = scene("gvisor", always())?;
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some(REQUESTS),
-        ..LoadOptions::new(scene.address(PORT)?)
-    };
+    let options = LoadOptions::of(scene.address(PORT)?, CONNECTIONS, Some(REQUESTS));
     let (report, echo) = http_without_error(&scene, options)?;
     let moves = translations(&scene)?;
     eprintln!(

@@ -127,10 +127,7 @@ fn a_dataplane_that_ends_leaves_the_pods_no_connections() -> Result<()> {
     let listeners = sockets(&scene)?;
     let load = HttpEcho::start(
         scene.lab.client().namespace(),
-        LoadOptions {
-            connections: 32,
-            ..LoadOptions::new(scene.address(HTTP_PORT)?)
-        },
+        LoadOptions::of(scene.address(HTTP_PORT)?, 32, None),
     )?;
     answered(&load, 1_000)?;
     let mut dataplane = scene.dataplane.take().context("it runs")?;

@@ -35,11 +35,7 @@ fn scene(name: &str, pods: usize, migration: Migration) -> Result<(Scene, Vec<Se
 #[test]
 fn requests_to_servers_of_go_each_after_a_move() -> Result<()> {
     let (scene, servers) = scene("gohttp", 3, always())?;
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some(REQUESTS),
-        ..LoadOptions::new(scene.address(PORT)?)
-    };
+    let options = LoadOptions::of(scene.address(PORT)?, CONNECTIONS, Some(REQUESTS));
     let (report, echo) = http_without_error(&scene, options)?;
     let moves = translations(&scene)?;
     eprintln!(
@@ -73,11 +69,7 @@ fn servers_of_go_adopt_where_multipath_tcp_is_disabled() -> Result<()> {
     }
     scene.wait_adoptable()?;
     let before = translations(&scene)?;
-    let options = LoadOptions {
-        connections: CONNECTIONS,
-        requests: Some(REQUESTS),
-        ..LoadOptions::new(scene.address(PORT)?)
-    };
+    let options = LoadOptions::of(scene.address(PORT)?, CONNECTIONS, Some(REQUESTS));
     let (_, echo) = http_without_error(&scene, options)?;
     assert_eq!(echo.pod_changes, REQUESTS - CONNECTIONS as u64);
     assert_eq!(translations(&scene)?, before, "moved by translation");
