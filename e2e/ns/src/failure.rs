@@ -7,9 +7,6 @@ use baton_api::{BackendHealth, BackendState, PolicyState, State};
 
 impl Scene {
     /// The figures of one policy.
-    ///
-    /// # Errors
-    /// If the dataplane does not answer.
     pub fn policy(&self, index: usize) -> Result<PolicyState> {
         let mut policies = self.state()?.policies;
         ensure!(index < policies.len(), "there is no policy {index}");
@@ -17,9 +14,6 @@ impl Scene {
     }
 
     /// The figures of one backend of a policy.
-    ///
-    /// # Errors
-    /// If there is none of that name.
     pub fn backend(&self, policy: usize, name: &str) -> Result<BackendState> {
         let found = self.policy(policy)?.backends.into_iter();
         let mut found = found.filter(|b| b.name == name);
@@ -27,9 +21,6 @@ impl Scene {
     }
 
     /// Kills the nginx of a pod, counted round, and starts it again; gives the pod's name.
-    ///
-    /// # Errors
-    /// If it cannot be killed or started.
     pub fn kill(&mut self, at: usize) -> Result<String> {
         let at = at % self.nginx.len();
         let nginx = &mut self.nginx[at];
@@ -82,9 +73,6 @@ impl Scene {
     }
 
     /// Adds the dataplane's state to an error: what it was doing when it went wrong.
-    ///
-    /// # Errors
-    /// The given one.
     pub fn explained<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|e| match self.state() {
             Ok(state) => e.context(format!("{}\nwhat went wrong", words(&state))),

@@ -19,9 +19,6 @@ pub struct TcpSocket {
 }
 
 /// Sockets that are established, IPv4 and IPv6.
-///
-/// # Errors
-/// If `/proc` cannot be read.
 pub fn established(namespace: &Namespace) -> Result<Vec<TcpSocket>> {
     let text = read(namespace, &["tcp", "tcp6"])?;
     let sockets = text.lines().filter_map(socket);
@@ -31,9 +28,6 @@ pub fn established(namespace: &Namespace) -> Result<Vec<TcpSocket>> {
 /// How many TCP sockets a namespace has, listeners included, those in TIME_WAIT not: a count that
 /// the kernel keeps. (Each read of [`established`] goes through the sockets of all namespaces:
 /// where there are 20,000, some 10 ms of a CPU.)
-///
-/// # Errors
-/// If `/proc` cannot be read.
 pub fn tcp_sockets(namespace: &Namespace) -> Result<usize> {
     let text = read(namespace, &["sockstat", "sockstat6"])?;
     let counts = text.lines().filter_map(|line| {
@@ -45,9 +39,6 @@ pub fn tcp_sockets(namespace: &Namespace) -> Result<usize> {
 }
 
 /// How many sockets listen on a TCP port.
-///
-/// # Errors
-/// If `/proc` cannot be read.
 pub fn listeners(namespace: &Namespace, port: u16) -> Result<usize> {
     const LISTEN: u8 = 10;
     let text = read(namespace, &["tcp", "tcp6"])?;
@@ -70,9 +61,6 @@ fn socket(line: &str) -> Option<TcpSocket> {
 }
 
 /// The kernel's protocol counters of a namespace, as `Tcp.RetransSegs` or `TcpExt.TCPTimeouts`.
-///
-/// # Errors
-/// If `/proc` cannot be read.
 pub fn kernel_counters(namespace: &Namespace) -> Result<BTreeMap<String, u64>> {
     let text = read(namespace, &["snmp", "netstat"])?;
     let lines: Vec<_> = text.lines().collect();
@@ -105,9 +93,6 @@ fn read(namespace: &Namespace, files: &[&str]) -> Result<String> {
 }
 
 /// Runs one `nft` command in the namespace.
-///
-/// # Errors
-/// If nftables refuses it.
 pub fn nft(namespace: &Namespace, command: &str) -> Result<()> {
     namespace.run(|| run_command("nft", &[command]).map(drop))?
 }

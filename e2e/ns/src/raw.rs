@@ -73,9 +73,6 @@ impl RawIp {
 
     /// Sends the SYNs of these numbers, some tens of thousands a second. Each number has an address
     /// and a port of its own, and nobody answers from there.
-    ///
-    /// # Errors
-    /// If the kernel refuses one.
     pub fn flood(&self, to: SocketAddr, numbers: Range<u32>) -> Result<()> {
         for (sent, number) in numbers.enumerate() {
             if sent % BURST == BURST - 1 {
@@ -168,9 +165,6 @@ impl FrameSocket {
     }
 
     /// Waits for a frame that `wanted` admits; gives it and the link that it was seen on.
-    ///
-    /// # Errors
-    /// If none comes in time.
     pub fn find(&self, what: &str, wanted: impl Fn(&[u8]) -> bool) -> Result<(Vec<u8>, Link)> {
         let mut buffer = vec![0; FRAME_BYTES];
         until(what, || {
@@ -186,9 +180,6 @@ impl FrameSocket {
     }
 
     /// Sends a whole frame on a link.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn send(&self, frame: &[u8], link: &Link) -> Result<()> {
         // A veth has no queue but the 256 frames that its other end has not taken yet
         // (drivers/net/veth.c, VETH_RING_SIZE). Beyond these it drops and says ENOBUFS: whoever

@@ -63,17 +63,11 @@ pub struct Scene {
 impl Scene {
     /// A lab with nginx in every pod and an HTTP policy that moves at every boundary. Nothing of
     /// Baton runs yet.
-    ///
-    /// # Errors
-    /// If the machine cannot do it.
     pub fn new(name: &str, options: &Options) -> Result<Self> {
         Self::with_nginx(name, options, &NginxOptions::default())
     }
 
     /// As [`Scene::new`] with nginx set up in another way.
-    ///
-    /// # Errors
-    /// As [`Scene::new`].
     pub fn with_nginx(name: &str, options: &Options, web: &NginxOptions) -> Result<Self> {
         let lab = Lab::new(name, options)?;
         let nginx = lab.in_each_pod(|pod| pod.nginx(web))?;
@@ -98,17 +92,11 @@ impl Scene {
     }
 
     /// As [`Scene::new`] with a number of pods, everything else as usual.
-    ///
-    /// # Errors
-    /// As [`Scene::new`].
     pub fn with_pods(name: &str, pods: usize) -> Result<Self> {
         Self::new(name, &Options::with_pods(pods))
     }
 
     /// Adds redis in every pod, and its policy.
-    ///
-    /// # Errors
-    /// If redis does not start.
     pub fn add_redis(&mut self) -> Result<()> {
         self.redis = self.lab.in_each_pod(Pod::redis)?;
         let backends: Vec<_> = self.redis.iter().map(Server::named).collect();
@@ -122,9 +110,6 @@ impl Scene {
 
     /// Adds a counting server in every pod, which takes `phase` before and after it counts, and
     /// their policy, the last one.
-    ///
-    /// # Errors
-    /// If one does not start.
     pub fn add_counters(&mut self, port: u16, phase: Duration) -> Result<Vec<Server>> {
         let start = |pod: &Pod| pod.counter(port, phase, phase);
         let counters = self.lab.in_each_pod(start)?;
@@ -145,9 +130,6 @@ impl Scene {
     }
 
     /// Turns every policy's frontends to IPv6.
-    ///
-    /// # Errors
-    /// As [`Scene::use_ipv6`].
     pub fn use_ipv6_of_clients(&mut self) -> Result<()> {
         let policies = self.config.policies.iter_mut();
         for frontend in policies.flat_map(|policy| &mut policy.frontends) {
@@ -158,9 +140,6 @@ impl Scene {
     }
 
     /// Turns every policy's pods to IPv6.
-    ///
-    /// # Errors
-    /// As [`Scene::use_ipv6`].
     pub fn use_ipv6_of_pods(&mut self) -> Result<()> {
         for policy in &mut self.config.policies {
             for (backend, pod) in policy.backends.iter_mut().zip(self.lab.pods()) {
@@ -173,9 +152,6 @@ impl Scene {
 
     /// Has the dataplane run on the node's own network, with the link to the first client as the
     /// one that it serves. Pods, and the second client, are behind other interfaces of the node.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn use_node(&mut self) -> Result<()> {
         self.config.interface = "client".into();
         self.config.host_network = true;
@@ -194,9 +170,6 @@ impl Scene {
     }
 
     /// Starts the shim alone.
-    ///
-    /// # Errors
-    /// If it does not become ready.
     pub fn start_shim(&mut self) -> Result<()> {
         // The predecessor's handle first: two shims cannot share the pins.
         self.shim = None;
@@ -205,9 +178,6 @@ impl Scene {
     }
 
     /// Starts the dataplane alone, without waiting for adoptable backends.
-    ///
-    /// # Errors
-    /// If it does not become ready.
     pub fn start_dataplane(&mut self) -> Result<()> {
         self.dataplane = None;
         self.dataplane = Some(self.lab.dataplane(&self.config)?);
@@ -215,9 +185,6 @@ impl Scene {
     }
 
     /// Waits until every backend of every policy can adopt.
-    ///
-    /// # Errors
-    /// The reason of one that cannot.
     pub fn wait_adoptable(&self) -> Result<()> {
         until("adoptable", || {
             let state = self.state()?;
@@ -246,9 +213,6 @@ impl Scene {
     }
 
     /// What the state says about a backend's adopter.
-    ///
-    /// # Errors
-    /// If there is none of that name.
     pub fn reason(&self, backend: &str) -> Result<String> {
         let state = self.state()?;
         let found = state.policies[0]
@@ -282,18 +246,12 @@ impl Scene {
     }
 
     /// Puts the changed [`Scene::config`] in force.
-    ///
-    /// # Errors
-    /// If the dataplane does not take it.
     pub fn reconfigure(&mut self) -> Result<()> {
         let config = self.config.clone();
         self.dataplane_mut()?.reconfigure(&config)
     }
 
     /// Its state.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub fn state(&self) -> Result<State> {
         self.dataplane()?.state()
     }
@@ -310,9 +268,6 @@ impl Scene {
 
     /// One counter of the shim: the sum of all samples whose name and labels contain every one of
     /// `parts`.
-    ///
-    /// # Errors
-    /// If there is none.
     pub fn shim_counter(&self, parts: &[&str]) -> Result<u64> {
         let text = self
             .shim
@@ -332,9 +287,6 @@ impl Scene {
     }
 
     /// Waits until every former leg has been closed to its end.
-    ///
-    /// # Errors
-    /// If some are left.
     pub fn wait_legs_closed(&self) -> Result<()> {
         until("all legs closed", || {
             let (used, _) = self
@@ -386,9 +338,6 @@ impl Scene {
 }
 
 /// All of the dataplane's own IPv4 addresses, at a port.
-///
-/// # Errors
-/// The port is 0.
 pub fn own_v4(port: u16) -> Result<Endpoint> {
     Endpoint::new(Ipv4Addr::UNSPECIFIED.into(), port).context("port 0")
 }

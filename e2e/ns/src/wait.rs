@@ -31,9 +31,6 @@ pub fn until<T>(what: &str, mut condition: impl FnMut() -> Result<T>) -> Result<
 }
 
 /// Writes a file as a whole or not at all: a running program may watch it.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn write_whole(path: &Path, text: &str) -> Result<()> {
     let new = path.with_extension("whole");
     fs::write(&new, text)

@@ -33,25 +33,16 @@ impl Admin {
     }
 
     /// Applies a manifest.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn apply(&self, manifest: &Value) -> Result<Value> {
         apply(&self.client, manifest).await?.object()
     }
 
     /// Deletes an object.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn delete(&self, manifest: &Value) -> Result<()> {
         self.delete_with(manifest, &json!({})).await
     }
 
     /// Deletes an object with options, as a grace period.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn delete_with(&self, manifest: &Value, options: &Value) -> Result<()> {
         let path = path(manifest).context("a manifest needs a name")?;
         let kind = "application/json";
@@ -61,9 +52,6 @@ impl Admin {
     }
 
     /// Changes some fields of an object, or of a subresource (as `/status`).
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn merge(&self, manifest: &Value, subresource: &str, patch: &Value) -> Result<Value> {
         let path = path(manifest).context("a manifest needs a name")?;
         let uri = format!("{path}{subresource}");
@@ -73,18 +61,12 @@ impl Admin {
     }
 
     /// The object of a manifest as it is stored.
-    ///
-    /// # Errors
-    /// If there is none.
     pub async fn get(&self, manifest: &Value) -> Result<Value> {
         let path = path(manifest).context("a manifest needs a name")?;
         get(&self.client, &path).await
     }
 
     /// Says of a pod what a kubelet would: it runs, it is ready, this is its address.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn pod_status(&self, namespace: &str, name: &str, ip: &str) -> Result<()> {
         let pod = crate::cluster::pod(namespace, name);
         let status = json!({ "status": {
@@ -98,9 +80,6 @@ impl Admin {
     }
 
     /// A pod that runs at an address on a node.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn pod(&self, pod: &Value, node: &str, ip: &str) -> Result<()> {
         let mut pod = pod.clone();
         pod["spec"]["nodeName"] = node.into();
@@ -110,9 +89,6 @@ impl Admin {
     }
 
     /// A node.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn node(&self, name: &str) -> Result<()> {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
         self.apply(&node).await?;
@@ -150,9 +126,6 @@ impl Admin {
 
     /// Waits until `wanted` holds of a condition of a policy that is about the newest generation;
     /// gives the condition.
-    ///
-    /// # Errors
-    /// As [`Admin::condition`].
     pub async fn condition_where(
         &self,
         what: &str,

@@ -40,9 +40,6 @@ pub async fn apply(client: &Client, manifest: &Value) -> Result<Applied> {
 
 /// Applies a manifest, or one of its subresources (as `/status`), as a field manager. Forces
 /// nothing.
-///
-/// # Errors
-/// As [`apply`].
 pub async fn apply_as(
     client: &Client,
     manifest: &Value,
@@ -62,9 +59,6 @@ pub async fn apply_as(
 }
 
 /// One request with a JSON body.
-///
-/// # Errors
-/// If there is no answer.
 pub async fn send(
     client: &Client,
     method: Method,

@@ -29,26 +29,17 @@ pub struct Class {
 
 impl Class {
     /// Starts so many dataplanes and makes their objects.
-    ///
-    /// # Errors
-    /// If there is no port, or the server refuses.
     pub async fn start(admin: &Admin, name: &str, count: usize) -> Result<Self> {
         Self::start_as(admin, name, count, &json!({})).await
     }
 
     /// The same with more fields of the class's spec.
-    ///
-    /// # Errors
-    /// As [`Class::start`].
     pub async fn start_as(admin: &Admin, name: &str, count: usize, spec: &Value) -> Result<Self> {
         let dataplanes = listen(count).await?;
         Self::of(admin, name, dataplanes, spec).await
     }
 
     /// The same of dataplanes that listen already, all at one port.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn of(
         admin: &Admin,
         name: &str,

@@ -34,9 +34,6 @@ pub struct Cluster {
 }
 
 /// The shared server with everything installed; `None` where [`shared`] has none.
-///
-/// # Errors
-/// If something cannot be installed.
 pub async fn cluster() -> Result<Option<Cluster>> {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     let Some(server) = shared() else {
@@ -51,17 +48,11 @@ pub async fn cluster() -> Result<Option<Cluster>> {
 }
 
 /// Installs the definitions and the operator's rights, and waits until the server acts on them.
-///
-/// # Errors
-/// If the server refuses.
 pub async fn install(server: &ApiServer) -> Result<()> {
     install_with(server, &definitions()?).await
 }
 
 /// The same with other definitions.
-///
-/// # Errors
-/// If the server refuses.
 pub async fn install_with(server: &ApiServer, definitions: &[Value]) -> Result<()> {
     let admin = server.admin().await?;
     for manifest in definitions {
@@ -78,9 +69,6 @@ pub async fn install_with(server: &ApiServer, definitions: &[Value]) -> Result<(
 }
 
 /// The definitions as an admin applies them: the documents of the generated YAML.
-///
-/// # Errors
-/// If they are none.
 pub fn definitions() -> Result<Vec<Value>> {
     let mut definitions = Vec::new();
     for file in baton_crds::files()? {
@@ -113,9 +101,6 @@ pub async fn established(client: &Client, manifest: &Value) -> Result<Value> {
 }
 
 /// An object as JSON.
-///
-/// # Errors
-/// If there is none, or no answer.
 pub async fn get(client: &Client, path: &str) -> Result<Value> {
     send(client, Method::GET, path, "application/json", &Value::Null)
         .await?

@@ -99,9 +99,6 @@ struct Reported {
 }
 
 /// An address of this machine that is not loopback, where the operator insists on TLS.
-///
-/// # Errors
-/// If the machine has none.
 pub fn own_address() -> Result<IpAddr> {
     // Connecting a UDP socket sends nothing; the kernel chooses the address that it would send
     // from.
@@ -114,18 +111,12 @@ pub fn own_address() -> Result<IpAddr> {
 
 impl Dataplane {
     /// Listens at `address` (port 0: any), with the certificate, key and authority of a Secret.
-    ///
-    /// # Errors
-    /// If the port is taken or the material cannot be used.
     pub async fn start(address: SocketAddr, material: Material) -> Result<Self> {
         let server = Server::new(Name::Dataplane, Name::Operator, material)?;
         Self::listen(address, Some(Arc::new(server))).await
     }
 
     /// Listens at an address of loopback, without TLS.
-    ///
-    /// # Errors
-    /// If the port is taken.
     pub async fn start_plain(address: SocketAddr) -> Result<Self> {
         Self::listen(address, None).await
     }

@@ -14,9 +14,6 @@ pub fn root() -> PathBuf {
 }
 
 /// The YAML files right in a folder of the repository, sorted by name.
-///
-/// # Errors
-/// If it cannot be read or holds none.
 pub fn files(folder: &str) -> Result<Vec<PathBuf>> {
     let path = root().join(folder);
     let mut files: Vec<_> = fs::read_dir(&path)
@@ -30,27 +27,18 @@ pub fn files(folder: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// The documents of one YAML file.
-///
-/// # Errors
-/// If it is not YAML.
 pub fn read(file: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     parse(&text).with_context(|| file.display().to_string())
 }
 
 /// The documents of a YAML text.
-///
-/// # Errors
-/// If it is not YAML.
 pub fn parse(text: &str) -> Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }
 
 /// All documents of the YAML files of a folder of the repository.
-///
-/// # Errors
-/// As [`files`] and [`read`].
 pub fn folder(folder: &str) -> Result<Vec<Value>> {
     let mut documents = Vec::new();
     for file in files(folder)? {

@@ -24,17 +24,11 @@ pub struct Operator {
 
 impl Operator {
     /// Starts one with a name of its own in the election.
-    ///
-    /// # Errors
-    /// If there is no binary, or it does not start.
     pub fn start(kubeconfig: &Path, folder: &Path, identity: &str) -> Result<Self> {
         Self::start_with(kubeconfig, folder, identity, &[])
     }
 
     /// The same with more arguments. Its log goes on where an earlier one of the same name ended.
-    ///
-    /// # Errors
-    /// As [`Operator::start`].
     pub fn start_with(
         kubeconfig: &Path,
         folder: &Path,
@@ -60,9 +54,6 @@ impl Operator {
     }
 
     /// Starts one with these arguments of `run`, and no others, whose log goes on where it ended.
-    ///
-    /// # Errors
-    /// As [`Operator::start`].
     pub fn run(arguments: &[OsString], log: &Path) -> Result<Self> {
         let mut options = File::options();
         let output = options.append(true).create(true).open(log);
@@ -100,9 +91,6 @@ impl Operator {
     }
 
     /// Ends it with SIGTERM and waits for it.
-    ///
-    /// # Errors
-    /// If it cannot be signalled.
     pub fn terminate(mut self) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         Ok(self.child.wait()?)
@@ -129,9 +117,6 @@ impl Operator {
     }
 
     /// Resident memory in bytes: now, and at most so far.
-    ///
-    /// # Errors
-    /// If it has ended.
     pub fn memory_bytes(&self) -> Result<(u64, u64)> {
         let read = |field| memory_bytes(self.child.id(), field);
         Ok((read("VmRSS")?, read("VmHWM")?))

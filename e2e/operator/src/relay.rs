@@ -26,9 +26,6 @@ pub struct Relay {
 
 impl Relay {
     /// A port of loopback that leads to `target`.
-    ///
-    /// # Errors
-    /// If there is no port.
     pub async fn start(target: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await

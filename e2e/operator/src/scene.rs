@@ -35,18 +35,12 @@ pub struct Scene {
 
 impl Scene {
     /// Starts all; `None` where there is no server.
-    ///
-    /// # Errors
-    /// If something does not start.
     pub async fn start() -> Result<Option<Self>> {
         let spec = json!({ "default": true, "limits": { "backends": 4_096 } });
         Self::begin(&definitions()?, &spec).await
     }
 
     /// The same with older definitions, of which no field is used that they may not have.
-    ///
-    /// # Errors
-    /// As [`Scene::start`].
     pub async fn start_older(definitions: &[Value]) -> Result<Option<Self>> {
         Self::begin(definitions, &json!({ "default": true })).await
     }
@@ -80,9 +74,6 @@ impl Scene {
     }
 
     /// Another operator of the same rights.
-    ///
-    /// # Errors
-    /// If it does not start.
     pub fn start_operator(&self, identity: &str) -> Result<Operator> {
         Operator::start(&self.kubeconfig, self.server.folder(), identity)
     }
@@ -95,25 +86,16 @@ impl Scene {
     }
 
     /// Applies a manifest as the admin.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn apply(&self, manifest: &Value) -> Result<Value> {
         self.hands().apply(manifest).await
     }
 
     /// Deletes an object as the admin.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn delete(&self, manifest: &Value) -> Result<()> {
         self.hands().delete(manifest).await
     }
 
     /// Applies a Service and a policy of the same name for it on a port; gives the policy.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn web(&self, namespace: &str, name: &str, port: u16) -> Result<Value> {
         self.apply(&service(namespace, name)).await?;
         let policy = policy(namespace, name, name, port);
@@ -144,9 +126,6 @@ impl Scene {
 }
 
 /// The certificate that the operator has made for dataplanes.
-///
-/// # Errors
-/// If it has not made it yet.
 pub async fn material(admin: &Client) -> Result<Material> {
     let secret = get(
         admin,

@@ -33,9 +33,6 @@ struct Shared {
 
 impl Shim {
     /// Listens at an address of loopback, without TLS.
-    ///
-    /// # Errors
-    /// If the port is taken.
     pub async fn start(address: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await

@@ -47,9 +47,6 @@ impl World {
     /// With an operator that runs as long as this process; `None` where there is no server. A test
     /// takes a namespace and a class of its own and leaves the operator, the definitions and the
     /// server alone.
-    ///
-    /// # Errors
-    /// If something does not start.
     pub async fn together() -> Result<Option<Self>> {
         static STARTED: OnceCell<PathBuf> = OnceCell::const_new();
         let Some(mut world) = Self::new(None).await? else {
@@ -65,9 +62,6 @@ impl World {
 
     /// With no operator, class, Lease or Secret; waits until no other test of this process is in
     /// such a world. `None` where there is no server.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn alone() -> Result<Option<Self>> {
         static TURN: Mutex<()> = Mutex::const_new(());
         let turn = TURN.lock().await;
@@ -117,18 +111,12 @@ impl World {
     }
 
     /// Starts an operator, whose log failures show from now on.
-    ///
-    /// # Errors
-    /// If it does not start.
     pub fn start_operator(&mut self, identity: &str, arguments: &[&str]) -> Result<Operator> {
         let kubeconfig = self.kubeconfig.clone();
         self.start_operator_at(&kubeconfig, identity, arguments)
     }
 
     /// The same with another kubeconfig.
-    ///
-    /// # Errors
-    /// If it does not start.
     pub fn start_operator_at(
         &mut self,
         kubeconfig: &Path,
@@ -144,9 +132,6 @@ impl World {
     }
 
     /// The operator's kubeconfig with another address of the server.
-    ///
-    /// # Errors
-    /// If it cannot be read or written.
     pub fn kubeconfig_by_way_of(&self, relay: SocketAddr) -> Result<PathBuf> {
         let text = std::fs::read_to_string(&self.kubeconfig)?;
         let mut kubeconfig: Value = serde_json::from_str(&text)?;
@@ -160,9 +145,6 @@ impl World {
     }
 
     /// Where the server listens.
-    ///
-    /// # Errors
-    /// If its address is none.
     pub fn server_address(&self) -> Result<SocketAddr> {
         let address = self.server.url().strip_prefix("https://");
         Ok(address.context("https")?.parse()?)
@@ -203,9 +185,6 @@ fn keep_operator(kubeconfig: PathBuf, folder: PathBuf) -> Result<PathBuf> {
 
 /// The port of the host-shims of this process: free at all addresses of loopback that begin with
 /// 127.2.
-///
-/// # Errors
-/// If there is none.
 pub fn shim_port() -> Result<u16> {
     /// Kept open, so that no other process is given the port.
     static RESERVED: OnceLock<(TcpListener, u16)> = OnceLock::new();

@@ -46,9 +46,6 @@ impl Outcome {
 
 impl Load {
     /// Starts for so many seconds against an address.
-    ///
-    /// # Errors
-    /// `kubectl` cannot be started.
     pub fn start(site: &Site, address: &str, seconds: u32) -> Result<Self> {
         let wrk = format!("wrk -t1 -c{CONNECTIONS} -d{seconds}s --timeout 10s http://{address}/");
         Self::run(site, &wrk)
@@ -56,9 +53,6 @@ impl Load {
 
     /// The same with connections of one request each, up to 200 a second: nodes remember each in
     /// their connection tracking for two minutes.
-    ///
-    /// # Errors
-    /// `kubectl` cannot be started.
     pub fn short(site: &Site, address: &str, seconds: u32) -> Result<Self> {
         let pace = "/dev/shm/pace.lua";
         let wrk = format!(
@@ -99,9 +93,6 @@ impl Load {
     }
 
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// It did not run, or did nothing.
     pub fn end(self) -> Result<Outcome> {
         let output = self.child.wait_with_output()?;
         let text = String::from_utf8_lossy(&output.stdout);

@@ -34,9 +34,6 @@ impl Site {
     /// The one that `BATON_E2E_KUBECONFIG` names, with `kubectl` and `helm` of the PATH and all
     /// images on its nodes; without it one of our own with two nodes and the images of
     /// `BATON_IMAGES` (`make images`).
-    ///
-    /// # Errors
-    /// It cannot be had.
     pub fn get() -> Result<Self> {
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/baton");
         if let Some(kubeconfig) = env::var_os("BATON_E2E_KUBECONFIG") {
@@ -138,9 +135,6 @@ impl Site {
     }
 
     /// Applies manifests.
-    ///
-    /// # Errors
-    /// They are refused.
     pub fn apply(&self, manifests: &str) -> Result<()> {
         let mut kubectl = self.kubectl_command();
         let mut child = kubectl
@@ -161,18 +155,12 @@ impl Site {
     }
 
     /// A field of an object in the shop.
-    ///
-    /// # Errors
-    /// There is no such object.
     pub fn field(&self, namespace: &str, object: &str, path: &str) -> Result<String> {
         let path = format!("jsonpath={{{path}}}");
         self.kubectl(&["-n", namespace, "get", object, "-o", &path])
     }
 
     /// The names of a namespace's running Pods with a label that stay, each with its node's.
-    ///
-    /// # Errors
-    /// They cannot be listed.
     pub fn placed(&self, namespace: &str, label: &str) -> Result<Vec<(String, String)>> {
         let running = "--field-selector=status.phase=Running";
         let fields = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} {.metadata.deletionTimestamp}{\"\\n\"}{end}";
@@ -207,9 +195,6 @@ impl Site {
     }
 
     /// Waits until a workload is rolled out.
-    ///
-    /// # Errors
-    /// It is not, in time.
     pub fn rolled_out(&self, namespace: &str, workload: &str) -> Result<()> {
         self.kubectl(&[
             "-n",
@@ -254,9 +239,6 @@ impl Site {
 
     /// How many packets each node has dropped because its connection tracking called them INVALID,
     /// by kube-proxy's rule of its iptables mode; nothing where the cluster is not our own.
-    ///
-    /// # Errors
-    /// A node cannot be looked into, or has no such rule.
     pub fn invalid_drops(&self) -> Result<Vec<(String, u64)>> {
         let Some(cluster) = &self.own else {
             return Ok(Vec::new());
@@ -283,9 +265,6 @@ impl Site {
 
     /// What the network namespaces of a program's processes have as `net.mptcp.enabled`; nothing
     /// where the cluster is not our own.
-    ///
-    /// # Errors
-    /// A node cannot be looked into, or none has such a process.
     pub fn multipath_of(&self, program: &str) -> Result<Vec<String>> {
         let Some(cluster) = &self.own else {
             return Ok(Vec::new());
@@ -304,9 +283,6 @@ impl Site {
 
     /// Names of the nodes, and what is below `/sys/fs/bpf/baton` of each; nothing where the cluster
     /// is not our own.
-    ///
-    /// # Errors
-    /// A node cannot be looked into.
     pub fn left_on_nodes(&self) -> Result<Vec<String>> {
         let Some(cluster) = &self.own else {
             return Ok(Vec::new());

@@ -231,9 +231,6 @@ pub fn policy(name: &str, port: u16, backends: &[(String, SocketAddr)]) -> Polic
 
 impl Lab {
     /// The key of an epoch as both programs read it; made on first use.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn key(&self, epoch: u8) -> Result<Key> {
         let file = self.directory().join(format!("adoption-{epoch}.key"));
         if !file.exists() {
@@ -252,9 +249,6 @@ impl Lab {
     }
 
     /// A configuration for this lab's dataplane: key epoch 1, mode `auto`.
-    ///
-    /// # Errors
-    /// If the key cannot be written.
     pub fn dataplane_config(&self, policies: Vec<Policy>) -> Result<DataplaneConfig> {
         Ok(DataplaneConfig {
             interface: "eth0".into(),
@@ -277,9 +271,6 @@ impl Lab {
 
     /// Keeps the kernel of the dataplane's pod from taking the legs' ports for connections of its
     /// own, which `lb-dataplane` asks for where they overlap with `ip_local_port_range`.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn reserve_ports(&self, config: &DataplaneConfig) -> Result<()> {
         self.dataplane_pod()
             .namespace()
@@ -320,9 +311,6 @@ impl Lab {
 
     /// A configuration for this lab's shim: all pods, key epoch 1, pins on a bpf file system of the
     /// lab's own.
-    ///
-    /// # Errors
-    /// If the bpf file system cannot be mounted.
     pub fn shim_config(&self) -> Result<ShimConfig> {
         Ok(ShimConfig {
             keys: Some(vec![self.key(1)?].into()),
@@ -423,33 +411,21 @@ impl Dataplane {
     }
 
     /// GET on the control address, as text.
-    ///
-    /// # Errors
-    /// If it does not answer with status 200.
     pub fn control_text(&self, target: &str) -> Result<String> {
         get(self.process.namespace(), self.control, target)
     }
 
     /// GET on the control address, as JSON.
-    ///
-    /// # Errors
-    /// If it does not answer with status 200 and JSON.
     pub fn control_get(&self, target: &str) -> Result<serde_json::Value> {
         serde_json::from_str(&self.control_text(target)?).with_context(|| target.to_owned())
     }
 
     /// Its state.
-    ///
-    /// # Errors
-    /// As [`Dataplane::control_get`].
     pub fn state(&self) -> Result<State> {
         serde_json::from_str(&self.control_text("/v1/state")?).context("/v1/state")
     }
 
     /// Its flows.
-    ///
-    /// # Errors
-    /// As [`Dataplane::control_get`].
     pub fn flows(&self) -> Result<Vec<FlowView>> {
         let reply: FlowsReply =
             serde_json::from_str(&self.control_text("/v1/flows")?).context("/v1/flows")?;
@@ -457,9 +433,6 @@ impl Dataplane {
     }
 
     /// Output of `lb-dataplane ARGUMENTS`, run beside it, as for `status`.
-    ///
-    /// # Errors
-    /// With its output, if it fails.
     pub fn tool(&self, arguments: &[&str]) -> Result<String> {
         let output = self
             .process
@@ -482,9 +455,6 @@ impl Dataplane {
     }
 
     /// Ends it in order.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn stop(mut self) -> Result<()> {
         self.process.stop(STOP_GRACE).map(drop)
     }
@@ -498,17 +468,11 @@ impl Shim {
     }
 
     /// GET on the control address, as text.
-    ///
-    /// # Errors
-    /// If it does not answer with status 200.
     pub fn control_text(&self, target: &str) -> Result<String> {
         get(self.process.namespace(), self.control, target)
     }
 
     /// Ends it in order, so that it detaches what it attached.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn stop(mut self) -> Result<()> {
         self.process.stop(STOP_GRACE).map(drop)
     }

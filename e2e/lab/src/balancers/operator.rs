@@ -60,9 +60,6 @@ impl Lab {
     }
 
     /// Starts it on a directory of manifests of the lab's own, as it is: after a kill, say.
-    ///
-    /// # Errors
-    /// As [`Lab::operator`].
     pub fn operator_again(&self, manifests: &Path) -> Result<Operator> {
         let place = self.router();
         let state = self.directory().join("operator");
@@ -105,9 +102,6 @@ impl Lab {
 
     /// A configuration for this lab's dataplane that leaves policies, keys and certificates to the
     /// operator.
-    ///
-    /// # Errors
-    /// As [`Lab::dataplane_config`].
     pub fn operated_dataplane(&self, operator: &Operator) -> Result<DataplaneConfig> {
         let listen = SocketAddr::new(self.dataplane_pod().ipv4(), DATAPLANE_PORT);
         Ok(DataplaneConfig {
@@ -118,9 +112,6 @@ impl Lab {
     }
 
     /// The same for the shim.
-    ///
-    /// # Errors
-    /// As [`Lab::shim_config`].
     pub fn operated_shim(&self, operator: &Operator) -> Result<ShimConfig> {
         let listen = SocketAddr::new(self.node_address(), SHIM_PORT);
         Ok(ShimConfig {
@@ -147,9 +138,6 @@ impl Operator {
     }
 
     /// Replaces a text in one of the manifests, which must be there, as an admin's editor does.
-    ///
-    /// # Errors
-    /// If the text is not there, or the file cannot be written.
     pub fn edit(&self, file: &str, from: &str, to: &str) -> Result<()> {
         let path = self.manifests.join(file);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -158,9 +146,6 @@ impl Operator {
     }
 
     /// Writes a manifest as a whole or not at all.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn write(&self, file: &str, text: &str) -> Result<()> {
         let path = self.manifests.join(file);
         // Not a name that is read as a manifest.
@@ -171,17 +156,11 @@ impl Operator {
     }
 
     /// GET on its own address, as text.
-    ///
-    /// # Errors
-    /// If it does not answer with status 200.
     pub fn control_text(&self, target: &str) -> Result<String> {
         get(self.process.namespace(), self.control, target)
     }
 
     /// Ends it in order.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn stop(mut self) -> Result<()> {
         self.process.stop(STOP_GRACE).map(drop)
     }

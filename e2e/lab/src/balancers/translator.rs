@@ -54,9 +54,6 @@ impl Translator {
     }
 
     /// Ends it.
-    ///
-    /// # Errors
-    /// If nftables refuses.
     pub fn remove(self) -> Result<()> {
         let command = format!("delete table ip {TABLE}");
         self.place.run(|| command::run("nft", &[&command]))??;

@@ -210,18 +210,12 @@ pub struct HttpClient {
 
 impl HttpClient {
     /// Connects from inside `namespace`. The client may then be used on any thread.
-    ///
-    /// # Errors
-    /// If nothing accepts there.
     pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
         let stream = namespace.connect(address, IO_TIMEOUT)?;
         Self::over(stream)
     }
 
     /// Speaks over a connection that the caller made (with socket options of its own).
-    ///
-    /// # Errors
-    /// If the socket is not connected.
     pub fn over(stream: TcpStream) -> Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(IO_TIMEOUT))?;
@@ -246,17 +240,11 @@ impl HttpClient {
     }
 
     /// GET without further headers.
-    ///
-    /// # Errors
-    /// As [`HttpClient::request`].
     pub fn get(&mut self, target: &str) -> Result<Response> {
         self.request("GET", target, &[], &[])
     }
 
     /// One request and its whole response.
-    ///
-    /// # Errors
-    /// If the connection breaks or what comes is not an HTTP response.
     pub fn request(
         &mut self,
         method: &str,

@@ -18,26 +18,17 @@ pub struct MemcachedClient(BufReader<TcpStream>);
 
 impl MemcachedClient {
     /// Connects from inside `namespace`. The client may then be used on any thread.
-    ///
-    /// # Errors
-    /// If nothing accepts there.
     pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
         let stream = namespace.connect(address, IO_TIMEOUT)?;
         Ok(Self(BufReader::new(stream)))
     }
 
     /// Sends bytes as they are.
-    ///
-    /// # Errors
-    /// If the connection breaks.
     pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.0.get_mut().write_all(bytes).context("sending")
     }
 
     /// Reads exactly these bytes.
-    ///
-    /// # Errors
-    /// If the connection breaks, nothing comes in time, or others come.
     pub fn expect(&mut self, bytes: &[u8]) -> Result<()> {
         let mut found = vec![0; bytes.len()];
         self.0.read_exact(&mut found).context("reading a reply")?;
@@ -51,9 +42,6 @@ impl MemcachedClient {
     }
 
     /// Reads the next line, without its end.
-    ///
-    /// # Errors
-    /// As [`MemcachedClient::expect`].
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.0.read_line(&mut line).context("reading a line")?;
@@ -64,9 +52,6 @@ impl MemcachedClient {
     }
 
     /// Reads to the end of the stream, which must come in order and without a byte in front of it.
-    ///
-    /// # Errors
-    /// If something else comes.
     pub fn end(&mut self) -> Result<()> {
         let mut rest = Vec::new();
         self.0
@@ -81,9 +66,6 @@ impl MemcachedClient {
     }
 
     /// Stores a value.
-    ///
-    /// # Errors
-    /// If it is not stored.
     pub fn set(&mut self, key: &str, value: &[u8]) -> Result<()> {
         self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes())?;
         self.send(value)?;
@@ -92,9 +74,6 @@ impl MemcachedClient {
     }
 
     /// What it counts: `cmd_get`, `incr_hits` and so on.
-    ///
-    /// # Errors
-    /// As [`MemcachedClient::line`].
     pub fn stats(&mut self) -> Result<BTreeMap<String, u64>> {
         self.send(b"stats\r\n")?;
         let mut stats = BTreeMap::new();

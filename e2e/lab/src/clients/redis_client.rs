@@ -91,9 +91,6 @@ pub struct RedisClient {
 
 impl RedisClient {
     /// Connects from inside `namespace`. The client may then be used on any thread.
-    ///
-    /// # Errors
-    /// If nothing accepts there.
     pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
         let stream = namespace.connect(address, IO_TIMEOUT)?;
         Ok(Self {
@@ -103,17 +100,11 @@ impl RedisClient {
     }
 
     /// The client's own end.
-    ///
-    /// # Errors
-    /// If the kernel does not say it.
     pub fn local(&self) -> Result<SocketAddr> {
         self.stream.local_addr().context("the client's own address")
     }
 
     /// One command and its reply, which must be the only one.
-    ///
-    /// # Errors
-    /// If the connection breaks or the reply is none.
     pub fn call(&mut self, arguments: &[&[u8]]) -> Result<Reply> {
         self.send(&[arguments])?;
         let reply = self.receive()?;
@@ -125,9 +116,6 @@ impl RedisClient {
     }
 
     /// Sends commands in one write and waits for nothing.
-    ///
-    /// # Errors
-    /// If the connection breaks.
     pub fn send(&mut self, commands: &[&[&[u8]]]) -> Result<()> {
         let mut bytes = Vec::new();
         for arguments in commands {
@@ -137,9 +125,6 @@ impl RedisClient {
     }
 
     /// The next reply or message.
-    ///
-    /// # Errors
-    /// If the connection breaks, nothing comes in time, or what comes is none.
     pub fn receive(&mut self) -> Result<Reply> {
         let mut chunk = vec![0; 64 * 1024];
         loop {

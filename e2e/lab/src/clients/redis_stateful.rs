@@ -64,9 +64,6 @@ struct Side {
 
 impl RedisStateful {
     /// Prepares the servers and starts every kind of conversation against `address`.
-    ///
-    /// # Errors
-    /// If a server cannot be reached or prepared.
     pub fn start(
         namespace: &Namespace,
         address: SocketAddr,
@@ -124,9 +121,6 @@ impl RedisStateful {
     }
 
     /// Ends them and gives the rounds of each kind.
-    ///
-    /// # Errors
-    /// Everything that was wrong, by kind and round.
     pub fn finish(self) -> Result<BTreeMap<&'static str, u64>> {
         self.stop.store(true, Ordering::Relaxed);
         let (mut rounds, mut wrong) = (BTreeMap::new(), Vec::new());

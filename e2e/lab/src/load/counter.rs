@@ -42,9 +42,6 @@ impl Pod {
 /// Of a counting server.
 impl Server {
     /// What it counted so far.
-    ///
-    /// # Errors
-    /// If its file cannot be read.
     pub fn counted(&self) -> Result<Vec<String>> {
         let file = self.pod().count_file(self.address())?;
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
@@ -79,9 +76,6 @@ impl PostCount {
     }
 
     /// Starts the load.
-    ///
-    /// # Errors
-    /// As [`Load::start`].
     pub fn start(namespace: &Namespace, options: LoadOptions) -> Result<Load<Self>> {
         let exchange = Self::to(options.address);
         Load::start(namespace, options, exchange)
@@ -92,9 +86,6 @@ impl PostCount {
     }
 
     /// Compares with what the servers counted.
-    ///
-    /// # Errors
-    /// If a file cannot be read.
     pub fn tally(&self, servers: &[Server]) -> Result<Tally> {
         let mut times: HashMap<String, u64> = HashMap::new();
         for server in servers {

@@ -30,18 +30,12 @@ pub struct HttpEcho {
 
 impl HttpEcho {
     /// Starts the load.
-    ///
-    /// # Errors
-    /// As [`Load::start`].
     pub fn start(namespace: &Namespace, options: LoadOptions) -> Result<Load<Self>> {
         Self::start_with(namespace, options, "")
     }
 
     /// Starts a load in which every request has a connection of its own, which the server closes,
     /// and closes first.
-    ///
-    /// # Errors
-    /// As [`Load::start`].
     pub fn start_short(namespace: &Namespace, mut options: LoadOptions) -> Result<Load<Self>> {
         options.await_close = true;
         Self::start_with(namespace, options, "Connection: close\r\n")

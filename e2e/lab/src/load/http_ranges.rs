@@ -25,9 +25,6 @@ pub struct HttpRanges {
 
 impl HttpRanges {
     /// Starts the load.
-    ///
-    /// # Errors
-    /// As [`Load::start`].
     pub fn start(namespace: &Namespace, options: LoadOptions) -> Result<Load<Self>> {
         let exchange = Self {
             host: options.address.to_string(),

@@ -66,9 +66,6 @@ pub struct IdleRound {
 
 impl IdleConnections {
     /// Opens them; none has made a request yet.
-    ///
-    /// # Errors
-    /// If one cannot be opened.
     pub fn open(namespace: &Namespace, address: SocketAddr, count: usize) -> Result<Self> {
         // One file each, and room for all else that this process holds.
         allow_files(count as u64 + 2_048)?;

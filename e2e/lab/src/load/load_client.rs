@@ -27,9 +27,6 @@ pub struct Load<E> {
 
 impl<E: Exchange> Load<E> {
     /// Starts it on a thread of its own in `namespace`.
-    ///
-    /// # Errors
-    /// If the options have no end or no connection.
     pub fn start(namespace: &Namespace, options: LoadOptions, exchange: E) -> Result<Self> {
         ensure!(options.connections > 0, "a load needs a connection");
         let progress = Arc::new(Progress::default());
@@ -51,18 +48,12 @@ impl<E: Exchange> Load<E> {
     }
 
     /// Ends it at once (requests on the way are not counted) and gives the report.
-    ///
-    /// # Errors
-    /// As [`Load::join`].
     pub fn stop(self) -> Result<(LoadReport, E)> {
         self.progress.stop.store(true, Ordering::Relaxed);
         self.join()
     }
 
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// If the first connections could not be made, or the kernel refused something.
     pub fn join(self) -> Result<(LoadReport, E)> {
         self.job
             .join()

@@ -47,9 +47,6 @@ pub struct MemcachedCheck {
 
 impl MemcachedCheck {
     /// Gives every server the fixed keys and starts the load against `options.address`.
-    ///
-    /// # Errors
-    /// If a server cannot be reached.
     pub fn start(
         namespace: &Namespace,
         servers: &[SocketAddr],
@@ -78,9 +75,6 @@ impl MemcachedCheck {
 
     /// Waits for the end of the load, then asks the servers. What is wrong there joins the report's
     /// errors.
-    ///
-    /// # Errors
-    /// As [`Load::join`], or if a server cannot be reached.
     pub fn finish(load: Load<Self>) -> Result<LoadReport> {
         let (mut report, check) = load.join()?;
         // A lost exchange may have been executed in part; then nothing exact can be said.

@@ -60,9 +60,6 @@ pub struct RedisBenchReport {
 
 impl Pod {
     /// Starts redis-benchmark here.
-    ///
-    /// # Errors
-    /// If it is not installed.
     pub fn redis_benchmark(&self, options: &RedisBenchOptions) -> Result<RedisBench> {
         let arguments = [
             "-h".to_owned(),

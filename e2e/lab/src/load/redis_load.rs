@@ -52,9 +52,6 @@ pub struct RedisCheck {
 
 impl RedisCheck {
     /// Gives every server the fixed keys and starts the load against `options.address`.
-    ///
-    /// # Errors
-    /// If a server cannot be reached.
     pub fn start(
         namespace: &Namespace,
         servers: &[SocketAddr],
@@ -65,9 +62,6 @@ impl RedisCheck {
 
     /// The same with commands that only read. Servers save the fixed keys, so that these survive a
     /// restart.
-    ///
-    /// # Errors
-    /// If a server cannot be reached.
     pub fn start_reading(
         namespace: &Namespace,
         servers: &[SocketAddr],
@@ -115,9 +109,6 @@ impl RedisCheck {
 
     /// Waits for the end of the load, then looks into the servers. What is wrong there joins the
     /// report's errors.
-    ///
-    /// # Errors
-    /// As [`Load::join`], or if a server cannot be reached.
     pub fn finish(load: Load<Self>) -> Result<LoadReport> {
         let (mut report, check) = load.join()?;
         check.verify(&mut report.errors)?;

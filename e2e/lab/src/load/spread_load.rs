@@ -79,9 +79,6 @@ struct Client<E> {
 
 /// Runs it in a namespace to its end. The report, and how many requests went to another server than
 /// the one before.
-///
-/// # Errors
-/// If an answer is wrong or does not come, or a connection ends.
 pub fn spread<E: Exchange>(
     namespace: &Namespace,
     options: SpreadOptions,

@@ -104,9 +104,6 @@ pub struct Wrk {
 
 impl Pod {
     /// Starts wrk here.
-    ///
-    /// # Errors
-    /// If it is not installed.
     pub fn wrk(&self, options: &WrkOptions) -> Result<Wrk> {
         let script = self.directory()?.join("wrk.lua");
         fs::write(&script, script_text(options))?;
@@ -142,9 +139,6 @@ impl Wrk {
     }
 
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// If it fails or does not end.
     pub fn join(mut self) -> Result<LoadReport> {
         let status = self.process.wait(self.duration + SLACK)?;
         ensure!(

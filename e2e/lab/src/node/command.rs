@@ -17,9 +17,6 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
 }
 
 /// As [`run`], with a text on standard input.
-///
-/// # Errors
-/// As [`run`].
 pub fn with_input(program: &str, arguments: &[&str], input: &str) -> Result<String> {
     let mut child = Command::new(program)
         .args(arguments)

@@ -10,9 +10,6 @@
 use std::{io, mem, time::Duration};
 
 /// CPU time of the process so far, in nanosecond resolution.
-///
-/// # Errors
-/// If there is no such process.
 pub(crate) fn cpu_time(pid: i32) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: `clock` is valid for writing for the whole call.

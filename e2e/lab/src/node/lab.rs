@@ -129,9 +129,6 @@ impl Pod {
     }
 
     /// A directory for its files.
-    ///
-    /// # Errors
-    /// If it cannot be made.
     pub fn directory(&self) -> Result<PathBuf> {
         let path = self.lab.directory().join(&self.name);
         std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
@@ -139,9 +136,6 @@ impl Pod {
     }
 
     /// Starts a process here (in the pod's cgroup, if it has one).
-    ///
-    /// # Errors
-    /// If it cannot be started.
     pub fn spawn(&self, spec: &Spec) -> Result<Process> {
         Process::start(&self.lab, &self.namespace, self.cgroup.as_ref(), spec)
     }
@@ -155,17 +149,11 @@ impl Pod {
     }
 
     /// Lifts the limit.
-    ///
-    /// # Errors
-    /// As [`Pod::throttle`].
     pub fn unthrottle(&self) -> Result<()> {
         self.cgroup()?.limit(None)
     }
 
     /// Periods in which its processes had used up their CPU time, so far.
-    ///
-    /// # Errors
-    /// As [`Pod::throttle`].
     pub fn throttled_periods(&self) -> Result<u64> {
         self.cgroup()?.throttled_periods()
     }

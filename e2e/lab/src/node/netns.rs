@@ -38,9 +38,6 @@ impl Namespace {
     }
 
     /// Opens an existing one.
-    ///
-    /// # Errors
-    /// If there is none of that name.
     pub fn open(name: &str) -> Result<Self> {
         let path = path_of(name);
         let handle =
@@ -86,9 +83,6 @@ impl Namespace {
 
     /// A connection from inside, usable on any thread: without delays of small segments, and with a
     /// limit for connecting, reading and writing.
-    ///
-    /// # Errors
-    /// If nothing accepts there.
     pub fn connect(&self, address: SocketAddr, limit: Duration) -> Result<TcpStream> {
         let stream = self
             .run(|| TcpStream::connect_timeout(&address, limit))?
@@ -109,9 +103,6 @@ impl Namespace {
     }
 
     /// Writes a network sysctl of this namespace, as `set_sysctl("net/ipv4/ip_forward", "1")`.
-    ///
-    /// # Errors
-    /// If the kernel has no such sysctl or refuses the value.
     pub fn set_sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = Path::new("/proc/sys").join(key);
         // /proc/sys/net shows the namespace of the thread that opens it.
@@ -130,9 +121,6 @@ impl Namespace {
     }
 
     /// The hardware address of one of its interfaces.
-    ///
-    /// # Errors
-    /// If there is no such interface.
     pub fn mac(&self, interface: &str) -> Result<[u8; 6]> {
         // `/sys` shows the namespace of who mounted it, so the address is asked of iproute2.
         let text = self.ip(&["-o", "link", "show", interface])?;

@@ -179,9 +179,6 @@ impl Process {
     }
 
     /// Its exit status if it has ended.
-    ///
-    /// # Errors
-    /// If the kernel does not say.
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait()?;
@@ -242,17 +239,11 @@ impl Process {
     }
 
     /// Waits until it accepts connections at `address`, seen from its own namespace.
-    ///
-    /// # Errors
-    /// As [`Process::wait_until`].
     pub fn wait_listening(&mut self, address: SocketAddr) -> Result<()> {
         self.wait_listening_for(&self.namespace.clone(), address)
     }
 
     /// The same, seen from another namespace.
-    ///
-    /// # Errors
-    /// As [`Process::wait_until`].
     pub fn wait_listening_for(&mut self, namespace: &Namespace, address: SocketAddr) -> Result<()> {
         self.wait_until("listening", LISTEN_DEADLINE, || {
             namespace
@@ -273,9 +264,6 @@ impl Process {
     }
 
     /// Sends a signal to the process itself, as SIGHUP to reload.
-    ///
-    /// # Errors
-    /// If it has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if self.try_wait()?.is_some() {
             bail!("{} has ended", self.name);
@@ -284,9 +272,6 @@ impl Process {
     }
 
     /// Ends it: SIGTERM, and SIGKILL to the group if it still runs after `grace`.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn stop(&mut self, grace: Duration) -> Result<ExitStatus> {
         if self.try_wait()?.is_none() {
             self.signal(Signal::TERM)?;
@@ -298,9 +283,6 @@ impl Process {
     }
 
     /// Ends it and its group with SIGKILL, as a crash would.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.try_wait()? {
             // The leader is gone and waited for; workers that it left may remain in the group.
@@ -317,9 +299,6 @@ impl Process {
 
     /// SIGKILL to the whole group at once, as when a node's kernel runs out of memory. Returns when
     /// every process of it has let go of its sockets, so that the next one can listen at once.
-    ///
-    /// # Errors
-    /// If it has ended already, or does not end.
     pub fn crash(&mut self) -> Result<()> {
         let members = self.members()?;
         kill_process_group(self.group, Signal::KILL)?;
@@ -328,9 +307,6 @@ impl Process {
 
     /// SIGTERM to the leader, as a kubelet sends it, without anything before it. Returns when the
     /// whole group is gone.
-    ///
-    /// # Errors
-    /// If it has ended already, or does not end.
     pub fn terminate(&mut self) -> Result<()> {
         let members = self.members()?;
         kill_process(self.group, Signal::TERM)?;
@@ -340,9 +316,6 @@ impl Process {
     /// SIGQUIT to the leader, with which nginx closes idle connections and listeners, finishes
     /// requests, and ends: what its container images ask a kubelet to send (`STOPSIGNAL`). Returns
     /// when the whole group is gone.
-    ///
-    /// # Errors
-    /// If it has ended already, or does not end.
     pub fn quit(&mut self) -> Result<()> {
         let members = self.members()?;
         kill_process(self.group, Signal::QUIT)?;
@@ -351,9 +324,6 @@ impl Process {
 
     /// Stops the whole group where it is; its kernel goes on to acknowledge. Returns once each of
     /// its threads has stopped: one that was told to and has not run since still reads what comes.
-    ///
-    /// # Errors
-    /// If it has ended.
     pub fn freeze(&mut self) -> Result<()> {
         self.signal_group(Signal::STOP)?;
         let group = self.group.as_raw_nonzero().get();
@@ -367,9 +337,6 @@ impl Process {
     }
 
     /// Lets the group go on after [`Process::freeze`].
-    ///
-    /// # Errors
-    /// If it has ended.
     pub fn thaw(&mut self) -> Result<()> {
         self.signal_group(Signal::CONT)
     }

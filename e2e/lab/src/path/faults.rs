@@ -206,17 +206,11 @@ impl Faults {
     }
 
     /// Sets the rates of both directions on one side.
-    ///
-    /// # Errors
-    /// As [`Faults::set`].
     pub fn set_both(&self, side: Side, rates: FaultRates) -> Result<()> {
         WAYS.iter().try_for_each(|way| self.set(side, *way, rates))
     }
 
     /// No faults any more. Frames that are held back still come, 3 ms later at most.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn calm(&self) -> Result<()> {
         for side in [Side::Pods, Side::Clients] {
             self.set_both(side, FaultRates::default())?;
@@ -225,9 +219,6 @@ impl Faults {
     }
 
     /// What happened in one direction on one side.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn counts(&self, side: Side, way: Way) -> Result<FaultCounts> {
         let mut all = FaultCounts::default();
         for path in self.paths(side, way) {
@@ -248,9 +239,6 @@ impl Faults {
     }
 
     /// What happened in all.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn total(&self) -> Result<FaultCounts> {
         let mut all = FaultCounts::default();
         for side in [Side::Pods, Side::Clients] {
@@ -270,9 +258,6 @@ impl Faults {
 
     /// Frames that were lost between the program and the thread, or not held back because there
     /// were too many: what nobody asked for.
-    ///
-    /// # Errors
-    /// If the kernel does not show the tap's figures.
     pub fn unasked(&self) -> Result<u64> {
         let shown = self.namespace.ip(&["-j", "-s", "link", "show", TAP])?;
         let shown: serde_json::Value = serde_json::from_str(&shown)?;

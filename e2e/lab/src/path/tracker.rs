@@ -44,9 +44,6 @@ impl Lab {
 
     /// The same without the drop: what is INVALID is counted and forwarded, which tells waits that
     /// tracking causes from others.
-    ///
-    /// # Errors
-    /// As [`Lab::track`].
     pub fn track_only(&self) -> Result<Tracker> {
         self.track_with("accept")
     }
@@ -67,25 +64,16 @@ impl Lab {
 
 impl Tracker {
     /// Entries that there are now.
-    ///
-    /// # Errors
-    /// If the kernel does not show them.
     pub fn entries(&self) -> Result<u64> {
         self.sysctl("count")
     }
 
     /// `nf_conntrack_max`: entries that the kernel allows in each namespace of this machine.
-    ///
-    /// # Errors
-    /// As [`Tracker::entries`].
     pub fn entries_max(&self) -> Result<u64> {
         self.sysctl("max")
     }
 
     /// The entries by state. Slow where there are many: the kernel writes a line for each.
-    ///
-    /// # Errors
-    /// As [`Tracker::entries`].
     pub fn by_state(&self) -> Result<Tracked> {
         let path = "/proc/thread-self/net/nf_conntrack";
         let text = self.node.run(|| fs::read_to_string(path))?.context(path)?;
@@ -93,9 +81,6 @@ impl Tracker {
     }
 
     /// Packets that the rule dropped, or would have.
-    ///
-    /// # Errors
-    /// If nftables does not tell.
     pub fn invalid(&self) -> Result<u64> {
         let ask = ["-j", "list", "counter", "inet", TABLE, "invalid"];
         let text = self.node.run(|| command::run("nft", &ask))??;
@@ -108,18 +93,12 @@ impl Tracker {
     }
 
     /// Sets a sysctl of tracking in the router's namespace, as `set("tcp_be_liberal", 1)`.
-    ///
-    /// # Errors
-    /// If the kernel has none of that name, or refuses.
     pub fn set(&self, name: &str, value: u64) -> Result<()> {
         self.node
             .set_sysctl(&format!("{SYSCTLS}{name}"), &value.to_string())
     }
 
     /// Takes the rule away. Entries stay until their time-outs.
-    ///
-    /// # Errors
-    /// If nftables refuses.
     pub fn remove(self) -> Result<()> {
         let command = format!("delete table inet {TABLE}");
         self.node.run(|| command::run("nft", &[&command]))??;

@@ -54,9 +54,6 @@ impl Contents {
     }
 
     /// Writes all of it, and asks between two pieces whether to go on. How many bytes were written.
-    ///
-    /// # Errors
-    /// The writer's.
     pub fn write(self, to: &mut impl Write, mut goes_on: impl FnMut() -> bool) -> Result<usize> {
         let mut buffer = [0; PIECE];
         let mut written = 0;
@@ -73,18 +70,12 @@ impl Contents {
     }
 
     /// Makes a file of it.
-    ///
-    /// # Errors
-    /// The file system's.
     pub fn make(self, file: &Path) -> Result<()> {
         let mut to = File::create(file).with_context(|| file.display().to_string())?;
         self.write(&mut to, || true).map(drop)
     }
 
     /// Reads as much and compares each byte.
-    ///
-    /// # Errors
-    /// The reader's, or where the first wrong byte is.
     pub fn compare(self, from: &mut impl Read) -> Result<()> {
         let (mut right, mut read) = ([0; PIECE], vec![0; PIECE]);
         for number in 0..self.bytes.div_ceil(PIECE) {

@@ -177,9 +177,6 @@ http {{
 /// Of an nginx.
 impl Server {
     /// What was put to `/upload/NAME`.
-    ///
-    /// # Errors
-    /// If there is no such upload in this pod.
     pub fn uploaded(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.nginx_file("upload")?.join(name);
         fs::read(&path).with_context(|| path.display().to_string())

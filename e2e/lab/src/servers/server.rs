@@ -86,9 +86,6 @@ impl Server {
 
 impl Lab {
     /// Starts a server in every pod.
-    ///
-    /// # Errors
-    /// If one does not start.
     pub fn in_each_pod<T>(&self, start: impl Fn(&Pod) -> Result<T>) -> Result<Vec<T>> {
         self.pods().iter().map(start).collect()
     }

@@ -32,18 +32,12 @@ impl Pod {
 /// Of a server with set service times.
 impl Server {
     /// Makes all service times so many times as long, from the next request on; 1 is as started.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub fn set_factor(&self, factor: f64) -> Result<()> {
         self.set(&format!("/factor/{factor}"))
     }
 
     /// Gives the worker a share of each 100 ms, from its start, as a CPU limit would; 1 is all of
     /// it.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub fn set_quota(&self, share: f64) -> Result<()> {
         self.set(&format!("/quota/{share}"))
     }

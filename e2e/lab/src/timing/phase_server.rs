@@ -56,9 +56,6 @@ pub struct PhaseServer {
 
 impl Pod {
     /// Starts the server on a thread inside the pod; it listens when this returns.
-    ///
-    /// # Errors
-    /// If the port is in use, or the kernel gives no receive times.
     pub fn phase_server(&self, port: u16) -> Result<PhaseServer> {
         let address = SocketAddr::new(self.ipv4(), port);
         let listener = self

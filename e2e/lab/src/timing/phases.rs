@@ -90,18 +90,12 @@ pub struct PhaseClient {
 
 impl PhaseClient {
     /// Connects from inside `namespace`.
-    ///
-    /// # Errors
-    /// If nothing accepts there.
     pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
         let stream = namespace.connect(address, IO_TIMEOUT)?;
         Ok(Self { stream, address })
     }
 
     /// Sends the requests with these numbers, each once the answer to the one before is there.
-    ///
-    /// # Errors
-    /// If the connection breaks or an answer is not the right one.
     pub fn run(&mut self, requests: Range<u64>) -> Result<Vec<ClientStamps>> {
         let mut stamps = Vec::with_capacity(usize::try_from(requests.end - requests.start)?);
         for request in requests {

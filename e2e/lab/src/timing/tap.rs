@@ -60,9 +60,6 @@ impl Tap {
 
     /// Closes it and gives what passed, by the request's number. Of a frame that passed twice the
     /// first counts.
-    ///
-    /// # Errors
-    /// If the kernel fails to hand over a frame.
     pub fn finish(self) -> Result<BTreeMap<u64, TapStamps>> {
         let mut all: BTreeMap<u64, TapStamps> = BTreeMap::new();
         let mut current = None;

@@ -29,17 +29,11 @@ pub struct Namespace {
 
 impl ApiServer {
     /// A client that may do anything.
-    ///
-    /// # Errors
-    /// If it cannot be made.
     pub async fn admin(&self) -> Result<Client> {
         self.admin_identity().client().await
     }
 
     /// The ServiceAccount as an identity, by a token that the server issues. RBAC applies to it.
-    ///
-    /// # Errors
-    /// If there is no such ServiceAccount.
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Identity> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin().await?, namespace);
         let request = TokenRequest {
@@ -59,9 +53,6 @@ impl ApiServer {
     }
 
     /// A client that speaks as a ServiceAccount.
-    ///
-    /// # Errors
-    /// If there is no such ServiceAccount.
     pub async fn client_as(&self, namespace: &str, service_account: &str) -> Result<Client> {
         self.service_account(namespace, service_account)
             .await?
@@ -71,9 +62,6 @@ impl ApiServer {
 
     /// Makes a namespace of a name that nobody has, with the ServiceAccount `default` that Pods
     /// need.
-    ///
-    /// # Errors
-    /// If the server refuses.
     pub async fn namespace(&self, purpose: &str) -> Result<Namespace> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -68,9 +68,6 @@ impl Identity {
     }
 
     /// A client that speaks as this identity. It belongs to the calling test's runtime.
-    ///
-    /// # Errors
-    /// If the kubeconfig is not accepted.
     pub async fn client(&self) -> Result<Client> {
         let kubeconfig: Kubeconfig =
             serde_json::from_value(self.kubeconfig()).context("kubeconfig")?;

@@ -156,9 +156,6 @@ impl Drop for Process {
 
 /// Memory of a process in bytes, as a field of `/proc/PID/status` says: `VmRSS` now, `VmHWM` at
 /// most so far.
-///
-/// # Errors
-/// If it has ended, or there is no such field.
 pub fn memory_bytes(pid: u32, field: &str) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| path.clone())?;

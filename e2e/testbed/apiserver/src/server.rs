@@ -103,17 +103,11 @@ impl ApiServer {
 
     /// Stops kube-apiserver gracefully; etcd and the port stay. Connections are refused from then
     /// on.
-    ///
-    /// # Errors
-    /// If it is stopped already or does not end.
     pub fn stop(&self) -> Result<()> {
         self.take()?.stop()
     }
 
     /// Kills kube-apiserver, as a crash would.
-    ///
-    /// # Errors
-    /// If it is stopped already.
     pub fn kill(&self) -> Result<()> {
         self.take()?.kill()
     }
@@ -127,9 +121,6 @@ impl ApiServer {
     }
 
     /// The same with more flags, for this life.
-    ///
-    /// # Errors
-    /// As [`ApiServer::start_again`].
     pub fn start_again_with(&self, flags: &[&str]) -> Result<()> {
         let mut arguments = self.arguments();
         arguments.extend(flags.iter().map(ToString::to_string));
@@ -147,9 +138,6 @@ impl ApiServer {
     /// Restarts kube-apiserver with all history forgotten: whoever watched and comes back with the
     /// resource version that it had is answered 410 Gone. A running server alone would still answer
     /// from its watch cache.
-    ///
-    /// # Errors
-    /// As [`ApiServer::stop`] and [`ApiServer::start_again`], or if etcd refuses.
     pub fn forget_history(&self) -> Result<()> {
         self.stop()?;
         self.compact()?;
@@ -171,9 +159,6 @@ impl ApiServer {
     /// Starts Kubernetes' controllers that answer for Services, Pods and their owners:
     /// EndpointSlices, ServiceAccounts, namespaces, garbage collection, Deployments. Nobody runs a
     /// Pod: its status stays the test's to write. Once they run, nothing more is done.
-    ///
-    /// # Errors
-    /// If they cannot be started.
     pub fn start_controllers(&self) -> Result<()> {
         let mut controllers = lock(&self.controllers);
         if controllers.is_some() {
@@ -202,9 +187,6 @@ impl ApiServer {
     }
 
     /// Resident memory of kube-apiserver and etcd, in bytes.
-    ///
-    /// # Errors
-    /// If one of them does not run.
     pub fn memory_bytes(&self) -> Result<(u64, u64)> {
         let api = self
             .api()
@@ -217,9 +199,6 @@ impl ApiServer {
 
     /// Writes a kubeconfig for `identity` that only this user can read. It lives as long as the
     /// server.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn kubeconfig_file(&self, identity: &Identity) -> Result<PathBuf> {
         let name = format!("{}.kubeconfig", identity.name().replace([':', '/'], "-"));
         self.folder.write(&name, &identity.kubeconfig().to_string())

@@ -42,9 +42,6 @@ impl Binaries {
 }
 
 /// The path of Helm; builds it if it is not cached.
-///
-/// # Errors
-/// If there is no Go or the build fails.
 pub fn helm() -> Result<PathBuf> {
     let cache = baton_kubernetes::cache()?;
     let target = cache.join(format!("helm-{HELM}"));

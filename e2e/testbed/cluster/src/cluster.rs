@@ -124,9 +124,6 @@ impl Cluster {
     }
 
     /// Puts an OCI archive's images on every node, also those that are added later.
-    ///
-    /// # Errors
-    /// If containerd refuses it.
     pub fn import(&mut self, archive: &Path) -> Result<()> {
         let start = Instant::now();
         // The caller's file may be gone when a node is added.

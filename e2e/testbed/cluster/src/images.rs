@@ -40,9 +40,6 @@ const TOOLS: &[&str] = &[
 const SERVICES: &str = "http 80/tcp\nhttps 443/tcp\nredis 6379/tcp\n";
 
 /// Makes the server image as an OCI archive in `folder`.
-///
-/// # Errors
-/// If nginx or redis are not installed on this machine.
 pub fn server_image(folder: &Path) -> Result<PathBuf> {
     let mut layer = with_programs(&[SERVERS, TOOLS].concat())?;
     layer.file(
@@ -62,9 +59,6 @@ pub fn server_image(folder: &Path) -> Result<PathBuf> {
 
 /// Makes the client image as an OCI archive in `folder`, with more programs of the caller's in
 /// `/usr/bin`.
-///
-/// # Errors
-/// If curl, wrk or redis' tools are not installed on this machine.
 pub fn client_image(folder: &Path, more: &[PathBuf]) -> Result<PathBuf> {
     let mut layer = with_programs(&[CLIENTS, TOOLS].concat())?;
     // wrk looks up the port of `http`.

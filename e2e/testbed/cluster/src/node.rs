@@ -255,9 +255,6 @@ impl Node {
     }
 
     /// Ends all that runs on the node at once, as a power cut would.
-    ///
-    /// # Errors
-    /// If the kernel does not end it in time.
     pub fn crash(&mut self) -> Result<()> {
         // Fails only if it has ended.
         let _ = self.unshare.kill();

@@ -55,9 +55,6 @@ pub struct Written {
 
 impl Image {
     /// Writes the archive. The file appears whole or not at all.
-    ///
-    /// # Errors
-    /// If the reference or user is malformed, or the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<Written> {
         let (bytes, digest, size_bytes) = self.pack()?;
         let unfinished = path.with_extension("unfinished");

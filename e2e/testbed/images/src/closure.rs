@@ -11,9 +11,6 @@ use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 /// Adds the program at `source` as `target`, and the shared objects that it needs at the paths
 /// where it looks for them.
-///
-/// # Errors
-/// If it is not there, or one of its shared objects is not.
 pub fn add_program(layer: &mut Layer, source: &Path, target: &str) -> Result<()> {
     let content = fs::read(source).with_context(|| format!("reading {}", source.display()))?;
     layer.file(target, content, 0o755)?;
@@ -25,9 +22,6 @@ pub fn add_program(layer: &mut Layer, source: &Path, target: &str) -> Result<()>
 }
 
 /// The program without debug information and symbols.
-///
-/// # Errors
-/// If `strip` is not installed or fails.
 pub fn strip(source: &Path, target: &Path) -> Result<()> {
     let output = Command::new("strip")
         .arg("--strip-all")
@@ -48,9 +42,6 @@ pub fn strip(source: &Path, target: &Path) -> Result<()> {
 
 /// The packages that a program's shared objects are of. On machines of another kind there are none
 /// to tell.
-///
-/// # Errors
-/// If one of its shared objects is not there.
 pub(crate) fn packages(program: &Path) -> Result<Vec<Native>> {
     // The loader names by /lib, a link, what most packages have in /usr/lib.
     let paths = (shared_objects(program)?.into_iter()).flat_map(|p| [format!("/usr{p}"), p]);

@@ -55,9 +55,6 @@ pub(crate) struct Packed {
 impl Layer {
     /// A layer with what a container's root file system needs in any case: the folders that
     /// runtimes mount on, a `/tmp` for all, and names for root and nobody.
-    ///
-    /// # Errors
-    /// Never in practice; the paths are right.
     pub fn base() -> Result<Self> {
         let mut layer = Self::default();
         for folder in ["/dev", "/proc", "/sys", "/etc", "/run"] {
@@ -84,17 +81,11 @@ impl Layer {
     }
 
     /// Adds a folder that belongs to user and group `owner`.
-    ///
-    /// # Errors
-    /// As [`Layer::file`].
     pub fn folder(&mut self, path: &str, mode: u32, owner: u32) -> Result<()> {
         self.add(path, Content::Folder, mode, owner)
     }
 
     /// Adds a symbolic link.
-    ///
-    /// # Errors
-    /// As [`Layer::file`].
     pub fn link(&mut self, path: &str, target: &str) -> Result<()> {
         self.add(path, Content::Link(target.into()), 0o777, 0)
     }

@@ -77,9 +77,6 @@ pub struct Source {
 impl Product {
     /// Packs the image as `OUTPUT/NAME.tar`, with its bill of materials beside it and inside. The
     /// program is stripped.
-    ///
-    /// # Errors
-    /// If the program has not been built, or something cannot be read or written.
     pub fn build(&self, source: &Source, metadata: &Value) -> Result<Written> {
         let name = self.name;
         let program = source.programs.join(name);
@@ -139,9 +136,6 @@ impl Product {
 }
 
 /// `cargo metadata` of the workspace, for the platform that the programs are built for.
-///
-/// # Errors
-/// If cargo does not answer.
 pub fn metadata(workspace: &Path, platform: &str) -> Result<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

@@ -14,9 +14,6 @@ pub type Native = (String, String);
 
 /// The bill of `package`, from `cargo metadata` (with the platform's filter), the text of
 /// `Cargo.lock`, and the packages of libraries outside of cargo.
-///
-/// # Errors
-/// If the package is not in the metadata.
 pub fn bill_of_materials(
     package: &str,
     metadata: &Value,

@@ -79,9 +79,6 @@ pub fn program() -> Result<PathBuf> {
 
 /// The path of a binary that is the control plane and all that a node runs; builds it as
 /// [`program`] does.
-///
-/// # Errors
-/// As [`program`].
 pub fn node_program() -> Result<PathBuf> {
     have(Variant::Node)
 }
@@ -111,9 +108,6 @@ fn cached(variant: Variant) -> Result<PathBuf> {
 }
 
 /// Where `make setup` and the crates for tests keep what is large.
-///
-/// # Errors
-/// If the environment names no home.
 pub fn cache() -> Result<PathBuf> {
     let cache = match (env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")) {
         (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache),
