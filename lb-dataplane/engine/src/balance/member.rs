@@ -96,6 +96,12 @@ impl Member {
         self.draining || self.drained
     }
 
+    /// It is to take new flows, as far as the snapshot and commands say.
+    #[inline]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.weight > 0 && !self.is_leaving()
+    }
+
     /// Its weight for new flows.
     pub(crate) fn share(&self) -> u16 {
         if self.draining { 0 } else { self.weight }

@@ -453,9 +453,11 @@ impl Policy {
         self.judge_due = old.judge_due;
     }
 
-    /// Whether one more may be ejected: the share of ejected members stays within the cap.
+    /// Whether one more may be ejected: of those that are to take flows, the share of ejected ones
+    /// stays within the cap.
     pub(crate) fn may_eject(&self, backends: &Backends, now: Instant) -> bool {
         let members = || self.pools.iter().flat_map(|p| &p.members);
+        let members = || members().filter(|m| m.is_wanted());
         let pod = |m: &Member| &backends[usize::from(m.backend)].liveness;
         let ejected = members().filter(|m| m.is_ejected(pod(m), now)).count();
         let percent = usize::from(self.spec.health.max_ejected_percent);

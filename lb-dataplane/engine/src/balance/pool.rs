@@ -102,8 +102,7 @@ impl Pool {
     pub(crate) fn usable(&self, at: usize, backends: &Backends, now: Instant) -> bool {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
-        member.weight > 0
-            && !member.is_leaving()
+        member.is_wanted()
             && !backend.liveness.elsewhere
             && (self.panic || self.works(at, backends, now))
     }
@@ -162,11 +161,11 @@ impl Pool {
         counts.then(|| backend.in_flight(now, self.by))
     }
 
-    /// Whether a smaller share than `percent` works.
+    /// Whether a smaller share than `percent` of those that are to take flows works.
     pub(crate) fn judge(&mut self, percent: u8, backends: &Backends, now: Instant) {
-        let all = self.members.len();
-        let works = (0..all).filter(|at| self.works(*at, backends, now)).count();
-        self.panic = works * 100 < all * usize::from(percent);
+        let wanted = || (0..self.members.len()).filter(|at| self.members[*at].is_wanted());
+        let works = wanted().filter(|at| self.works(*at, backends, now)).count();
+        self.panic = works * 100 < wanted().count() * usize::from(percent);
     }
 
     /// How much a member has to do, heavier ones appearing idler: the expected wait by powers of

@@ -441,6 +441,45 @@ fn with_too_few_usable_backends_all_are_used() {
     assert!(flows.iter().all(|f| *f > 10), "{flows:?}");
 }
 
+/// Pods that are not ready yet, or are on their way out, are to take none: how they are is no
+/// matter.
+#[test]
+fn who_is_to_take_no_flows_counts_neither_as_usable_nor_as_failed() {
+    let mut p = policy(6);
+    p.migration.mode = MigrationMode::Never;
+    p.health.panic_percent = 50;
+    for (i, b) in p.backends.iter_mut().enumerate() {
+        (b.weight, b.draining) = [(1, false), (1, false), (0, false), (1, true)][(i % 6).min(3)];
+    }
+    let mut w = big(p);
+    let mut check = |pods: &[(usize, bool)]| {
+        for (i, well) in pods {
+            let at = endpoint(pod(false, *i));
+            w.engine.set_health(w.now, "web", at, Some(*well));
+        }
+        w.engine.state(w.now).policies[0].panic
+    };
+    assert!(!check(&[(2, false), (3, false), (4, false), (5, false)]));
+    assert!(!check(&[(0, false)]), "one of two is well");
+    assert!(check(&[(1, false)]));
+    let others = [(2, true), (3, true), (4, true), (5, true)];
+    assert!(check(&others), "they take none for that");
+}
+
+#[test]
+fn who_is_to_take_no_flows_makes_no_room_for_ejections() {
+    let mut p = ejecting(5, 50);
+    for b in &mut p.backends[2..] {
+        b.draining = true;
+    }
+    let mut w = big(p);
+    fail(&mut w, 1, 0, 2);
+    assert_eq!(w.count(Counter::Ejections), 1);
+    fail(&mut w, 100, 1, 2);
+    assert_eq!(w.count(Counter::Ejections), 1, "one of two");
+    assert_eq!(w.count(Counter::EjectionsCapped), 1);
+}
+
 #[test]
 fn a_pod_that_came_up_takes_a_growing_share() {
     let mut p = policy(4);
