@@ -9,6 +9,11 @@
 //!   lines that end at LF alone, methods in lower case (some servers raise them).
 //! - **After an empty line the connection is held** until a request follows: some servers skip the
 //!   line (RFC 9112 section 2.2), others keep it and refuse the next request.
+//! - **Behind an upgrade that was refused, chunk extensions and trailer fields the connection
+//!   carries nobody else's request** before one of the same client's was answered: where the answer
+//!   came before the body was read, the server refuses what it does not like of these with the next
+//!   request. Node.js (20.20) answers 400 to whatever comes behind `Connection: close` in a trailer
+//!   section, and nothing at all behind a head with `Upgrade` and a chunk that it cannot read.
 
 mod body;
 mod side;
@@ -70,6 +75,10 @@ pub(crate) struct Http1 {
     closing: bool,
     /// The newest request waits for 100 before its body, and neither came yet.
     awaiting: bool,
+    /// What follows the newest request, and followed the last one at rest, servers may read in
+    /// different ways.
+    odd: bool,
+    was_odd: bool,
 }
 
 impl Http1 {
@@ -85,6 +94,8 @@ impl Http1 {
             begun: false,
             closing: false,
             awaiting: false,
+            odd: false,
+            was_odd: false,
         }
     }
 
@@ -106,6 +117,10 @@ impl Http1 {
 
     pub(crate) fn closing(&self) -> bool {
         self.closing || (self.status >= 200 && self.wants_close.first())
+    }
+
+    pub(crate) fn is_odd(&self) -> bool {
+        self.was_odd
     }
 
     pub(crate) fn until_close(&self) -> bool {
@@ -248,6 +263,7 @@ impl Http1 {
         if name != b" HTTP/1." {
             return Err(Pin::Unparsable);
         }
+        side.head.set(Head::EMPTY_LINE, false);
         side.head.set(Head::VERSION_1_0, *minor == b'0');
         side.begin_fields();
         Ok(&rest[used..])
@@ -270,6 +286,7 @@ impl Http1 {
     }
 
     fn request_ended(&mut self) {
+        self.odd = self.client.head.says(Head::ODD);
         self.client = Side::new();
         self.awaiting = false;
         self.settle();
@@ -278,6 +295,7 @@ impl Http1 {
     fn settle(&mut self) {
         if self.at_rest() {
             self.begun = false;
+            self.was_odd = self.odd;
         }
     }
 

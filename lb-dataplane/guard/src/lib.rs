@@ -202,6 +202,12 @@ impl Tracker {
         each!(&self.talk, t => t.closing())
     }
 
+    /// Whether a server may read what comes behind the last rest in another way than this does: the
+    /// next request on this connection must be the same client's.
+    pub fn is_odd(&self) -> bool {
+        matches!(&self.talk, Talk::Http1(http) if http.is_odd())
+    }
+
     /// Whether the end of the connection cuts nothing off: the response in progress has no other
     /// end, or the one that ended last announced it, so that what was asked behind it has no answer
     /// (RFC 9112 section 9.6).
@@ -211,7 +217,7 @@ impl Tracker {
 
     /// Nothing to remember: the same as [`Tracker::new`].
     pub fn is_default(&self) -> bool {
-        self.at_rest() && !self.closing() && !self.has_session()
+        self.at_rest() && !self.closing() && !self.is_odd() && !self.has_session()
     }
 
     fn has_session(&self) -> bool {

@@ -27,7 +27,6 @@ use crate::{
     timing::{LEGLESS_AFTER_MS, LEGLESS_AGAIN_MS},
 };
 use baton_api::MigrationMode;
-use baton_guard::Tracker;
 use baton_packet::Segment;
 
 impl Engine {
@@ -53,8 +52,9 @@ impl Engine {
             && flow.early_client.is_empty()
             && flow.early_server.is_empty()
             && self.at_rest(id)
-            // The end of this one is the connection's: both ends agreed to that.
-            && !self.tracker(id).is_some_and(Tracker::closing)
+            // The end of this one is the connection's: both ends agreed to that. Or it may be of no
+            // use to others.
+            && !self.tracker(id).is_some_and(|t| t.closing() || t.is_odd())
             && self.shares(id)
             && !self.legs.closing.is_full()
     }

@@ -93,7 +93,8 @@ impl Engine {
     /// Whether the leg that the flow leaves with this request may be another one's next: the flow
     /// was at rest, and its pod stays.
     pub(crate) fn note_reusable(&mut self, id: FlowId, pod_stays: bool) {
-        let closes = self.tracker(id).is_some_and(Tracker::closing);
+        let ends = |tracker: &Tracker| tracker.closing() || tracker.is_odd();
+        let closes = self.tracker(id).is_some_and(ends);
         let idle = self.flows[id].state == State::Idle;
         let reusable = pod_stays && idle && !closes && self.shares(id);
         self.flows[id].progress.set(Mark::Reusable, reusable);

@@ -1,7 +1,10 @@
 //! Flows without a leg: when they leave theirs, what the client and the pods see meanwhile, and how
 //! the next request finds one.
 
-use super::{drain::drain, sharing::world};
+use super::{
+    drain::drain,
+    sharing::{UPGRADE, world},
+};
 use crate::common::{Conn, Dest, Sent, World, conn::*, pods::End, policy, settings};
 use baton_api::{Legs, MigrationMode};
 use baton_engine::{Counter, Migrate, MigrateError};
@@ -70,6 +73,19 @@ fn leaving_a_leg_does_not_use_up_a_move() {
     // Its one move is still to be had: there is only nobody to go to.
     let nobody = MigrateError::Nobody("web".into());
     assert_eq!(w.engine.migrate(w.now, &wanted, &mut w.out), Err(nobody));
+}
+
+#[test]
+fn one_whose_upgrade_was_refused_keeps_its_leg_until_it_is_answered_again() {
+    let mut w = world(1);
+    let mut c = w.idle(1);
+    w.stays(&mut c, UPGRADE);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    let _ = w.run_ms(2 * AFTER_MS);
+    w.assert_state(&c, "Idle");
+    w.exchange(&mut c);
+    leaves(&mut w, &c);
 }
 
 #[test]

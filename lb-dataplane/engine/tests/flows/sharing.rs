@@ -8,6 +8,8 @@ use baton_engine::Counter;
 use baton_packet::Flags;
 use std::collections::BTreeSet;
 
+/// Asks for a protocol that nobody speaks.
+pub const UPGRADE: &[u8] = b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
 /// A pod's clock on a leg whose numbers are its own.
 const LATER: u32 = 1_000;
 
@@ -115,6 +117,24 @@ fn a_request_travels_on_another_flows_leg() {
     assert_eq!(w.table("translated_legs").0, 1);
     // The flow that had it before is served where it is.
     w.exchange_anywhere(&mut a);
+}
+
+/// The server may read what comes next otherwise than as a request: it must be the same client's.
+#[test]
+fn a_leg_behind_a_refused_upgrade_is_nobody_elses() {
+    let mut w = world(2);
+    for (n, request, parked) in [(1, UPGRADE, 0), (2, GET, 1)] {
+        let mut c = w.open(n);
+        w.stays(&mut c, request);
+        for moves in [false, true] {
+            if moves {
+                w.moves(&mut c, GET);
+            }
+            w.responds(&mut c, OK);
+            w.ack(&mut c);
+        }
+        assert_eq!(w.count(Counter::LegsParked), parked, "{n}");
+    }
 }
 
 #[test]

@@ -114,6 +114,8 @@ impl Side {
             At::Trailers => {
                 message_ended = ended && part.is_empty() && self.stage == Stage::First;
                 let begun = !ended && (!part.is_empty() || self.stage == Stage::Rest);
+                self.head
+                    .set(Head::ODD, self.head.says(Head::ODD) || !part.is_empty());
                 self.stage = if begun { Stage::Rest } else { Stage::First };
             }
             _ => {}
@@ -136,10 +138,12 @@ impl Side {
                 b'A'..=b'F' => byte - b'A' + 10,
                 b' ' | b'\t' if self.digits > 0 => {
                     self.head.set(Head::CLOSED, true);
+                    self.head.set(Head::ODD, true);
                     continue;
                 }
                 b';' if self.digits > 0 => {
                     self.stage = Stage::Rest;
+                    self.head.set(Head::ODD, true);
                     continue;
                 }
                 _ => return Err(Pin::Unparsable),

@@ -74,8 +74,10 @@ impl Head {
     pub(crate) const VERSION_1_0: Self = Self(32);
     /// Blanks came behind the digits of the number in progress.
     pub(super) const CLOSED: Self = Self(64);
-    /// An empty line came before it.
+    /// An empty line came before it, whose start line has not ended.
     pub(super) const EMPTY_LINE: Self = Self(128);
+    /// It wants another protocol; or its chunks are not plain, or it has trailer fields.
+    pub(super) const ODD: Self = Self(128);
 
     /// Whether it says any of these.
     #[inline]
@@ -457,6 +459,7 @@ impl Side {
             }
             Field::TransferEncoding => self.head.set(Head::CHUNKED, true),
             Field::Connection if is(b"close") => self.head.set(Head::CLOSE, true),
+            Field::Connection if is(b"upgrade") => self.head.set(Head::ODD, true),
             Field::Connection if is(b"keep-alive") => self.head.set(Head::KEEP_ALIVE, true),
             Field::Expect if is(b"100-continue") => self.head.set(Head::EXPECT, true),
             Field::Challenge | Field::Credentials if is(b"ntlm") || is(b"negotiate") => {

@@ -182,7 +182,7 @@ fn fields_of_no_interest_are_no_matter() {
         "C: 5",
         "Trailer: Content-Length",
         "Expect-CT: 100-continue",
-        "Connection: close-not, x-close, Upgrade",
+        "Connection: close-not, x-close, Upgrades",
         r"Cookie: a\r\n folded: Transfer-Encoding: chunked",
         "proxy-authorization-of-some-kind: NTLM",
         "Authorization: Basic negotiate",
@@ -325,6 +325,43 @@ fn waiting_for_100() {
         OK,
         "= at_rest default",
     ]);
+}
+
+/// Behind these some servers read on in another way: what comes next must be the same client's, and
+/// shows how they do.
+#[test]
+fn what_a_request_may_leave_behind() {
+    let chunked = r"> POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let odd = [
+        r"> GET / HTTP/1.1\r\nConnection: a, Upgrade\r\nUpgrade: h2c\r\n\r\n".to_owned(),
+        format!(r"{chunked}0\r\nConnection: close\r\n\r\n"),
+        format!(r"{chunked}1;b\r\na\r\n0\r\n\r\n"),
+        format!(r"{chunked}1 \r\na\r\n0\r\n\r\n"),
+        format!(r"{chunked}0;b=\x22c\x22\r\n\r\n"),
+    ];
+    for request in &odd {
+        http(&[
+            request,
+            "= unanswered=1 not_odd",
+            OK,
+            "= at_rest odd not_closing not_default",
+            GET,
+            "= odd",
+            OK,
+            "= at_rest default",
+        ]);
+        http(&[request, GET, OK, OK, "= at_rest default"]);
+        http(&[GET, request, OK, OK, "= at_rest odd"]);
+        let (head, rest) = request.split_at(request.len() - 8);
+        http(&[head, OK, "= held", &format!("> {rest}"), "= at_rest odd"]);
+    }
+    for plain in [
+        format!(r"{chunked}1\r\na\r\n0\r\n\r\n"),
+        r"> GET / HTTP/1.1\r\nUpgrade: h2c\r\nConnection: upgrades\r\n\r\n".to_owned(),
+        r"> \r\nGET / HTTP/1.1\r\n\r\n".to_owned(),
+    ] {
+        http(&[&plain, OK, "= at_rest default"]);
+    }
 }
 
 #[test]

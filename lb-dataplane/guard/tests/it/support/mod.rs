@@ -38,6 +38,7 @@ pub struct Seen {
     pub unanswered: u32,
     pub closing: bool,
     pub until_close: bool,
+    pub odd: bool,
     pub default: bool,
     pub prelude: Option<(Vec<u8>, u16)>,
 }
@@ -111,6 +112,7 @@ pub fn seen(tracker: &Followed) -> Seen {
         unanswered: tracker.unanswered(),
         closing: tracker.closing(),
         until_close: tracker.until_close(),
+        odd: tracker.is_odd(),
         default: tracker.is_default(),
         prelude: prelude.map(|p| (out[..usize::from(p.len)].to_vec(), p.reply)),
     }
@@ -158,7 +160,7 @@ impl Checked {
             assert!(now.unanswered > 0, "{now:?}");
         }
         if now.default {
-            assert!(now.at_rest && !now.closing && now.prelude.is_none());
+            assert!(now.at_rest && !now.closing && !now.odd && now.prelude.is_none());
             assert_eq!(self.tracker.sessions.used(), 0);
         }
     }
@@ -261,6 +263,8 @@ fn must(now: &Seen, what: &str) {
             "not_closing" => !now.closing,
             "until_close" => now.until_close,
             "not_until_close" => !now.until_close,
+            "odd" => now.odd,
+            "not_odd" => !now.odd,
             "default" => now.default,
             "not_default" => !now.default,
             "no_prelude" => prelude.is_none(),
