@@ -1,8 +1,9 @@
 //! The members of one address family of a policy: which of them takes a flow.
 //!
 //! Owns what is known of each member, and the ways to choose one of them. Whether and why a flow
-//! moves is `policy`'s. Work per choice is constant, but for `WeightedRoundRobin` and `Random` (at
-//! most 512 steps) and finding a backend that another one said (at most 256).
+//! moves is `policy`'s. Work per choice is constant, but for `WeightedRoundRobin`, `Random` and
+//! weights that differ (at most 1,024 steps), and finding a backend that another one said (at most
+//! 256).
 //!
 //! # Decisions
 //!
@@ -32,6 +33,8 @@ pub(crate) struct Pool {
     maglev: Option<Arc<Maglev>>,
     wrr: Wrr,
     pub(crate) rotor: usize,
+    /// All that have a weight have the same.
+    alike: bool,
     /// Too few are usable to leave the others out.
     pub(crate) panic: bool,
     pub(crate) placement: Placement,
@@ -51,7 +54,10 @@ impl Pool {
     /// Of these members; `maglev` is their table, if the policy wants one.
     pub(crate) fn new(members: Vec<Member>, maglev: Option<Arc<Maglev>>) -> Self {
         let weights: Vec<u16> = members.iter().map(Member::share).collect();
+        let mut known = members.iter().map(|m| m.weight).filter(|w| *w > 0);
+        let first = known.next();
         Self {
+            alike: known.all(|weight| Some(weight) == first),
             placement: Placement::new(members.len()),
             evidence: vec![Evidence::default(); members.len()],
             members,
@@ -176,7 +182,9 @@ impl Pool {
         let backend = &backends[usize::from(member.backend)];
         let share = self.slow_share(at, backends, now);
         let weight = (u64::from(member.weight.max(1)) * share).div_ceil(256);
-        let wait_us = backend.wait_us(now, self.by).saturating_mul(256) / weight;
+        // Where they are drawn by their weights, each of these waits is as good as the other's.
+        let per = if self.alike { weight } else { 1 };
+        let wait_us = backend.wait_us(now, self.by).saturating_mul(256) / per;
         let flows = u64::from(backend.flows) * 256 / weight;
         (wait_us.max(ALIKE_US * 256).ilog2(), flows, wait_us)
     }
@@ -296,7 +304,8 @@ impl Pool {
     }
 
     /// The better of two random members that `good` admits (power of two choices); falls back to a
-    /// scan when the draws hit none.
+    /// scan when the draws hit none. Where weights differ, members are drawn by these, and both may
+    /// be the same: otherwise a member has two of `count` flows at most, whatever its weight.
     pub(crate) fn two_choices(
         &self,
         backends: &Backends,
@@ -308,17 +317,24 @@ impl Pool {
         if count == 0 {
             return None;
         }
+        let better = |first, second| {
+            let cost = |at| self.cost(at, backends, now);
+            if cost(second) < cost(first) {
+                second
+            } else {
+                first
+            }
+        };
+        if !self.alike {
+            let mut draw = || self.by_chance(backends, now, rng, &good);
+            return Some(better(draw()?, draw()?));
+        }
         let start = rng.usize(..count);
         let first = (start..count).chain(0..start).find(|at| good(*at))?;
         let start = rng.usize(..count);
         let second = (start..count)
             .chain(0..start)
             .find(|at| *at != first && good(*at));
-        Some(match second {
-            Some(second) if self.cost(second, backends, now) < self.cost(first, backends, now) => {
-                second
-            }
-            _ => first,
-        })
+        Some(second.map_or(first, |second| better(first, second)))
     }
 }

@@ -3,7 +3,7 @@
 use crate::common::{Conn, End, Sent, World, conn::*, endpoint, pod, policy, settings};
 use baton_api::{Algorithm, Micros, MigrationMode, Policy};
 use baton_engine::Counter;
-use baton_packet::Reason;
+use baton_packet::{Flags, Reason};
 
 fn when_better(pods: usize) -> Policy {
     let mut p = policy(pods);
@@ -312,6 +312,32 @@ fn least_outstanding_spreads_flows_and_avoids_the_busy_pod() {
         .map(|p| flows[p])
         .collect();
     assert!(others.iter().all(|f| (25..=35).contains(f)), "{flows:?}");
+}
+
+/// Whether flows last or not: of 520, 400 are the heavy one's.
+#[test]
+fn least_outstanding_gives_shares_by_weight() {
+    for lasting in [true, false] {
+        let mut p = policy(4);
+        p.migration.mode = MigrationMode::Never;
+        for (i, b) in p.backends.iter_mut().enumerate() {
+            b.weight = [10, 1, 1, 1][i % 4];
+        }
+        let mut s = big();
+        s.ports = 40_000..=44_000;
+        let mut w = World::unprobed(s, p);
+        (w.strict, w.careful) = (false, false);
+        w.poll();
+        let mut flows = [0; 4];
+        for n in 0..520 {
+            let c = w.open(n);
+            flows[c.pod] += 1;
+            if !lasting {
+                w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
+            }
+        }
+        assert!((360..=440).contains(&flows[0]), "{flows:?}");
+    }
 }
 
 #[test]
