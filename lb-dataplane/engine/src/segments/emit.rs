@@ -358,9 +358,9 @@ impl Engine {
     /// Acknowledges to the client what it knows to be acknowledged.
     pub(crate) fn challenge_client(&mut self, id: FlowId, out: &mut impl Output) {
         if let Some(mut spec) = self.client_spec(id, Flags::ACK) {
-            // In front of what it expects, so that a living client takes nothing from it, the
-            // window above all.
-            spec.seq = spec.seq.add(u32::MAX);
+            // In front of what it lacks, so that a living client takes nothing from it, the window
+            // above all.
+            spec.seq = self.flows[id].server_acked.sub(1);
             spec.ack = self.flows[id].client_acked;
             self.emit(out, |buffer| build_segment(buffer, &spec));
         }

@@ -420,6 +420,22 @@ fn a_question_to_an_owner_acknowledges_nothing_that_its_client_lacks() {
     }
 }
 
+/// An answer is on its way to a client of whose port a SYN comes: a kernel takes the window of what
+/// lies behind its last segment (Linux `tcp_may_update_window`), and ours is nobody's.
+#[test]
+fn a_challenge_to_a_client_lies_in_front_of_what_it_lacks() {
+    let mut w = never(2);
+    let mut c = w.idle(1);
+    w.stays(&mut c, GET);
+    let has = c.server;
+    w.responds(&mut c, OK);
+    let mut syn = w.syn_wire(&c);
+    syn.seq = 5;
+    let challenge = one(w.inject(&syn.build()));
+    assert_eq!(challenge.to, Dest::Client);
+    assert_eq!(challenge.segment.seq.0, has.wrapping_sub(1));
+}
+
 #[test]
 fn a_client_whose_dead_pod_was_asked_is_reset_with_its_own_number() {
     let (mut w, mut c) = World::new(2).at_rest();
