@@ -78,8 +78,11 @@ impl Engine {
             .or_else(|| policy.takes_client_over(v6, number, &self.backends, now, except))
     }
 
-    /// A flow of the client was opened towards `backend`.
-    pub(crate) fn client_opens(&mut self, policy: u16, client: Addr, backend: u16) {
+    /// A flow of the client is open. Not before: anybody can begin them, with any address, and who
+    /// is remembered would give way.
+    pub(crate) fn client_opens(&mut self, id: FlowId) {
+        let flow = &self.flows[id];
+        let (policy, client, backend) = (flow.policy, flow.client, flow.owner.backend);
         if self.affinity(policy).is_none() {
             return;
         }
@@ -96,8 +99,9 @@ impl Engine {
     /// A flow is given to `backend`: its client's others follow when they have to move, and new
     /// ones begin there.
     pub(crate) fn client_goes(&mut self, id: FlowId, backend: u16) {
-        let (policy, client) = (self.flows[id].policy, self.flows[id].client);
-        if self.affinity(policy).is_none() {
+        let flow = &self.flows[id];
+        let (policy, client) = (flow.policy, flow.client);
+        if flow.state.is_opening() || self.affinity(policy).is_none() {
             return;
         }
         match self.affinities.find(policy, client) {
@@ -109,7 +113,10 @@ impl Engine {
     /// A flow of the client ended. With its last one its time begins to run.
     pub(crate) fn client_closes(&mut self, now: Instant, id: FlowId) {
         let flow = &self.flows[id];
-        let Some(affinity) = self.affinity(flow.policy) else {
+        let Some(affinity) = self
+            .affinity(flow.policy)
+            .filter(|_| !flow.state.is_opening())
+        else {
             return;
         };
         let Some(id) = self.affinities.find(flow.policy, flow.client) else {

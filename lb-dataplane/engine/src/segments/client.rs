@@ -208,6 +208,7 @@ impl Engine {
             State::SynAcked if segment.ack == flow.server_next => {
                 self.handshake_ends(id);
                 self.hop_of_open(id);
+                self.client_opens(id);
                 let _ = self.step(now, id, Event::Established, out);
             }
             State::Response if acks_more => self.comes_to_rest(now, id, out),

@@ -333,7 +333,6 @@ impl Engine {
         if !moves {
             self.pin(id, PinReason::SmallMss);
         }
-        self.client_opens(policy, client, backend);
         let policy = &mut self.policies[usize::from(policy)];
         policy.flows += 1;
         policy.flows_total += 1;

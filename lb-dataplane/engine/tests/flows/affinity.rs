@@ -1,7 +1,7 @@
 //! Client-IP affinity: flows of one address stay together, move together, and are remembered for a
 //! time in a table with an end.
 
-use crate::common::{Conn, End, Sent, World, conn::*, endpoint, pod, policy, settings};
+use crate::common::{Conn, End, Sent, World, conn::*, endpoint, pod, policy, settings, wire::Wire};
 use baton_api::{Affinity, Algorithm, ClientIp, Health, Micros, MigrationMode, Policy};
 use baton_engine::Counter;
 use baton_packet::{Flags, Reason};
@@ -194,6 +194,39 @@ fn a_client_is_remembered_until_its_time_after_its_last_flow() {
     w.run_ms(TIMEOUT_MS);
     assert_eq!(w.table("affinities").0, 0);
     assert_eq!(w.open_as(of(5, 4)).pod, own.pod);
+}
+
+/// Anybody can send SYNs, with any address.
+#[test]
+fn who_only_begins_takes_nobodys_place() {
+    let mut s = settings();
+    s.limits.affinities = 8;
+    let mut w = World::with(s, together(2));
+    // It is not where its address says.
+    let own = w.open_as(of(5, 0));
+    drain(&mut w, own.pod, true);
+    resets(&mut w, &own);
+    let kept = w.idle_as(of(5, 1));
+    drain(&mut w, own.pod, false);
+    resets(&mut w, &kept);
+    for host in 10..30 {
+        let mut c = of(host, 1);
+        w.syn(&mut c);
+        // The one is answered, the other one refused.
+        let wire = match host % 2 {
+            0 => w.synack_wire(&c),
+            _ => Wire {
+                ack: c.seq.wrapping_add(1),
+                ..w.pod_wire(&c, RST_ACK, &[])
+            },
+        };
+        w.inject(&wire.build());
+    }
+    assert_eq!(w.table("affinities").0, 1);
+    assert_eq!(w.open_as(of(5, 2)).pod, kept.pod);
+    // Those who are let go of had none to lose.
+    w.run_ms(60_000);
+    assert_eq!(w.table("affinities").0, 1);
 }
 
 #[test]
