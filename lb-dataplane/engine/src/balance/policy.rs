@@ -86,6 +86,9 @@ pub(crate) struct Policy {
     pub(crate) gains: Gains,
     pub(crate) flows: u32,
     pub(crate) flows_total: u64,
+    /// Pairs towards its members that are not in use and that trackers may remember, when its pools
+    /// were last judged.
+    pub(crate) remembered: u32,
     pub(crate) moves_total: u64,
     pub(crate) rollbacks_total: u64,
     pub(crate) rescues: u64,
@@ -129,6 +132,7 @@ impl Policy {
             gains: Gains::default(),
             flows: 0,
             flows_total: 0,
+            remembered: 0,
             moves_total: 0,
             rollbacks_total: 0,
             rescues: 0,

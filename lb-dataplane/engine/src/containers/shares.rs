@@ -1,8 +1,8 @@
-//! How much of a pool the clients of one network have: an IPv4 address, or the first 64 bits of an
-//! IPv6 one. Nobody can take the room of all.
+//! How much of a pool one of those who share it may have, so that nobody can take the room of all:
+//! the clients of one network (an IPv4 address, or the first 64 bits of an IPv6 one), or a policy.
 //!
-//! Owns the counts. Networks have numbers by a keyed hash; those that share a number share its
-//! part.
+//! Owns the counts of networks, and what is kept for policies. Networks have numbers by a keyed
+//! hash; those that share a number share its part.
 
 use crate::{containers::slots::Slots, ids::Addr};
 use siphasher::sip::SipHasher13;
@@ -10,6 +10,20 @@ use std::hash::Hasher;
 
 /// Numbers that networks can have.
 const NETWORKS: usize = 4_096;
+
+/// One in so many of a pool is kept for policies that have few of it.
+const KEPT_PART: u32 = 8;
+
+/// Whether one more for a policy that has `own` leaves the others what is kept for them: a part of
+/// the pool is for policies with fewer than their equal part of that part.
+pub(crate) fn leaves_others_theirs((used, limit): (u32, u32), own: u32, policies: usize) -> bool {
+    let left = limit.saturating_sub(used);
+    if policies < 2 {
+        return left > 0;
+    }
+    let kept = limit / KEPT_PART;
+    left > kept || own < (kept / policies as u32).max(1)
+}
 
 /// The number of a client's network.
 pub(crate) fn network(network: Addr, keys: (u64, u64)) -> u16 {
@@ -53,5 +67,19 @@ impl Shares {
         let mut sum = Slots::default();
         self.used.iter().for_each(|used| sum += *used);
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_eighth_is_for_policies_with_few() {
+        let may = |used, own, policies| leaves_others_theirs((used, 800), own, policies);
+        assert!(may(799, 799, 1) && !may(800, 0, 1));
+        assert!(may(699, 699, 4) && !may(700, 25, 4));
+        assert!(may(700, 24, 4) && may(900, 24, 4), "whatever others have");
+        assert!(may(700, 0, 1_000) && !may(700, 1, 1_000));
     }
 }

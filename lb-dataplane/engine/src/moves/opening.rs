@@ -25,6 +25,7 @@ use crate::{
     backend::{Backend, ports::Purpose},
     balance::policy::Policy,
     clock::Instant,
+    containers::shares,
     flow::{Bits, Flow},
     handover::{Input, Mark, Opening},
     ids::{FlowId, Leg},
@@ -102,7 +103,10 @@ impl Engine {
         if opens && self.legs.shifts.is_full() {
             return Err(Counter::StayedShiftsFull);
         }
-        let full = !must && self.legs.tracked.0 >= self.settings.limits.tracked_pairs;
+        // Its connections trackers hold as it is: what counts is what they remember beside these.
+        let own = self.policies[usize::from(self.flows[id].policy)].remembered;
+        let of = (self.legs.tracked.0, self.settings.limits.tracked_pairs);
+        let full = !must && !shares::leaves_others_theirs(of, own, self.ids.policies.len());
         let purpose = match (opens, must) {
             (false, false) if full => return Err(Counter::StayedTracked),
             (true, false) if full => Purpose::Again,

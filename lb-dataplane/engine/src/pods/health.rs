@@ -17,7 +17,7 @@
 
 use crate::{
     Engine, Output,
-    backend::{Down, Evidence},
+    backend::{Down, Evidence, ports::Ports},
     clock::Instant,
     ids::FlowId,
     obs::counters::Counter,
@@ -258,14 +258,19 @@ impl Engine {
         left
     }
 
-    /// Whether a policy has too few usable backends to leave the others out; and whether what their
-    /// kernels say of them is needed. How many members it has.
+    /// Whether a policy has too few usable backends to leave the others out; how many pairs
+    /// trackers remember for it; and whether what its backends' kernels say of them is needed. How
+    /// many members it has.
     pub(crate) fn judge_policy(&mut self, now: Instant, index: usize) -> usize {
         let Self {
             policies, backends, ..
         } = self;
         let policy = &mut policies[index];
         policy.judge(backends, now);
+        let members = || policy.pools.iter().flat_map(|pool| &pool.members);
+        let ports = members().map(|m| &backends[usize::from(m.backend)].ports);
+        let remembered: usize = ports.map(Ports::remembered).sum();
+        policy.remembered = remembered as u32;
         if policy.spec.load == LoadSignal::LatencyAndPressure && policy.flows > 0 {
             for member in policy.pools.iter().flat_map(|pool| &pool.members) {
                 backends[usize::from(member.backend)].telemetry.want(now);

@@ -8,7 +8,8 @@
 //!   (`guards.rs`). SYNs never take the eighth of the ports that rescues and drains need. 200,000
 //!   SYNs at the chart's limits with a pod killed in the middle: 0 errors on 64 connections, 20 of
 //!   20 new ones opened (`e2e/ns` `faults_limits_flood`).
-//! - **An eighth of the flows is kept for policies with fewer than their equal part of it.** Who
+//! - **An eighth of the flows is kept for policies with fewer than their equal part of it**
+//!   ([`shares::leaves_others_theirs`]). Who
 //!   opened connections and held them had left other tenants' clients without an answer. Rejected:
 //!   a threshold that moves (as `ports` has it): a policy has up to 16 listeners, each a policy
 //!   here, and 16 such thresholds come to all of the table.
@@ -67,8 +68,6 @@ const HALF_OPEN_PORTS: usize = 4;
 const HALF_OPEN_FLOWS: usize = 2;
 /// But never with fewer, as when many clients come back at once.
 const HALF_OPEN_MIN: usize = 16;
-/// One in so many flows is kept for policies that have few.
-const KEPT_FLOWS: u32 = 8;
 /// MSS where the SYN names none (RFC 9293 section 3.7.1).
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1_220;
@@ -284,7 +283,9 @@ impl Engine {
         if self.flows.is_full() {
             return Verdict::Drop(DropReason::FlowTableFull);
         }
-        if !self.leaves_flows_to_others(policy) {
+        let (used, own) = (self.flows.used(), self.policies[usize::from(policy)].flows);
+        let of = (used, self.flows.limit());
+        if !shares::leaves_others_theirs(of, own, self.ids.policies.len()) {
             return Verdict::Drop(DropReason::FlowsOfOthers);
         }
         let ports = &mut self.backends[usize::from(backend)].ports;
@@ -343,16 +344,6 @@ impl Engine {
             return Verdict::Absorbed;
         }
         self.forward_to_leg(frame, segment, leg)
-    }
-
-    /// Whether one more flow of a policy leaves the others what is kept for them: a part of the
-    /// table is for policies with fewer flows than their equal part of that part.
-    fn leaves_flows_to_others(&self, policy: u16) -> bool {
-        let (limit, policies) = (self.flows.limit(), self.ids.policies.len() as u32);
-        let kept = limit / KEPT_FLOWS;
-        policies < 2
-            || limit - self.flows.used() > kept
-            || self.policies[usize::from(policy)].flows < (kept / policies).max(1)
     }
 
     /// Whether the SYN on its owner leg is not the client's own with other addresses. One with data

@@ -1,7 +1,9 @@
 //! Every table has an end; reaching it is counted, and flows that are there go on.
 
-use crate::common::{Conn, World, conn::*, endpoint, frontend, policy, settings};
+use crate::common::{Conn, World, backend, conn::*, endpoint, frontend, policy, settings};
+use baton_api::Algorithm;
 use baton_engine::{Counter, DropReason, Engine, Instant, SettingsError, Verdict};
+use baton_packet::Flags;
 use std::net::SocketAddr;
 
 #[test]
@@ -21,7 +23,7 @@ fn a_full_flow_table_refuses_new_flows_only() {
     }
     w.inject(&{
         let c = &flows[0];
-        w.client_wire(c, baton_packet::Flags::RST, &[]).build()
+        w.client_wire(c, Flags::RST, &[]).build()
     });
     w.open(99);
 }
@@ -56,6 +58,46 @@ fn an_eighth_of_the_flows_is_kept_for_policies_with_few() {
     assert!(w.inject(&w.syn_wire(&other(104)).build()).is_empty());
     assert_eq!(w.dropped(DropReason::FlowsOfOthers), 2);
     assert_eq!(w.dropped(DropReason::FlowTableFull), 0);
+}
+
+/// Whoever opens and closes connections all the time takes from others what is kept for them.
+#[test]
+fn what_trackers_remember_of_one_policy_leaves_another_ones_flows_their_part() {
+    let mut s = settings();
+    (s.ports, s.limits.tracked_pairs) = (20_000..=20_999, 512);
+    let mut p = policy(2);
+    p.algorithm = Algorithm::Random;
+    let mut other = policy(2);
+    other.name = "other".into();
+    other.frontends = vec![endpoint(SocketAddr::new(frontend(false).ip(), 81))];
+    other.backends = vec![backend(false, 2), backend(false, 3)];
+    let mut w = World::with(s, p);
+    w.change(|s| s.policies.push(other));
+    w.run_ms(1_100);
+    (w.careful, w.strict) = (false, false);
+    let mut c = w.idle(1);
+    let mut theirs = Conn::new(2);
+    theirs.frontend.set_port(81);
+    let mut theirs = w.idle_as(theirs);
+    for n in 0..700_u32 {
+        let mut short = Conn::new(3 + (n % 32) as u16);
+        short.seq = n;
+        w.inject(&w.syn_wire(&short).build());
+        short.seq = n + 1;
+        let mut rst = w.client_wire(&short, Flags::RST, &[]);
+        rst.options.clear();
+        w.inject(&rst.build());
+    }
+    w.run_ms(60);
+    let (tracked, limit) = w.table("tracked_pairs");
+    assert!(tracked > limit, "{tracked} of {limit}");
+    w.stays(&mut c, GET);
+    assert_eq!(w.count(Counter::StayedTracked), 1);
+    for _ in 0..10 {
+        w.moves(&mut theirs, GET);
+        w.responds(&mut theirs, OK);
+        w.ack(&mut theirs);
+    }
 }
 
 #[test]
