@@ -123,9 +123,9 @@ impl Engine {
     ) -> bool {
         let next = self.flows[id].client_next;
         if segment.seq.before(next) || (new && segment.seq.after(next)) {
-            // A keepalive, or a repetition whose acknowledgement was lost: what is new behind that
-            // comes again without it. Or there is something in front of it, for which nobody is
-            // there to wait: the client sends both again, its close too.
+            // A keepalive, or a repetition whose acknowledgement was lost. Or there is something in
+            // front of it, for which nobody is there to wait: the client sends both again, its
+            // close too.
             self.answer_legless(id, out);
             return false;
         }

@@ -32,8 +32,8 @@ use crate::{
 };
 use baton_api::Protocol;
 use baton_packet::{
-    Flags, STRIPPED_FROM_CLIENTS, Segment, clear_accurate_ecn, clear_urgent, strip_options,
-    timestamps,
+    Decoded, Flags, STRIPPED_FROM_CLIENTS, Segment, clear_accurate_ecn, clear_urgent, decode,
+    part_of_segment, strip_options, timestamps,
 };
 
 impl Engine {
@@ -187,6 +187,14 @@ impl Engine {
             return self.forward_to_leg(frame, segment, owner);
         }
         let end = segment.seq.add(segment.seq_len());
+        let repeats = segment.payload_len() > 0 && segment.seq.before(flow.client_acked);
+        if repeats
+            && end.after(flow.client_next)
+            && let Some(new) = self.without_old(frame, segment, id, out)
+        {
+            return self.client_segment(now, frame, &new, id, out);
+        }
+        let flow = &mut self.flows[id];
         // As its receiver's kernel does (Linux `tcp_sequence`): of what is older than that, in half
         // of all numbers, nothing is learned.
         let current = end.at_or_after(flow.client_acked);
@@ -262,6 +270,30 @@ impl Engine {
             self.client_repeats(now, id, segment);
         }
         self.client_went_on(now, frame, segment, id, treat, acks_more, out)
+    }
+
+    /// A segment with new bytes behind some that its pod has acknowledged, without these: a client
+    /// that has not heard of it sends both together (Linux `tcp_retrans_try_collapse`). As it is it
+    /// would begin no request, and would lie at the place of a header that is due (`introduce`).
+    #[cold]
+    fn without_old(
+        &self,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Option<Segment> {
+        let old = usize::try_from(self.flows[id].had_until().since(segment.seq));
+        let old = old.ok().filter(|old| *old > 0)?;
+        let left = (segment.payload_len() as usize).checked_sub(old)?;
+        // One of ours, which is not sent.
+        let part = out.frame()?;
+        let len = part_of_segment(frame, segment, old, left, part)?;
+        frame.get_mut(..len)?.copy_from_slice(part.get(..len)?);
+        match decode(frame.get(..len)?) {
+            Ok(Decoded::Tcp(segment)) => Some(segment),
+            _ => None,
+        }
     }
 
     /// What becomes of a client's segment once all that it means is known.

@@ -43,9 +43,10 @@ impl Policy {
 }
 
 impl Flow {
-    /// The first byte behind the header, and behind a session: nothing of the client's is
-    /// acknowledged while the header is not.
-    fn header_end(&self) -> SeqNumber {
+    /// The client's byte that its pods have had everything in front of. The first one behind a
+    /// header that is due, and behind a session: nothing of the client's is acknowledged while the
+    /// header is not.
+    pub(crate) fn had_until(&self) -> SeqNumber {
         match self.state {
             State::SynSent => self.client_next,
             State::Adopting | State::AdoptingIdle => self.boundary,
@@ -103,7 +104,7 @@ impl Engine {
             State::Adopting | State::AdoptingIdle if flow.progress.told.is_due() => {
                 self.adoption_start(id).0
             }
-            _ => flow.header_end().sub(self.in_front(id)),
+            _ => flow.had_until().sub(self.in_front(id)),
         }
     }
 
@@ -186,7 +187,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> bool {
         let flow = &self.flows[id];
-        let end = flow.header_end();
+        let end = flow.had_until();
         if segment.payload_len() > 0 && segment.seq.before(end) {
             // A late copy of what a former owner has: its bytes would be at the header's place.
             return true;
@@ -228,7 +229,7 @@ impl Engine {
         if flow.state.is_moving() || !segment.flags.has(Flags::ACK) {
             return segment;
         }
-        let end = flow.header_end();
+        let end = flow.had_until();
         let first = self.certain_at_owner(id);
         let raised = if flow.state == State::SynSent {
             segment.ack == first

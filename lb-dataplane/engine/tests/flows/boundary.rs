@@ -2,7 +2,7 @@
 
 use crate::common::{Conn, Sent, World, conn::*};
 use baton_api::Protocol;
-use baton_engine::{Counter, PinReason};
+use baton_engine::{Counter, Lost, PinReason};
 use baton_packet::Flags;
 
 fn world(protocol: Protocol) -> World {
@@ -49,15 +49,35 @@ fn a_retransmission_is_no_boundary() {
     w.moves(&mut c, GET);
 }
 
+/// A client that has not heard that its last request arrived sends it with the next one.
 #[test]
-fn a_retransmission_with_new_bytes_behind_is_no_boundary() {
-    let (mut w, mut c) = world(Protocol::Http1).at_rest();
-    let mut wire = w.client_wire(&c, PSH_ACK, &[GET, GET].concat());
+fn what_is_new_behind_what_a_pod_has_is_a_boundary() {
+    for protocol in [Protocol::Http1, Protocol::RequestResponse] {
+        let mut w = world(protocol);
+        let mut c = w.idle(1);
+        let mut wire = w.client_wire(&c, PSH_ACK, &[GET, GET].concat());
+        wire.seq = c.seq.wrapping_sub(GET.len() as u32);
+        let sent = w.inject(&wire.build());
+        assert_eq!(adoptions(&sent), 1, "{sent:?}");
+        take_leg(&mut c, &sent[0]);
+        (wire.seq, wire.data) = (c.seq, GET.to_vec());
+        assert_same(&sent[1], &wire);
+        c.client_sent(PSH_ACK, GET);
+        still_moves(&mut w, &mut c);
+    }
+}
+
+#[test]
+fn a_close_behind_what_a_pod_has_is_no_request() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    let mut wire = w.client_wire(&c, FIN_ACK, GET);
     wire.seq = c.seq.wrapping_sub(GET.len() as u32);
-    w.forwarded_to_pod(&c, &wire);
-    assert_eq!(w.count(Counter::MigrationsBegun), 0);
-    c.seq = c.seq.wrapping_add(GET.len() as u32);
-    w.responds(&mut c, OK);
+    let fin = one(w.inject(&wire.build()));
+    assert_eq!((fin.segment.seq.0, fin.data()), (c.seq, &[][..]));
+    c.client_sent(FIN_ACK, &[]);
+    w.pod_fin(&mut c);
+    assert_eq!(w.engine.lost(Lost::HalfClosed), 0);
 }
 
 #[test]

@@ -317,14 +317,17 @@ fn a_command_that_is_answered_by_a_close_is_no_loss() {
 }
 
 #[test]
-fn a_segment_that_overlaps_what_is_acknowledged_begins_no_request_while_an_end_is_held() {
-    let (mut w, c) = World::new(2).at_rest();
+fn what_is_new_in_a_segment_that_overlaps_what_is_acknowledged_is_kept_while_an_end_is_held() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
     w.listeners[c.pod] = Listener::Silent;
     assert!(w.ends(&c, End::Fin).is_empty());
-    let mut overlaps = w.client_wire(&c, PSH_ACK, GET);
+    let (last, boundary) = (&GET[GET.len() - 1..], c.seq);
+    let mut overlaps = w.client_wire(&c, PSH_ACK, &[last, GET].concat());
     overlaps.seq = overlaps.seq.wrapping_sub(1);
-    assert!(w.inject(&overlaps.build()).is_empty());
-    w.assert_state(&c, "OwnerFinPending");
+    let sent = w.inject(&overlaps.build());
+    let behind = w.adopted_from(&mut c, &sent, boundary);
+    assert_eq!(one(behind).data(), GET);
 }
 
 /// The old owner acknowledged the request to the client, which will not repeat it: Baton has to.

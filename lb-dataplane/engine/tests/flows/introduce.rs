@@ -286,6 +286,28 @@ fn a_late_copy_never_reaches_the_headers_place() {
     assert_eq!(one(w.inject(&late)).to, Dest::Pod(c.pod));
 }
 
+/// Nor what a client repeats of it together with new bytes, which alone go on.
+#[test]
+fn what_a_former_pod_has_is_not_sent_with_what_is_new() {
+    let mut w = world(2, |_| ());
+    let mut c = idle(&mut w, 7);
+    let boundary = c.seq;
+    let repeated = boundary.wrapping_sub(GET.len() as u32);
+    moves(&mut w, &mut c);
+    let mut wire = w.client_wire(&c, PSH_ACK, &[GET, GET, GET].concat());
+    wire.seq = repeated;
+    let more = one(w.inject(&wire.build()));
+    assert_eq!(more.to, Dest::Pod(c.pod));
+    c.client_sent(PSH_ACK, GET);
+    let sent = w.run_ms(60);
+    let of_client = |s: &&Sent| s.segment.payload_len() > 0 && s.data() != header(&c);
+    let mut sent = sent.iter().chain([&more]).filter(of_client);
+    assert!(sent.all(|s| s.segment.seq.0.wrapping_sub(boundary).cast_signed() >= 0));
+    w.responds(&mut c, OK);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+}
+
 #[test]
 fn the_header_alone_is_nothing_of_the_request() {
     let mut w = world(2, |_| ());

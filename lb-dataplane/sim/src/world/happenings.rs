@@ -2,7 +2,7 @@
 //!
 //! Owns how each [`Happening`] is done. When is drawn in `swarm`.
 
-use super::{Event, World};
+use super::{Event, World, wire::NOWHERE};
 use crate::{
     address::{self, key},
     fault::Happening,
@@ -114,7 +114,7 @@ impl World {
             .engine
             .migrate(Instant(self.now), &wanted, &mut self.out);
         self.note(|| format!("{wanted:?}: {said:?}"));
-        self.engine_ran(Party::Baton, (0, SeqNumber(0)), None);
+        self.engine_ran(Party::Baton, (0, NOWHERE), None);
     }
 
     fn listens_again(&mut self, i: usize) {

@@ -23,14 +23,18 @@ const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Ports from which only attackers send.
 pub(super) const ATTACKER_PORTS_TO: u16 = 1_024;
 
+/// The numbers of no frame.
+pub(super) const NOWHERE: (SeqNumber, SeqNumber) = (SeqNumber(0), SeqNumber(0));
+
 /// What the engine was called with.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     origin: Party,
     /// The port of ours or of the client that the frame names.
     port: u16,
-    /// The frame's own number.
+    /// The frame's own number, and that behind it.
     seq: SeqNumber,
+    end: SeqNumber,
     /// Counted ends that no client's end was matched with yet.
     pub(super) counted: u64,
     /// Sessions were restored in this call: bytes of the engine's own precede the client's.
@@ -201,7 +205,7 @@ impl World {
         let len = frame.len();
         debug_assert!(len <= FRAME_BYTES);
         let port = self.looks_at(from, &frame);
-        let seq = receive(&frame).map_or(SeqNumber(0), |(_, seg)| seg.seq);
+        let span = receive(&frame).map_or(NOWHERE, |(_, seg)| (seg.seq, seg.end()));
         self.stats.frames += 1;
         let dropped = |w: &Self, reason: DropReason| w.engine.dropped(reason);
         let before = self.trace.is_some().then(|| self.states());
@@ -237,7 +241,7 @@ impl World {
         {
             self.violated(why);
         }
-        self.engine_ran(from, (port, seq), transmit);
+        self.engine_ran(from, (port, span), transmit);
     }
 
     /// What the truth learns from a frame before the engine sees it; the port of ours or of the
@@ -286,14 +290,14 @@ impl World {
         if let Some(before) = before {
             self.note_states(&before, "timer");
         }
-        self.engine_ran(Party::Baton, (0, SeqNumber(0)), None);
+        self.engine_ran(Party::Baton, (0, NOWHERE), None);
     }
 
     /// Everything that left the engine in one call.
     pub(super) fn engine_ran(
         &mut self,
         origin: Party,
-        (port, seq): (u16, SeqNumber),
+        (port, (seq, end)): (u16, (SeqNumber, SeqNumber)),
         transmit: Option<Vec<u8>>,
     ) {
         self.touched = true;
@@ -302,6 +306,7 @@ impl World {
             origin,
             port,
             seq,
+            end,
             counted: self.counts.ends - before.ends,
             restores: self.counts.sessions != before.sessions,
         };
@@ -387,7 +392,9 @@ impl World {
                     // away, by its numbers.
                     return;
                 }
-                self.is_on_leg((pod, port), conn, seg, Some(call.seq));
+                // What its pod has had of it before does not go on.
+                let len = seg.end().since(seg.seq);
+                self.is_on_leg((pod, port), conn, seg, Some(call.end.sub(len as u32)));
             }
         } else if message.is_none() && !seg.flags.any(Flags::SYN | Flags::RST) {
             // A bare FIN may be that of a leg which closes.
