@@ -11,7 +11,8 @@ use crate::{
     obs::counters::Counter,
     states::{Action, Event, State},
     timing::{
-        BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS, UNHEARD_MS,
+        ADOPTION_TRIES_MAX, ADOPTION_WAIT_MS, BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS,
+        OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS, UNHEARD_MS,
     },
 };
 
@@ -127,8 +128,7 @@ impl Engine {
         let wait_ms = match timer {
             Action::ArmHandshake => timeouts.handshake.0 / 1_000,
             Action::ArmAdoption => {
-                let wait_ms =
-                    crate::timing::ADOPTION_WAIT_MS << (flow.progress.tries.clamp(1, 16) - 1);
+                let wait_ms = ADOPTION_WAIT_MS << (flow.progress.tries.clamp(1, 16) - 1);
                 wait_ms.min(self.answer_due_ms(now, id).max(1))
             }
             Action::ArmHalfClosed => timeouts.half_closed.0 / 1_000,
@@ -166,15 +166,33 @@ impl Engine {
         }
     }
 
+    /// Sends the owner the kept copies that it is owed. When they are due again; `u64::MAX` if they
+    /// are not.
+    fn send_owed(&mut self, id: FlowId, out: &mut impl Output) -> u64 {
+        let flow = &self.flows[id];
+        if flow.state != State::Request || !flow.progress.is(Mark::CopiesOwed) {
+            return u64::MAX;
+        }
+        let sent = self.sent_until(id).unwrap_or(flow.client_next);
+        if flow.client_acked == sent {
+            self.flows[id].progress.set(Mark::CopiesOwed, false);
+            return u64::MAX;
+        }
+        self.replay_kept(id, out);
+        let progress = &mut self.flows[id].progress;
+        if progress.is(Mark::CopiesOwed) {
+            return BACKLOG_AGAIN_MS;
+        }
+        progress.set(Mark::CopiesOwed, true);
+        progress.tries = progress.tries.saturating_add(1);
+        ADOPTION_WAIT_MS << progress.tries.min(ADOPTION_TRIES_MAX)
+    }
+
     fn flow_due(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         if self.flows[id].backlog.is_some() && !self.send_waiting(now, id, out) {
             return;
         }
-        let flow = &self.flows[id];
-        if flow.state == State::Request && flow.progress.is(Mark::CopiesOwed) {
-            self.replay_kept(id, out);
-            return self.arm(now, id, Action::ArmIdle);
-        }
+        let owed_ms = self.send_owed(id, out);
         if self.flows[id].state == State::Idle && self.leaves_leg(now, id, out) {
             return;
         }
@@ -229,7 +247,7 @@ impl Engine {
             // Nobody can take it, or policy forbids it: it goes on waiting.
             let quiet_ms = u64::from(now.ms32().wrapping_sub(self.flows[id].last_ms));
             if quiet_ms < limit_ms {
-                self.wheel.arm(id, now.ms() + OVERDUE_AGAIN_MS);
+                self.wheel.arm(id, now.ms() + OVERDUE_AGAIN_MS.min(owed_ms));
                 return;
             }
         }
@@ -238,6 +256,7 @@ impl Engine {
         let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
         if quiet_ms < limit_ms {
             let mut left_ms = (limit_ms - quiet_ms).min(self.answer_due_ms(now, id));
+            left_ms = left_ms.min(owed_ms);
             if flow.state == State::Closed {
                 // All may be acknowledged soon.
                 left_ms = left_ms.min(LINGER_MS);

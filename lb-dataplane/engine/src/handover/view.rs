@@ -50,7 +50,8 @@ pub enum Mark {
     Released = 1 << 7,
     /// It has a place in the table of transfers.
     Transfer = 1 << 8,
-    /// No frame was free for all kept copies: the owner has to be sent them again.
+    /// The owner has to be sent the kept copies again, until it has acknowledged them: no frame was
+    /// free for all, or nobody else will.
     CopiesOwed = 1 << 9,
     /// The last move was a transfer. Nothing depends on it: it is told.
     HandedOn = 1 << 10,

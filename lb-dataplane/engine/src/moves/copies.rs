@@ -205,6 +205,7 @@ impl Engine {
         }
         flow.bits.set(Bits::KEPT_WHOLE, false);
         flow.progress.set(Mark::Unseen, false);
+        flow.progress.set(Mark::CopiesOwed, false);
         if flow.progress.take(Mark::ReleaseAsked) {
             flow.note_aside();
         }

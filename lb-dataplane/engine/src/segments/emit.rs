@@ -169,10 +169,18 @@ impl Engine {
         finish(rewrite_tcp(frame, segment, &to), segment)
     }
 
-    /// Sends the kept copies of client segments to the owner leg. Where no frame is free they are
-    /// owed: the client has heard that they arrived, and sends them no more.
+    /// Sends the kept copies of client segments to the owner leg. They are owed until it has
+    /// acknowledged them where no frame is free for all, and where this one takes the place of a
+    /// pod that had: the client has heard that they arrived, and sends them no more.
     pub(crate) fn replay_kept(&mut self, id: FlowId, out: &mut impl Output) {
-        self.flows[id].progress.set(Mark::CopiesOwed, false);
+        let flow = &mut self.flows[id];
+        let told = flow.state == State::Request
+            && flow.progress.is(Mark::Rescue)
+            && flow.client_acked.after(flow.boundary);
+        if told {
+            flow.client_acked = flow.boundary;
+        }
+        flow.progress.set(Mark::CopiesOwed, told);
         if self.request_waits(id) {
             return;
         }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 
 const AUTH: &[u8] = b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$6\r\nsecret\r\n";
 const INCR: &[u8] = b"*2\r\n$4\r\nINCR\r\n$1\r\na\r\n";
+const READ: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
 const PONG: &[u8] = b"+PONG\r\n";
 
 fn world(mode: MigrationMode) -> World {
@@ -303,6 +304,31 @@ fn a_session_is_rescued() {
     assert_eq!(w.count(Counter::Rescues), 1);
 }
 
+/// The pod before acknowledged the command to the client, which will not repeat it: Baton has to.
+#[test]
+fn a_command_that_gets_lost_behind_the_session_goes_again() {
+    let mut w = world(MigrationMode::Never);
+    let mut c = with_session(&mut w, 1, &[AUTH]);
+    let boundary = c.seq;
+    w.stays(&mut c, READ);
+    let ack = w.pod_wire(&c, Flags::ACK, &[]);
+    w.forwarded_to_client(&c, &ack);
+    let sent = w.dies(c.pod, End::Rst, &[c.clone()]);
+    let r = restores(&w, &mut c, boundary, &sent, &[AUTH]);
+    let sent = reply(&mut w, &c, &r, boundary, 0, PLUS_OK);
+    restored(&c, &sent, READ);
+    let copies = |sent: Vec<Sent>| sent.iter().filter(|s| s.data() == READ).count();
+    for _ in 0..3 {
+        assert!(copies(w.run_ms(3_000)) > 0);
+    }
+    let ack = w.pod_wire(&c, Flags::ACK, &[]);
+    w.forwarded_to_client(&c, &ack);
+    assert_eq!(copies(w.run_ms(5_000)), 0);
+    w.responds(&mut c, b"$-1\r\n");
+    w.ack(&mut c);
+    w.assert_state(&c, "Idle");
+}
+
 /// Its bytes would be at the place of those that restore the session, which may be lost on the way.
 #[test]
 fn a_late_copy_of_a_command_does_not_reach_who_restores_the_session() {
@@ -478,9 +504,8 @@ fn a_transaction_dies_with_its_pod() {
 
 #[test]
 fn reading_commands_are_replayed_and_writing_ones_are_not() {
-    let get = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
     for (bytes, failure, again) in [
-        (&get[..], BackendFailure::ReplayIdempotent, true),
+        (READ, BackendFailure::ReplayIdempotent, true),
         (INCR, BackendFailure::ReplayIdempotent, false),
         (INCR, BackendFailure::Replay, true),
     ] {
