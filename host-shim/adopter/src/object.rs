@@ -55,6 +55,8 @@ pub(crate) struct Loaded {
     pub(crate) unused_leg: OwnedFd,
     /// Which client stands for which leg, and the other way round.
     pub(crate) restored: MapHandle,
+    /// How many of these legs each namespace has.
+    pub(crate) legs_of: MapHandle,
     /// What decides Releases, or why this kernel cannot have it.
     pub(crate) release: Result<Release, String>,
     pub(crate) keys: MapHandle,
@@ -145,7 +147,7 @@ pub(crate) fn load_with(
     }
     let object = open.load().map_err(|e| refuse(&e))?;
     let (mut program, mut exit_mark, mut generation) = (None, None, None);
-    let (mut unused_leg, mut restored) = (None, None);
+    let (mut unused_leg, mut restored, mut legs_of) = (None, None, None);
     let (mut release, mut drop) = (None, None);
     for p in object.progs() {
         let wanted = match p.name().to_str() {
@@ -189,6 +191,7 @@ pub(crate) fn load_with(
             "namespaces" => namespaces = Some(handle),
             "rules" => rules = Some(handle),
             "restored" => restored = Some(handle),
+            "legs_of" => legs_of = Some(handle),
             "releases" => releases = Some(handle),
             "asks" => asks = Some(handle),
             "can_release" => can_release = Some(handle),
@@ -225,6 +228,7 @@ pub(crate) fn load_with(
         generation: generation.ok_or_else(missing)?,
         unused_leg: unused_leg.ok_or_else(missing)?,
         restored: restored.ok_or_else(missing)?,
+        legs_of: legs_of.ok_or_else(missing)?,
         keys: keys.ok_or_else(missing)?,
         counters: counters.ok_or_else(missing)?,
         netns_counters: netns_counters.ok_or_else(missing)?,

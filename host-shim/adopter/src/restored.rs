@@ -114,10 +114,35 @@ impl Adopter {
         Ok(legs)
     }
 
+    /// Says how many legs each namespace has by now. What none has is all others' to have.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn note_legs(&self, counts: &BTreeMap<u64, usize>) -> Result<(), Error> {
+        let map = &self.loaded().legs_of;
+        let all = counts.values().sum::<usize>();
+        let counts = counts.iter().map(|(cookie, count)| (*cookie, *count));
+        let counts: BTreeMap<u64, usize> = counts.chain([(0, all)]).collect();
+        for key in map.keys() {
+            let cookie = key.first_chunk().map(|cookie| u64::from_ne_bytes(*cookie));
+            if cookie.is_none_or(|cookie| !counts.contains_key(&cookie)) {
+                // Absent if somebody else has taken it away.
+                let _ = map.delete(&key);
+            }
+        }
+        for (cookie, count) in counts {
+            let value = (count as u64).to_ne_bytes();
+            map.update(&cookie.to_ne_bytes(), &value, MapFlags::ANY)
+                .map_err(|e| map_error("legs_of", "writing", &e))?;
+        }
+        Ok(())
+    }
+
     /// Forgets those legs on whose client's pair no socket was found for so long, and those of
     /// namespaces that the adopter is in no more. The first look begins that time. `known` are
     /// names of namespaces by their cookies; others, such as one that a predecessor left, are
-    /// searched for among all processes. Returns how many were forgotten.
+    /// searched for among all processes. Notes how many each has by now. Returns how many were
+    /// forgotten.
     ///
     /// # Errors
     /// [`Error::Map`], [`Error::NetnsEnter`] and [`Error::Pass`], the first; the rest is still
@@ -142,6 +167,7 @@ impl Adopter {
             true => BTreeMap::new(),
             false => Netns::by_cookies(&strange),
         };
+        let mut left: BTreeMap<u64, usize> = legs.iter().map(|(c, l)| (*c, l.len())).collect();
         let mut problem = None;
         for (cookie, legs) in &legs {
             let found = found.get(cookie).map(|(netns, _)| netns);
@@ -149,13 +175,17 @@ impl Adopter {
                 continue;
             };
             match self.look_at(netns, legs, patience) {
-                Ok(count) => forgotten += count,
+                Ok(count) => {
+                    forgotten += count;
+                    left.entry(*cookie).and_modify(|left| *left -= count);
+                }
                 // Its processes are gone; when its adopter is, so are its legs.
                 Err(Error::NetnsMissing { .. }) => {}
                 Err(other) => problem = problem.or(Some(other)),
             }
         }
-        problem.map_or(Ok(forgotten), Err)
+        let noted = self.note_legs(&left);
+        problem.map_or(noted.map(|()| forgotten), Err)
     }
 
     /// One namespace's; none is forgotten if the name leads to another one.

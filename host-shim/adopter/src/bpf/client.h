@@ -374,7 +374,7 @@ static __noinline int arrive(struct __sk_buff *skb, struct transport *of)
 		/* The client itself, past the dataplane, on a pair whose leg has ended. */
 		if (!of->fragment && !bpf_skb_load_bytes(skb, of->at + TCP_FLAGS_AT, &flags, 1) &&
 		    (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
-		    is_free(&key, (const struct ends *)&key, on_pair(skb, &key), 1))
+		    (is_free(&key, (const struct ends *)&key, on_pair(skb, &key), 1) & FREE))
 			return PASS_ON;
 		count(key.netns, CLIENT_SPOOFED);
 		return TC_ACT_SHOT;

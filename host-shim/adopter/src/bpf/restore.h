@@ -30,8 +30,14 @@
 #include "tables.h"
 #include "wire.h"
 
-/* Two entries for each of 65,536 legs, twice what one dataplane has of a node's pods as a rule. */
-#define RESTORED_MAX 131072
+/* Twice what one dataplane has of a node's pods as a rule. Two entries for each. */
+#define LEGS_MAX 65536
+#define RESTORED_MAX (2 * LEGS_MAX)
+/*
+ * A namespace has no more of them than so many times as many as are free, and so three quarters of
+ * all: one pod's short connections leave those of others their addresses.
+ */
+#define TIMES_FREE 3
 /* In `gone_ns`: the entry is being deleted. */
 #define DYING (~0ULL)
 #define EXISTS -17	/* -EEXIST */
@@ -79,6 +85,18 @@ struct {
 	__type(key, struct restored_key);
 	__type(value, struct restored);
 } restored SEC(".maps");
+
+/*
+ * How many legs a namespace has, and under 0 how many all have: as user space found them last, and
+ * what has changed since but for few. It may be less than nothing where both meet.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __s64);
+} legs_of SEC(".maps");
 
 /* 1 from the first entry on: before, no packet is looked up. */
 struct {
@@ -184,6 +202,34 @@ static __always_inline int renew(struct restored *leg)
 	return !since || __sync_val_compare_and_swap(&leg->gone_ns, since, 0) != DYING;
 }
 
+/* Whether the namespace may have one more leg. */
+static __noinline int has_part(__u64 netns)
+{
+	const __s64 *own = bpf_map_lookup_elem(&legs_of, &netns), *all;
+
+	netns = 0;
+	all = bpf_map_lookup_elem(&legs_of, &netns);
+	return !own || !all || *own < TIMES_FREE * (LEGS_MAX - *all);
+}
+
+/* The namespace has so many more. */
+static __noinline int has_more(__u64 netns, __s64 more)
+{
+	__s64 *legs = bpf_map_lookup_elem(&legs_of, &netns);
+
+	if (legs)
+		__sync_fetch_and_add(legs, more);
+	else
+		bpf_map_update_elem(&legs_of, &netns, &more, BPF_NOEXIST);
+	netns = 0;
+	legs = bpf_map_lookup_elem(&legs_of, &netns);
+	if (legs)
+		__sync_fetch_and_add(legs, more);
+	else
+		bpf_map_update_elem(&legs_of, &netns, &more, BPF_NOEXIST);
+	return 0;
+}
+
 static __noinline int forget_leg(struct restored_key *leg, const struct end *shown)
 {
 	struct restored_key pair;
@@ -194,7 +240,8 @@ static __noinline int forget_leg(struct restored_key *leg, const struct end *sho
 	pair = *leg;
 	pair.by = BY_CLIENT;
 	set_remote(&pair, shown);
-	bpf_map_delete_elem(&restored, leg);
+	if (!bpf_map_delete_elem(&restored, leg))
+		has_more(pair.netns, -1);
 	bpf_map_delete_elem(&restored, &pair);
 	return 0;
 }
@@ -203,6 +250,10 @@ static __always_inline int is_legs(const struct restored *entry, const struct en
 {
 	return is_same(entry->other.address, leg->remote) && entry->other.port == leg->remote_port;
 }
+
+/* What is_free() says. */
+#define FREE 1
+#define GAVE_WAY 2
 
 /*
  * Whether `leg` can have the pair, whose key it is afterwards, and on which was `found`. Another
@@ -213,6 +264,7 @@ static __noinline int is_free(struct restored_key *pair, const struct ends *leg,
 {
 	const struct restored *other;
 	struct end shown;
+	int gave_way = 0;
 
 	if (!pair || !leg)
 		return 0;
@@ -230,12 +282,13 @@ static __noinline int is_free(struct restored_key *pair, const struct ends *leg,
 		shown.port = pair->remote_port;
 		set_remote(pair, &other->other);
 		pair->by = BY_LEG;
-		bpf_map_delete_elem(&restored, pair);
+		if (!bpf_map_delete_elem(&restored, pair))
+			gave_way = GAVE_WAY;
 		set_remote(pair, &shown);
 		pair->by = BY_CLIENT;
 		bpf_map_delete_elem(&restored, pair);
 	}
-	return found == NOTHING || after_waiting;
+	return (found == NOTHING || after_waiting ? FREE : 0) | gave_way;
 }
 
 /* What a pod sees of a leg. */
@@ -299,6 +352,7 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 	struct restored *known;
 	enum choice choice;
 	__be16 asked_port;
+	int free;
 
 	if (!leg || !shown)
 		return REFUSED;
@@ -328,7 +382,8 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 		bpf_map_delete_elem(&restored, &key);
 		__builtin_memcpy(&key, leg, ENDS_BYTES);
 		key.by = BY_LEG;
-		bpf_map_delete_elem(&restored, &key);
+		if (!bpf_map_delete_elem(&restored, &key))
+			has_more(key.netns, -1);
 	}
 	if (!client)
 		return HIDDEN;
@@ -336,7 +391,7 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 	 * Where rules redirect connections the socket is on another pair, and nothing could say
 	 * whether the leg is in use.
 	 */
-	if (is_unfit(client, leg->local) || redirects(skb, key.netns)) {
+	if (is_unfit(client, leg->local) || !has_part(key.netns) || redirects(skb, key.netns)) {
 		count(key.netns, CLIENT_HIDDEN);
 		return HIDDEN;
 	}
@@ -345,11 +400,17 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 	/* A client at the dataplane's own address, and port. */
 	if (is_same(key.remote, leg->remote) && key.remote_port == leg->remote_port)
 		return HIDDEN;
-	if (!is_free(&key, leg, on_pair(skb, &key), !adopts)) {
+	free = is_free(&key, leg, on_pair(skb, &key), !adopts);
+	if (free & GAVE_WAY)
+		has_more(key.netns, -1);
+	if (!(free & FREE)) {
 		key.remote_port = leg->remote_port;
 		if (is_same(key.remote, leg->remote))
 			return HIDDEN;
-		if (!is_free(&key, leg, on_pair(skb, &key), 1)) {
+		free = is_free(&key, leg, on_pair(skb, &key), 1);
+		if (free & GAVE_WAY)
+			has_more(key.netns, -1);
+		if (!(free & FREE)) {
 			count(key.netns, CLIENT_IN_USE);
 			return REFUSED;
 		}
@@ -357,6 +418,8 @@ static __noinline enum choice choose(struct __sk_buff *skb, const struct ends *l
 	__builtin_memcpy(shown->address, key.remote, 16);
 	shown->port = key.remote_port;
 	choice = enter(skb, &key, leg, asked_port);
+	if (choice == SHOWN)
+		has_more(key.netns, 1);
 	/* Here, and not there: the deepest of all calls has no room for one more. */
 	count(key.netns, choice == SHOWN ? CLIENT_RESTORED : choice == HIDDEN ? CLIENT_HIDDEN : ANSWER_LOST);
 	return choice;

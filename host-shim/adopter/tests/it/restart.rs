@@ -109,7 +109,7 @@ fn a_successor_takes_over_without_a_gap() {
         let until = StopAtEnd(&stop);
         for _ in 0..RESTARTS {
             let next = load();
-            assert_eq!(next.reused_maps().len(), 18, "{next:?}");
+            assert_eq!(next.reused_maps().len(), 19, "{next:?}");
             let attachment = next.attach(&lab.netns(), INTERFACE).expect("attach");
             assert!(attachment.taken_over());
             assert_eq!(attachment.id(), id);

@@ -323,3 +323,41 @@ fn other_connections_are_untouched() {
         assert_eq!(scene.shake(&syn).1, third);
     }
 }
+
+/// Of one table for all pods of a node. Legs that are there keep what they have.
+#[test]
+fn a_pod_leaves_others_room_for_their_clients() {
+    let scene = Scene::new(false);
+    let own = scene.lab.pod.cookie();
+    let mut ports = LEG..;
+    let mut shows = || {
+        let leg = scene.leg(ports.next().expect("a port"));
+        let (_, peer, _) = scene.shake(&with_block(scene.syn(leg), client(false)));
+        peer.ip() == client(false).ip()
+    };
+    let note = |has, all| {
+        let counts = [(own, has), (own + 1, all - has)].into();
+        scene.adopter.note_legs(&counts).expect("a map");
+    };
+    for (has, all, may) in [
+        (48_000, 49_000, true),
+        (49_200, 49_200, false),
+        (900, 65_200, true),
+    ] {
+        note(has, all);
+        assert_eq!(shows(), may, "{has} of {all}");
+    }
+    // What came since counts, too, and what has gone.
+    note(2, 65_535);
+    let leg = scene.leg(LEG - 1);
+    let (_stream, _, ours) = scene.shake(&with_block(scene.syn(leg), client(false)));
+    assert!(!shows());
+    scene.lab.send(&scene.plain(leg, SEQ, ours, RST, b""));
+    let known = [(own, scene.lab.netns())].into();
+    wait_for("the leg's end", || {
+        let looked = scene.adopter.forget_unused(&known, Duration::ZERO);
+        looked.expect("a look") > 0
+    });
+    assert!(shows());
+    assert_eq!(scene.count(Outcome::ClientHidden), 2);
+}
