@@ -252,6 +252,10 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let flow = &mut self.flows[id];
+        if !flow.client_may_send(segment.seq) || !flow.client_may_ack(segment.ack) {
+            // Anybody can guess half of all numbers (RFC 5961 section 5).
+            return Verdict::Absorbed;
+        }
         flow.hears_fin(now, segment.ack);
         let end = segment.seq.add(segment.payload_len());
         if segment.payload_len() > 0 && end.after(flow.client_next) {

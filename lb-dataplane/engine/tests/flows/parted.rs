@@ -66,6 +66,18 @@ fn a_client_that_sends_behind_the_deadlines_fin_is_reset() {
 }
 
 #[test]
+fn what_no_client_sends_behind_the_deadlines_fin_ends_nothing() {
+    let (mut w, c, _) = parted();
+    for (ahead, acks) in [(1 << 30, 0), (0, 5)] {
+        let mut wire = w.client_wire(&c, PSH_ACK, GET);
+        wire.seq = wire.seq.wrapping_add(ahead);
+        wire.ack = wire.ack.wrapping_add(acks);
+        assert!(w.inject(&wire.build()).is_empty());
+        w.assert_state(&c, "FinSentToClient");
+    }
+}
+
+#[test]
 fn the_deadlines_fin_is_repeated_and_in_the_end_the_client_is_reset() {
     let (mut w, c, _) = parted();
     let sent = w.run_ms(20_000);
