@@ -23,6 +23,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "asked.h"
+#include "readdress.h"
 #include "tables.h"
 #include "wire.h"
 

@@ -233,7 +233,6 @@ fn a_pods_own_port_is_left_to_it() {
     wait_for("nobody listens", || found().1 == "17464 is free");
 }
 
-/// Strangers that connect and say nothing, or nonsense, are closed, and keep nobody out.
 /// As on a node's network, whose own pods see it at another address than those of others do.
 #[test]
 fn the_peer_may_have_another_address_there() {
@@ -262,6 +261,7 @@ fn the_peer_may_have_another_address_there() {
     });
 }
 
+/// Strangers that connect and say nothing, or nonsense, are closed, and keep nobody out.
 #[test]
 fn strangers_at_the_port_are_bounded_and_go() {
     let scene = Scene::between(NODES);

@@ -20,6 +20,16 @@ fn big() -> baton_engine::Settings {
     s
 }
 
+/// A world with ports for thousands of flows at each pod.
+fn roomy(p: Policy) -> World {
+    let mut s = big();
+    s.ports = 40_000..=44_000;
+    let mut w = World::unprobed(s, p);
+    (w.strict, w.careful) = (false, false);
+    w.poll();
+    w
+}
+
 /// A request that its pod answers after `ms`.
 fn slow_exchange(w: &mut World, c: &mut Conn, ms: u64) {
     w.stays(c, GET);
@@ -323,11 +333,7 @@ fn least_outstanding_gives_shares_by_weight() {
         for (i, b) in p.backends.iter_mut().enumerate() {
             b.weight = [10, 1, 1, 1][i % 4];
         }
-        let mut s = big();
-        s.ports = 40_000..=44_000;
-        let mut w = World::unprobed(s, p);
-        (w.strict, w.careful) = (false, false);
-        w.poll();
+        let mut w = roomy(p);
         let mut flows = [0; 4];
         for n in 0..520 {
             let c = w.open(n);
@@ -362,11 +368,7 @@ fn random_gives_shares_by_weight_and_leaves_out_who_is_not_usable() {
     for (i, b) in p.backends.iter_mut().enumerate() {
         (b.weight, b.draining) = ([3, 1, 0, 5][i % 4], i % 4 == 3);
     }
-    let mut s = big();
-    s.ports = 40_000..=44_000;
-    let mut w = World::unprobed(s, p);
-    (w.strict, w.careful) = (false, false);
-    w.poll();
+    let mut w = roomy(p);
     let mut flows = [0; 4];
     for n in 0..2_000 {
         flows[w.open(n).pod] += 1;
@@ -382,11 +384,7 @@ fn random_gives_a_pod_in_slow_start_a_part_of_its_share() {
     p.algorithm = Algorithm::Random;
     p.slow_start = Micros::from_secs(10);
     let late = p.backends.remove(1);
-    let mut s = big();
-    s.ports = 40_000..=44_000;
-    let mut w = World::unprobed(s, p);
-    (w.strict, w.careful) = (false, false);
-    w.poll();
+    let mut w = roomy(p);
     w.change(|s| s.policies[0].backends.push(late));
     let mut flows = [0; 2];
     for n in 0..1_000 {
