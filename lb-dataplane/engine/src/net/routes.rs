@@ -285,9 +285,9 @@ impl Hops {
         }
     }
 
-    /// How many have it.
-    pub(crate) fn uses(&self, hop: HopId) -> u32 {
-        self.uses[usize::from(hop.0)]
+    /// How many have each, for tests.
+    pub(crate) fn all_uses(&self) -> &[u32] {
+        &self.uses
     }
 
     /// Forgets the hops that nobody holds and nobody has held since the last call, so that their

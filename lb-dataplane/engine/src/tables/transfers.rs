@@ -92,10 +92,11 @@ impl Transfers {
 
     /// The place of a flow that has one.
     pub(crate) fn of(&self, flow: FlowId) -> Option<u16> {
-        let at = self
-            .slots
-            .iter()
-            .position(|slot| slot.is_some_and(|t| t.flow == flow));
+        if self.used() == 0 {
+            return None;
+        }
+        let mut slots = self.slots.iter();
+        let at = slots.position(|slot| slot.is_some_and(|t| t.flow == flow));
         at.map(|at| at as u16)
     }
 
