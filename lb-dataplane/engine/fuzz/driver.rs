@@ -133,9 +133,15 @@ impl Driver {
                     partial: kind & 16 != 0,
                 });
             }
-            22 => outsiders::icmp(self, program),
-            23 => outsiders::attacker(self, f, program),
-            24 => outsiders::again(self, program.byte()),
+            kind @ 22..=24 => {
+                let world = &self.world;
+                let frame = match kind {
+                    22 => outsiders::icmp(&world.left, program),
+                    23 => outsiders::attacker(&world.w, &self.conns[f], program),
+                    _ => outsiders::again(&world.left, program.byte()),
+                };
+                frame.iter().for_each(|frame| self.give(frame));
+            }
             25 => self.client(f, Flags::ACK, &[]),
             26 => self.client(f, FIN_ACK, &[]),
             27 => self.pod(f, FIN_ACK, &[]),

@@ -3,8 +3,7 @@
 //! asserts nothing.
 
 use crate::{
-    common::{OUR_MAC, ROUTER_MAC, ours, pod, wire},
-    driver::Driver,
+    common::{Conn, OUR_MAC, ROUTER_MAC, World, ours, pod, wire},
     program::{PODS, Program},
 };
 use baton_packet::{Decoded, decode};
@@ -12,11 +11,10 @@ use std::net::SocketAddr;
 use wire::Wire;
 
 /// An ICMP error of the router's about something that left.
-pub fn icmp(driver: &mut Driver, program: &mut Program<'_>) {
+pub fn icmp(left: &[Vec<u8>], program: &mut Program<'_>) -> Option<Vec<u8>> {
     let (which, kind) = (program.byte(), program.byte());
-    let left = &driver.world.left;
     if left.is_empty() {
-        return;
+        return None;
     }
     let quoted = left[usize::from(which) % left.len()].clone();
     let v6 = quoted[12..14] == [0x86, 0xdd];
@@ -33,16 +31,15 @@ pub fn icmp(driver: &mut Driver, program: &mut Program<'_>) {
     };
     let (kind, rest) = (types[usize::from(kind & 3)], [0, 0, 5, 0x14]);
     let macs = (ROUTER_MAC, OUR_MAC);
-    let frame = wire::icmp(macs, (from, to), 64, kind, &rest, &quoted[14..quote]);
-    driver.give(&frame);
+    let quoted = &quoted[14..quote];
+    Some(wire::icmp(macs, (from, to), 64, kind, &rest, quoted))
 }
 
 /// Somebody in between: any of the known addresses and ports on either side, numbers near a flow's.
-pub fn attacker(driver: &mut Driver, f: usize, program: &mut Program<'_>) {
+pub fn attacker(world: &World, c: &Conn, program: &mut Program<'_>) -> Option<Vec<u8>> {
     let (ends, flags) = (program.byte(), program.flags());
     let (seq, ack) = (program.offset(), program.offset());
     let data = program.said_by_client();
-    let c = &driver.conns[f];
     let v6 = c.v6();
     let known = [
         c.client,
@@ -56,9 +53,9 @@ pub fn attacker(driver: &mut Driver, f: usize, program: &mut Program<'_>) {
     ];
     let [from, to] = [ends & 7, ends >> 3 & 7].map(|i| known[usize::from(i)]);
     if from.is_ipv6() != to.is_ipv6() {
-        return;
+        return None;
     }
-    let mut wire = driver.world.w.client_wire(c, flags, data);
+    let mut wire = world.client_wire(c, flags, data);
     (wire.from, wire.to) = (from, to);
     if ends & 0x40 != 0 {
         // The server's numbers.
@@ -66,14 +63,13 @@ pub fn attacker(driver: &mut Driver, f: usize, program: &mut Program<'_>) {
     }
     wire.ttl = if ends & 0x80 != 0 { 1 } else { 64 };
     wrong(&mut wire, seq, ack);
-    driver.give(&wire.build());
+    Some(wire.build())
 }
 
 /// Something that left comes back: as it is, or turned round.
-pub fn again(driver: &mut Driver, which: u8) {
-    let left = &driver.world.left;
+pub fn again(left: &[Vec<u8>], which: u8) -> Option<Vec<u8>> {
     if left.is_empty() {
-        return;
+        return None;
     }
     let mut frame = left[usize::from(which & 0x7f) % left.len()].clone();
     if which & 0x80 != 0
@@ -84,7 +80,7 @@ pub fn again(driver: &mut Driver, which: u8) {
         frame[addresses..addresses + 2 * half].rotate_left(half);
         frame[l4..l4 + 4].rotate_left(2);
     }
-    driver.give(&frame);
+    Some(frame)
 }
 
 /// Numbers that are off by this much.
