@@ -126,7 +126,7 @@ pub fn text(
         let count = |result, value| handshakes.with_label_values(&[result]).inc_by(value);
         count("accepted", counts.accepted());
         for reason in Reason::ALL {
-            count(reason.label(), counts.refused(reason));
+            count(reason.label(), counts.refused(*reason));
         }
     }
 

@@ -32,7 +32,8 @@ use tracing::{debug, error, warn};
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What became of what was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Decision {
     /// The connection was ended with its request unread.
     Released,
@@ -46,16 +47,11 @@ pub enum Decision {
 
 impl Decision {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Released, Self::Kept, Self::NoNamespace, Self::Failed];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// For metrics and people.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::Kept => "kept",
-            Self::NoNamespace => "no_namespace",
-            Self::Failed => "failed",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -90,8 +86,8 @@ impl Figures {
 
     /// By the names of the decisions.
     pub fn decided(&self) -> BTreeMap<&'static str, u64> {
-        let count = |d: Decision| self.decided[d as usize].load(Ordering::Relaxed);
-        Decision::ALL.map(|d| (d.name(), count(d))).into()
+        let count = |d: &Decision| self.decided[*d as usize].load(Ordering::Relaxed);
+        Decision::ALL.iter().map(|d| (d.name(), count(d))).collect()
     }
 }
 

@@ -9,8 +9,9 @@ use std::{
 };
 
 /// Why a handshake failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
 #[repr(usize)]
+#[strum(serialize_all = "snake_case")]
 pub enum Reason {
     /// The peer showed no certificate.
     NoCertificate,
@@ -34,32 +35,12 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::NoCertificate,
-        Self::UnknownAuthority,
-        Self::WrongName,
-        Self::Expired,
-        Self::BadCertificate,
-        Self::RefusedByPeer,
-        Self::Protocol,
-        Self::Timeout,
-        Self::Closed,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// For metrics.
     #[must_use]
     pub fn label(self) -> &'static str {
-        match self {
-            Self::NoCertificate => "no_certificate",
-            Self::UnknownAuthority => "unknown_authority",
-            Self::WrongName => "wrong_name",
-            Self::Expired => "expired",
-            Self::BadCertificate => "bad_certificate",
-            Self::RefusedByPeer => "refused_by_peer",
-            Self::Protocol => "protocol",
-            Self::Timeout => "timeout",
-            Self::Closed => "closed",
-        }
+        self.into()
     }
 
     /// For people.

@@ -2,7 +2,19 @@
 
 /// What the adopter did with one segment that carries the adoption option, or with the last one of
 /// a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    strum::VariantArray,
+    strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum Outcome {
     /// The listener got a new connection.
     Adopted,
@@ -84,84 +96,12 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 35] = [
-        Self::Adopted,
-        Self::Repeated,
-        Self::ProbeReady,
-        Self::NoListener,
-        Self::AcceptQueueFull,
-        Self::KernelRefused,
-        Self::TupleInUse,
-        Self::AlreadyAdopted,
-        Self::SyncookiesOff,
-        Self::BadChecksum,
-        Self::BadTag,
-        Self::UnknownEpoch,
-        Self::BadLayout,
-        Self::StrayAnswer,
-        Self::AnswerLost,
-        Self::ExitMarked,
-        Self::ProbeTooManyListeners,
-        Self::ListenerMarked,
-        Self::TooManyDescriptors,
-        Self::Forgotten,
-        Self::ForgetInUse,
-        Self::Renew,
-        Self::PacketRules,
-        Self::ReleaseAsked,
-        Self::Released,
-        Self::Kept,
-        Self::ReleaseMarked,
-        Self::TransferAsked,
-        Self::Moved,
-        Self::MovedReset,
-        Self::ClientRestored,
-        Self::ClientBad,
-        Self::ClientInUse,
-        Self::ClientHidden,
-        Self::ClientSpoofed,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// A fixed name for metric labels and JSON.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Adopted => "adopted",
-            Self::Repeated => "repeated",
-            Self::ProbeReady => "probe_ready",
-            Self::NoListener => "no_listener",
-            Self::AcceptQueueFull => "accept_queue_full",
-            Self::KernelRefused => "kernel_refused",
-            Self::TupleInUse => "tuple_in_use",
-            Self::AlreadyAdopted => "already_adopted",
-            Self::SyncookiesOff => "syncookies_off",
-            Self::BadChecksum => "bad_checksum",
-            Self::BadTag => "bad_tag",
-            Self::UnknownEpoch => "unknown_epoch",
-            Self::BadLayout => "bad_layout",
-            Self::StrayAnswer => "stray_answer",
-            Self::AnswerLost => "answer_lost",
-            Self::ExitMarked => "exit_marked",
-            Self::ProbeTooManyListeners => "probe_too_many_listeners",
-            Self::ListenerMarked => "listener_marked",
-            Self::TooManyDescriptors => "too_many_descriptors",
-            Self::Forgotten => "forgotten",
-            Self::ForgetInUse => "forget_in_use",
-            Self::Renew => "renew",
-            Self::PacketRules => "packet_rules",
-            Self::ReleaseAsked => "release_asked",
-            Self::Released => "released",
-            Self::Kept => "kept",
-            Self::ReleaseMarked => "release_marked",
-            Self::TransferAsked => "transfer_asked",
-            Self::Moved => "moved",
-            Self::MovedReset => "moved_reset",
-            Self::ClientRestored => "client_restored",
-            Self::ClientBad => "client_bad",
-            Self::ClientInUse => "client_in_use",
-            Self::ClientHidden => "client_hidden",
-            Self::ClientSpoofed => "client_spoofed",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -226,7 +166,10 @@ mod tests {
             })
             .filter(|name| !name.is_empty())
             .collect();
-        assert_eq!(names, Outcome::ALL.map(Outcome::name));
+        assert!(
+            names.iter().eq(Outcome::ALL.iter().map(|o| o.name())),
+            "{names:?}"
+        );
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub const MESSAGES_IN_TURN: usize = 16;
 const DOUBTS_MAX: u32 = 128;
 
 /// Why an application's connection was refused or closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Refused {
     /// The pod, or the node, has too many, or the pod's listen on too many ports.
     TooMany,
@@ -47,25 +48,11 @@ pub enum Refused {
 
 impl Refused {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
-        Self::TooMany,
-        Self::Malformed,
-        Self::Stray,
-        Self::Slow,
-        Self::Unclosed,
-        Self::Silent,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// For metrics.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::TooMany => "too_many",
-            Self::Malformed => "malformed",
-            Self::Stray => "stray",
-            Self::Slow => "slow",
-            Self::Unclosed => "unclosed",
-            Self::Silent => "silent",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 }
 

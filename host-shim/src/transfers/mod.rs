@@ -102,14 +102,14 @@ impl Figures {
 
     /// Channels between nodes that have ended, by why.
     pub fn channels_ended(&self) -> BTreeMap<&'static str, u64> {
-        let count = |c: Cut| self.cut[c as usize].load(Ordering::Relaxed);
-        Cut::ALL.map(|c| (c.label(), count(c))).into()
+        let count = |c: &Cut| self.cut[*c as usize].load(Ordering::Relaxed);
+        Cut::ALL.iter().map(|c| (c.label(), count(c))).collect()
     }
 
     /// What other nodes offered, by what became of it.
     pub fn received(&self) -> BTreeMap<&'static str, u64> {
-        let count = |o: Outcome| self.received[o as usize].load(Ordering::Relaxed);
-        Outcome::ALL.map(|o| (o.label(), count(o))).into()
+        let count = |o: &Outcome| self.received[*o as usize].load(Ordering::Relaxed);
+        Outcome::ALL.iter().map(|o| (o.label(), count(o))).collect()
     }
 
     /// By how they ended.
@@ -120,8 +120,8 @@ impl Figures {
 
     /// Connections of applications that were refused or closed, by why.
     pub fn refused(&self) -> BTreeMap<&'static str, u64> {
-        let count = |r: Refused| self.refused[r as usize].load(Ordering::Relaxed);
-        Refused::ALL.map(|r| (r.label(), count(r))).into()
+        let count = |r: &Refused| self.refused[*r as usize].load(Ordering::Relaxed);
+        Refused::ALL.iter().map(|r| (r.label(), count(r))).collect()
     }
 }
 

@@ -4,21 +4,14 @@
 //! Owns their names. Without the feature nothing asks for them at run time: each question is the
 //! constant `false`.
 
-macro_rules! mutants {
-    ($($(#[doc = $doc:literal])+ $variant:ident,)+) => {
-        /// One deliberate fault.
-        #[cfg_attr(not(feature = "mutants"), expect(dead_code, reason = "some are asked for with the feature alone"))]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Mutant { $($(#[doc = $doc])+ $variant),+ }
-        impl Mutant {
-            /// All of them.
-            #[cfg(feature = "mutants")]
-            pub const ALL: &'static [Mutant] = &[$(Mutant::$variant),+];
-        }
-    };
-}
-
-mutants! {
+/// One deliberate fault.
+#[cfg_attr(feature = "mutants", derive(strum::VariantArray))]
+#[cfg_attr(
+    not(feature = "mutants"),
+    expect(dead_code, reason = "some are asked for with the feature alone")
+)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
     /// What the old owner sends while the new one is unconfirmed goes to the client.
     SkipFencing,
     /// A bare RST confirms an adoption.
@@ -91,6 +84,12 @@ mutants! {
     StampsRunBack,
     /// What a pod repeats of its answers to another flow on a shared leg is this one's.
     HearFormer,
+}
+
+#[cfg(feature = "mutants")]
+impl Mutant {
+    /// All of them.
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 }
 
 /// Which fault is committed, for parts that do not see the engine.

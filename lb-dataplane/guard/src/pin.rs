@@ -3,69 +3,65 @@
 //!
 //! Owns the reasons and their names in metrics; never judges more than a first segment.
 
-/// Declares the reasons together with their labels, so that `ALL` cannot lack one.
-macro_rules! pins {
-    ($($(#[$doc:meta])* $name:ident = $label:literal,)*) => {
-        /// Why a connection can never move again.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Pin { $($(#[$doc])* $name,)* }
-
-        impl Pin {
-            /// Every reason.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// The reason as a metric label.
-            pub const fn label(self) -> &'static str {
-                match self { $(Self::$name => $label,)* }
-            }
-        }
-    };
-}
-
-pins! {
+/// Why a connection can never move again.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::VariantArray, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
+pub enum Pin {
     /// HTTP 101: the connection is something else from here on.
-    Upgrade = "upgrade",
+    Upgrade,
     /// HTTP `CONNECT`: a tunnel.
-    Connect = "connect",
+    Connect,
     /// NTLM or Negotiate: the connection itself is authenticated (RFC 4559 section 6).
-    BoundAuth = "bound_auth",
+    BoundAuth,
     /// A final response came before a client that waits for 100 sent its body: whether the body
     /// follows is open (RFC 9110 section 10.1.1).
-    Expect = "expect",
+    Expect,
     /// A TLS ClientHello.
-    Tls = "tls",
+    Tls,
     /// The HTTP/2 preface.
-    Http2 = "http2",
+    Http2,
     /// An SSH banner.
-    Ssh = "ssh",
+    Ssh,
     /// The server spoke although nothing was asked.
-    ServerFirst = "server_first",
+    ServerFirst,
     /// RESP: the subscribe family.
-    Subscribe = "subscribe",
+    Subscribe,
     /// RESP `MONITOR`, memcached `watch`.
-    Monitor = "monitor",
+    Monitor,
     /// RESP `SYNC`, `PSYNC`, `REPLCONF`: a replica.
-    Replication = "replication",
+    Replication,
     /// RESP commands that set state of the connection which cannot be restored, or ask for it
     /// (`CLIENT`, `READONLY`, `WAIT`, ...).
-    ClientState = "client_state",
+    ClientState,
     /// RESP `HELLO`: another protocol version.
-    Hello = "hello",
+    Hello,
     /// RESP: `AUTH` or `SELECT` that cannot be remembered exactly, `SCRIPT` while a `RESET` is
     /// unanswered.
-    Session = "session",
+    Session,
     /// RESP: no room to remember `AUTH`, `SELECT` or a transaction.
-    SessionsFull = "sessions_full",
+    SessionsFull,
     /// The memcached binary protocol.
-    Binary = "binary",
+    Binary,
     /// Bytes that the guard cannot follow, or that servers read in different ways.
-    Unparsable = "unparsable",
+    Unparsable,
     /// Bytes outside a body were not seen.
-    Gap = "gap",
+    Gap,
     /// More requests outstanding than are remembered.
-    PipelineTooDeep = "pipeline_too_deep",
+    PipelineTooDeep,
     /// A head, or a line, longer than the limit.
-    HeadTooLong = "head_too_long",
+    HeadTooLong,
+}
+
+impl Pin {
+    /// Every reason.
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    /// The reason as a metric label.
+    pub fn label(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// RFC 9113 section 3.4, as far as a first segment must hold it.

@@ -59,8 +59,9 @@ impl MessageKind {
 }
 
 /// What an answer says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::VariantArray, strum::IntoStaticStr)]
 #[repr(u16)]
+#[strum(serialize_all = "snake_case")]
 pub enum Reason {
     /// Nothing listens on that address and port.
     NoListener = 1,
@@ -100,21 +101,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of their codes. (9 is for the renewal of a pod's number.)
-    pub const ALL: &'static [Self] = &[
-        Self::NoListener,
-        Self::AcceptQueueFull,
-        Self::KernelRefused,
-        Self::TupleInUse,
-        Self::AlreadyAdopted,
-        Self::Ready,
-        Self::SyncookiesOff,
-        Self::Forgotten,
-        Self::Renew,
-        Self::PacketRules,
-        Self::Released,
-        Self::Kept,
-        Self::Moved,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The code on the wire.
     #[must_use]
@@ -133,22 +120,8 @@ impl Reason {
 
     /// The value of the `reason` label in metrics.
     #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::NoListener => "no_listener",
-            Self::AcceptQueueFull => "accept_queue_full",
-            Self::KernelRefused => "kernel_refused",
-            Self::TupleInUse => "tuple_in_use",
-            Self::AlreadyAdopted => "already_adopted",
-            Self::Ready => "ready",
-            Self::SyncookiesOff => "syncookies_off",
-            Self::Forgotten => "forgotten",
-            Self::Renew => "renew",
-            Self::PacketRules => "packet_rules",
-            Self::Released => "released",
-            Self::Kept => "kept",
-            Self::Moved => "moved",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 
     /// Whether the pod certainly never had the connection, so that the flow may go back or

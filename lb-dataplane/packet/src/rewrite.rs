@@ -27,7 +27,8 @@ pub struct Rewrite {
 }
 
 /// Why a segment was not rewritten. The frame is as it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum RewriteError {
     /// Old and new addresses are not of one family.
     #[error("old and new addresses are not all IPv4 or all IPv6")]
@@ -43,12 +44,8 @@ pub enum RewriteError {
 impl RewriteError {
     /// The value of the `reason` label in metrics.
     #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::FamilyMismatch => "family_mismatch",
-            Self::TtlExpired => "ttl_expired",
-            Self::NotThisFrame => "not_this_frame",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 }
 

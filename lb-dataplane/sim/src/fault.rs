@@ -5,7 +5,7 @@
 use crate::clock::Time;
 
 /// Kinds of faults, as swarm testing switches them and the summary counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray)]
 #[repr(u8)]
 pub enum Fault {
     /// Links lose frames.
@@ -58,31 +58,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: &'static [Fault] = &[
-        Fault::Loss,
-        Fault::Duplicates,
-        Fault::Reordering,
-        Fault::Corruption,
-        Fault::Partition,
-        Fault::Crash,
-        Fault::Freeze,
-        Fault::Unlisten,
-        Fault::Adopter,
-        Fault::AcceptQueue,
-        Fault::Lateness,
-        Fault::PodCloses,
-        Fault::OddClients,
-        Fault::Backends,
-        Fault::Policies,
-        Fault::Drains,
-        Fault::Keys,
-        Fault::Attacks,
-        Fault::Frames,
-        Fault::SmallTables,
-        Fault::Neighbours,
-        Fault::Checks,
-        Fault::LatePolls,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The name in the summary.
     #[must_use]

@@ -36,7 +36,8 @@ pub struct LinkSpec {
 }
 
 /// What became of a frame that was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Fate {
     /// It arrives once, unharmed and in order.
     Arrives,
@@ -54,26 +55,12 @@ pub enum Fate {
 
 impl Fate {
     /// All of them.
-    pub const ALL: &'static [Fate] = &[
-        Fate::Arrives,
-        Fate::Lost,
-        Fate::Partitioned,
-        Fate::Twice,
-        Fate::Late,
-        Fate::Corrupt,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The name in traces and summaries.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Fate::Arrives => "arrives",
-            Fate::Lost => "lost",
-            Fate::Partitioned => "partitioned",
-            Fate::Twice => "twice",
-            Fate::Late => "late",
-            Fate::Corrupt => "corrupt",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

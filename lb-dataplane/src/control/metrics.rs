@@ -229,7 +229,8 @@ impl Collector for WorkerCollector {
             );
         }
         if let Some(counts) = self.tls.as_ref().map(|server| server.counts()) {
-            let refused = Reason::ALL.map(|reason| (reason.label(), counts.refused(reason)));
+            let refused = |reason: &Reason| (reason.label(), counts.refused(*reason));
+            let refused = Reason::ALL.iter().map(refused);
             for (result, value) in [("accepted", counts.accepted())].into_iter().chain(refused) {
                 out.counter(
                     "control_tls_handshakes_total",

@@ -105,7 +105,7 @@ async fn the_right_peers_talk() {
     assert_eq!(server.counts().accepted(), 1);
     assert_eq!(client.counts().accepted(), 1);
     for reason in Reason::ALL {
-        assert_eq!(server.counts().refused(reason), 0, "{reason:?}");
+        assert_eq!(server.counts().refused(*reason), 0, "{reason:?}");
     }
 }
 

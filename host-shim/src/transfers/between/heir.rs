@@ -82,7 +82,8 @@ pub enum Effect {
 }
 
 /// What became of an offered connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Outcome {
     Taken,
     /// The application does not take it, or it cannot be restored here.
@@ -99,25 +100,11 @@ pub enum Outcome {
 
 impl Outcome {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
-        Self::Taken,
-        Self::Declined,
-        Self::Undone,
-        Self::LeaseOver,
-        Self::Abandoned,
-        Self::Reset,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// For metrics.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Taken => "taken",
-            Self::Declined => "declined",
-            Self::Undone => "undone",
-            Self::LeaseOver => "lease_over",
-            Self::Abandoned => "abandoned",
-            Self::Reset => "reset",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 }
 

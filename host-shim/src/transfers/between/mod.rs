@@ -65,7 +65,8 @@ impl Settings {
 }
 
 /// Why a channel has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Cut {
     /// The other side ended it, or the network.
     Ended,
@@ -91,34 +92,10 @@ pub enum Cut {
 
 impl Cut {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
-        Self::Ended,
-        Self::Idle,
-        Self::Left,
-        Self::Late,
-        Self::PushedOut,
-        Self::TooMany,
-        Self::UnknownEpoch,
-        Self::Unauthentic,
-        Self::Malformed,
-        Self::Memory,
-        Self::OtherNamespace,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// For metrics.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Ended => "ended",
-            Self::Idle => "idle",
-            Self::Left => "left",
-            Self::Late => "late",
-            Self::PushedOut => "pushed_out",
-            Self::TooMany => "too_many",
-            Self::UnknownEpoch => "unknown_epoch",
-            Self::Unauthentic => "unauthentic",
-            Self::Malformed => "malformed",
-            Self::Memory => "memory",
-            Self::OtherNamespace => "other_namespace",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 }

@@ -4,8 +4,9 @@
 //! Owns the labels and one byte of each flow. It never decides anything.
 
 /// Why a flow is given to another backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
 #[repr(u8)]
+#[strum(serialize_all = "snake_case")]
 pub enum Cause {
     /// The mean wait there is surely lower (`migration.mode: WhenBetter`).
     Better,
@@ -37,46 +38,19 @@ pub enum Cause {
 
 impl Cause {
     /// All of them, in the order of their numbers.
-    pub const ALL: &'static [Cause] = &[
-        Cause::Better,
-        Cause::Distress,
-        Cause::Share,
-        Cause::Uneven,
-        Cause::EveryRequest,
-        Cause::Drain,
-        Cause::Ejected,
-        Cause::Down,
-        Cause::Rescue,
-        Cause::Overdue,
-        Cause::Stall,
-        Cause::Manual,
-        Cause::Legless,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The metric label.
     #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Cause::Better => "better",
-            Cause::Distress => "distress",
-            Cause::Share => "share",
-            Cause::Uneven => "uneven",
-            Cause::EveryRequest => "every_request",
-            Cause::Drain => "drain",
-            Cause::Ejected => "ejected",
-            Cause::Down => "down",
-            Cause::Rescue => "rescue",
-            Cause::Overdue => "overdue",
-            Cause::Stall => "stall",
-            Cause::Manual => "manual",
-            Cause::Legless => "legless",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 }
 
 /// How a move ended. Each that began ends in one of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
 #[repr(u8)]
+#[strum(serialize_all = "snake_case")]
 pub enum MoveEnd {
     /// The new owner confirmed it.
     Moved,
@@ -90,22 +64,12 @@ pub enum MoveEnd {
 
 impl MoveEnd {
     /// All of them, in the order of their numbers.
-    pub const ALL: &'static [MoveEnd] = &[
-        MoveEnd::Moved,
-        MoveEnd::RolledBack,
-        MoveEnd::Stranded,
-        MoveEnd::Ended,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The metric label.
     #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            MoveEnd::Moved => "moved",
-            MoveEnd::RolledBack => "rolled_back",
-            MoveEnd::Stranded => "stranded",
-            MoveEnd::Ended => "ended",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 }
 

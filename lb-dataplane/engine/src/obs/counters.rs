@@ -8,8 +8,9 @@ use crate::obs::pins::{Lost, PinReason};
 /// Why a frame was dropped. Each ends in `drops_total{reason="..."}`.
 ///
 /// As wide as a length, so that a `Verdict` is returned in two registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
 #[repr(usize)]
+#[strum(serialize_all = "snake_case")]
 pub enum DropReason {
     /// Not parseable; the decoder's reason is counted by itself.
     Malformed,
@@ -50,48 +51,12 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons.
-    pub const ALL: &'static [DropReason] = &[
-        DropReason::Malformed,
-        DropReason::BadChecksum,
-        DropReason::NotOurs,
-        DropReason::NoFlow,
-        DropReason::NoLeg,
-        DropReason::FlowTableFull,
-        DropReason::FlowsOfOthers,
-        DropReason::NoBackend,
-        DropReason::NoFamily,
-        DropReason::NoPort,
-        DropReason::NoNeighbour,
-        DropReason::NoRoute,
-        DropReason::TtlExpired,
-        DropReason::IcmpUnrelated,
-        DropReason::BadFlags,
-        DropReason::NotAsked,
-        DropReason::NotAllowed,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The metric label.
     #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            DropReason::Malformed => "malformed",
-            DropReason::BadChecksum => "bad_checksum",
-            DropReason::NotOurs => "not_ours",
-            DropReason::NoFlow => "no_flow",
-            DropReason::NoLeg => "no_leg",
-            DropReason::FlowTableFull => "flow_table_full",
-            DropReason::FlowsOfOthers => "flows_of_others",
-            DropReason::NoBackend => "no_backend",
-            DropReason::NoFamily => "no_family",
-            DropReason::NoPort => "no_port",
-            DropReason::NoNeighbour => "no_neighbour",
-            DropReason::NoRoute => "no_route",
-            DropReason::TtlExpired => "ttl_expired",
-            DropReason::IcmpUnrelated => "icmp_unrelated",
-            DropReason::BadFlags => "bad_flags",
-            DropReason::NotAsked => "not_asked",
-            DropReason::NotAllowed => "not_allowed",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 }
 

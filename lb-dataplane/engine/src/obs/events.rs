@@ -20,7 +20,8 @@ use baton_packet::Reason;
 const EVENTS: usize = 32_768;
 
 /// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum What {
     /// Somebody asked for a move that waits for the flow's next request.
     MoveAsked,
@@ -58,24 +59,7 @@ pub(crate) enum What {
 
 impl What {
     pub(crate) fn label(self) -> &'static str {
-        match self {
-            What::MoveAsked => "move_asked",
-            What::MoveDropped => "move_dropped",
-            What::Adopting => "adopting",
-            What::AdoptingAgain => "adopting_again",
-            What::Opening => "opening",
-            What::OpeningAgain => "opening_again",
-            What::LegShared => "leg_shared",
-            What::Refused(_) => "refused",
-            What::Moved => "moved",
-            What::RolledBack => "rolled_back",
-            What::OwnerLost(_) => "owner_lost",
-            What::Replayed => "replayed",
-            What::Pinned(_) => "pinned",
-            What::TransferAsked => "transfer_asked",
-            What::TransferFailed => "transfer_failed",
-            What::Lost(_) => "lost",
-        }
+        self.into()
     }
 
     pub(crate) fn reason(self) -> Option<&'static str> {

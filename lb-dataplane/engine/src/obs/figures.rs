@@ -72,8 +72,9 @@ impl Latency {
 }
 
 /// Why a client's connection was reset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
 #[repr(u8)]
+#[strum(serialize_all = "snake_case")]
 pub enum Reset {
     /// A segment of no flow.
     NoFlow,
@@ -93,28 +94,12 @@ pub enum Reset {
 
 impl Reset {
     /// All of them.
-    pub const ALL: &'static [Reset] = &[
-        Reset::NoFlow,
-        Reset::Refused,
-        Reset::NoFamily,
-        Reset::Backend,
-        Reset::Lost,
-        Reset::Timeout,
-        Reset::Closed,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The metric label.
     #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Reset::NoFlow => "no_flow",
-            Reset::Refused => "refused",
-            Reset::NoFamily => "no_family",
-            Reset::Backend => "backend",
-            Reset::Lost => "lost",
-            Reset::Timeout => "timeout",
-            Reset::Closed => "closed",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 
     /// What it means, for people.

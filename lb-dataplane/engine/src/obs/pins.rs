@@ -57,7 +57,7 @@ impl PinReason {
 
     /// The metric label.
     #[must_use]
-    pub const fn label(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             PinReason::Pipelined => "pipelined",
             // One label for both ways to find out.
@@ -72,8 +72,9 @@ impl PinReason {
 }
 
 /// Why a flow ended, or its client had to be told of an end, because its backend died.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray, strum::IntoStaticStr)]
 #[repr(u8)]
+#[strum(serialize_all = "snake_case")]
 pub enum Lost {
     /// The outstanding request may have been executed, and policy forbids to execute it once more.
     FateUnknown,
@@ -102,34 +103,12 @@ pub enum Lost {
 
 impl Lost {
     /// All of them.
-    pub const ALL: &'static [Lost] = &[
-        Lost::FateUnknown,
-        Lost::AdoptedBefore,
-        Lost::ResponseBegun,
-        Lost::ResponseUnacknowledged,
-        Lost::NotKept,
-        Lost::ReplayedOften,
-        Lost::NoBackend,
-        Lost::Pinned,
-        Lost::HalfClosed,
-        Lost::DrainDeadline,
-    ];
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The metric label.
     #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Lost::FateUnknown => "fate_unknown",
-            Lost::AdoptedBefore => "adopted_before",
-            Lost::ResponseBegun => "response_begun",
-            Lost::ResponseUnacknowledged => "response_unacknowledged",
-            Lost::NotKept => "not_kept",
-            Lost::ReplayedOften => "replayed_often",
-            Lost::NoBackend => "no_backend",
-            Lost::Pinned => "pinned",
-            Lost::HalfClosed => "half_closed",
-            Lost::DrainDeadline => "drain_deadline",
-        }
+    pub fn label(self) -> &'static str {
+        self.into()
     }
 }
 
