@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, fs};
 
 /// Crates that know no I/O, no clock, no randomness of their own, and what each may depend on.
 const PURE: &[(&str, &[&str])] = &[
-    ("baton-packet", &["multiversion", "siphasher", "thiserror"]),
+    (
+        "baton-packet",
+        &["multiversion", "siphasher", "strum", "thiserror"],
+    ),
     (
         "baton-api",
         &[
@@ -16,7 +19,7 @@ const PURE: &[(&str, &[&str])] = &[
             "thiserror",
         ],
     ),
-    ("baton-guard", &["memchr"]),
+    ("baton-guard", &["memchr", "strum"]),
     (
         "baton-engine",
         &[
@@ -25,6 +28,7 @@ const PURE: &[(&str, &[&str])] = &[
             "baton-packet",
             "fastrand",
             "siphasher",
+            "strum",
             "thiserror",
             "wide",
         ],
@@ -37,6 +41,7 @@ const PURE: &[(&str, &[&str])] = &[
             "baton-packet",
             "fastrand",
             "smoltcp",
+            "strum",
         ],
     ),
     (
