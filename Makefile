@@ -23,6 +23,9 @@ ROOT := -p baton-xsk -p baton-adopter -p baton-sdk -p baton-sdk-c -p baton-tcp-r
 NS := $(CARGO) test $(CI) --workspace --test ns
 MUTANTS := $(CARGO) test $(CI) --workspace --features baton-sim/mutants --test mutants
 BINS := $(CARGO) build $(CI) --workspace --bins --test ns
+# These wait for an API server nearly all the time, so that they run beside the others. By name: `-p` would have fewer
+# features, and build all anew.
+WAITING := $(CARGO) test $(CI) --workspace $(patsubst e2e/operator/tests/%,--test %,$(basename $(wildcard e2e/operator/tests/*)))
 # Most wait most of the time, so two run at once: three at once, beside a load of 9, failed one test in 300, which is
 # in `alone` since. Those in `alone` measure or judge by time, those in `quiet` bear only each other. Those in `gvisor`
 # need runsc (`make test-gvisor`).
@@ -76,7 +79,9 @@ mutants: ## Deliberate faults of the engine, each of which the simulation must f
 test: linux setup lint ## Everything that is tested: pure, property, vectors, namespaces with real servers (root)
 	$(CARGO) build $(CI) --workspace --bins --tests
 	$(MUTANTS) --no-run
-	tools/beside.sh target/sim.log $(MAKE) sim mutants -- $(CARGO) test $(CI) --workspace --exclude baton-ns --tests
+	tools/beside.sh target/operator.log $(WAITING) -- \
+	    tools/beside.sh target/sim.log chrt --idle 0 $(MAKE) sim mutants -- \
+	    $(CARGO) test $(CI) --workspace --exclude baton-ns --exclude baton-operator-tests --tests
 	$(CARGO) test $(CI) --workspace --doc --quiet
 	$(NS_TESTS)
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs one command in the time that another leaves the CPUs, and waits for both:
-# beside.sh LOG IDLE... -- COMMAND... (what IDLE says is in LOG, and shown at the end).
+# Runs one command beside another, and waits for both:
+# beside.sh LOG OTHER... -- COMMAND... (what OTHER says is in LOG, and shown at the end).
 set -euo pipefail
 log=$1
 shift
-idle=()
+other=()
 while [[ $1 != -- ]]; do
-    idle+=("$1")
+    other+=("$1")
     shift
 done
 shift
 mkdir -p "$(dirname "$log")"
 # A group of its own, so that what it started ends with it.
-setsid chrt --idle 0 "${idle[@]}" >"$log" 2>&1 &
+setsid "${other[@]}" >"$log" 2>&1 &
 beside=$!
 trap 'kill -- -$beside "$beside" 2>/dev/null || true' EXIT
 "$@"

@@ -89,7 +89,7 @@ pub async fn send(
 }
 
 /// The text of a warning header, as in `299 - "text"`.
-fn warning_text(header: &str) -> String {
+pub fn warning_text(header: &str) -> String {
     let text = header.split_once('"').map_or(header, |(_, rest)| rest);
     text.trim_end_matches('"').replace("\\\"", "\"")
 }
@@ -114,38 +114,5 @@ fn plural(kind: &str) -> String {
         Some(stem) => format!("{stem}ies"),
         None if kind.ends_with('s') => format!("{kind}es"),
         None => format!("{kind}s"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn manifests_say_where_their_objects_are() {
-        let at = |version: &str, kind: &str, namespace: Option<&str>| {
-            let metadata = json!({ "name": "a", "namespace": namespace });
-            path(&json!({ "apiVersion": version, "kind": kind, "metadata": metadata }))
-        };
-        let policy = at("baton.dev/v1alpha1", "LoadBalancerPolicy", Some("shop"));
-        assert_eq!(
-            policy.as_deref(),
-            Some("/apis/baton.dev/v1alpha1/namespaces/shop/loadbalancerpolicies/a")
-        );
-        assert_eq!(at("v1", "Node", None).as_deref(), Some("/api/v1/nodes/a"));
-        assert_eq!(
-            at("discovery.k8s.io/v1", "EndpointSlice", Some("x")).as_deref(),
-            Some("/apis/discovery.k8s.io/v1/namespaces/x/endpointslices/a")
-        );
-        assert_eq!(path(&json!({ "kind": "Pod" })), None);
-    }
-
-    #[test]
-    fn warnings_are_unpacked() {
-        assert_eq!(
-            warning_text(r#"299 - "unrecognized format \"uint16\" here""#),
-            r#"unrecognized format "uint16" here"#
-        );
     }
 }
