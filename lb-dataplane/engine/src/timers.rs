@@ -11,8 +11,8 @@ use crate::{
     obs::counters::Counter,
     states::{Action, Event, State},
     timing::{
-        ADOPTION_TRIES_MAX, ADOPTION_WAIT_MS, BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS,
-        OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS, UNHEARD_MS,
+        ADOPTION_WAIT_MS, BACKLOG_AGAIN_MS, HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS,
+        UNHEARD_MS,
     },
 };
 
@@ -147,6 +147,7 @@ impl Engine {
                 self.answer_due_ms(now, id).min(idle_ms).max(1)
             }
         };
+        let wait_ms = wait_ms.min(self.waiting_is_owed_ms(now, id));
         self.wheel.arm(id, now.ms() + wait_ms);
     }
 
@@ -166,33 +167,11 @@ impl Engine {
         }
     }
 
-    /// Sends the owner the kept copies that it is owed. When they are due again; `u64::MAX` if they
-    /// are not.
-    fn send_owed(&mut self, id: FlowId, out: &mut impl Output) -> u64 {
-        let flow = &self.flows[id];
-        if flow.state != State::Request || !flow.progress.is(Mark::CopiesOwed) {
-            return u64::MAX;
-        }
-        let sent = self.sent_until(id).unwrap_or(flow.client_next);
-        if flow.client_acked == sent {
-            self.flows[id].progress.set(Mark::CopiesOwed, false);
-            return u64::MAX;
-        }
-        self.replay_kept(id, out);
-        let progress = &mut self.flows[id].progress;
-        if progress.is(Mark::CopiesOwed) {
-            return BACKLOG_AGAIN_MS;
-        }
-        progress.set(Mark::CopiesOwed, true);
-        progress.tries = progress.tries.saturating_add(1);
-        ADOPTION_WAIT_MS << progress.tries.min(ADOPTION_TRIES_MAX)
-    }
-
     fn flow_due(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         if self.flows[id].backlog.is_some() && !self.send_waiting(now, id, out) {
             return;
         }
-        let owed_ms = self.send_owed(id, out);
+        let owed_ms = self.send_owed(now, id, out);
         if self.flows[id].state == State::Idle && self.leaves_leg(now, id, out) {
             return;
         }

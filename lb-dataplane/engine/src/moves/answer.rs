@@ -154,7 +154,7 @@ impl Engine {
         });
         self.send_adoption(now, id, out);
         if self.flows[id].state == State::Adopting {
-            self.replay_kept(id, out);
+            let _ = self.replay_kept(id, out);
         } else {
             self.send_keepalive(id, out);
         }

@@ -36,11 +36,7 @@ use crate::{
     balance::policy::MoveConstraint,
     clock::Instant,
     containers::slots::Slots,
-    flow::{
-        Bits, Flow,
-        kept::{KEPT_PER_FLOW_MAX, KeptList},
-        pieces,
-    },
+    flow::{Bits, Flow, kept::KEPT_PER_FLOW_MAX, pieces},
     ids::{BacklogId, FlowId},
     obs::counters::Counter,
     states::{Frame, State},
@@ -129,7 +125,7 @@ impl Engine {
     }
 
     /// Sets how far the owner takes bytes, and makes room to wait. False if there is none.
-    fn wait_up_to(&mut self, id: FlowId, reach: Reach) -> bool {
+    pub(crate) fn wait_up_to(&mut self, id: FlowId, reach: Reach) -> bool {
         let flow = &mut self.flows[id];
         if let Some(slot) = self
             .copies
@@ -291,7 +287,8 @@ impl Engine {
 
     /// The owner answers with this segment although it lacks bytes of which the client was told by
     /// an earlier one that they have arrived (requests that were sent together, and a window too
-    /// small for all): nobody else will send them, so the kept copies wait for its window.
+    /// small for all): nobody else will send them, so the kept copies wait for its window, and are
+    /// owed (`owed`). Where nothing more can wait, they go once more as they are.
     #[cold]
     pub(crate) fn owner_lacks(
         &mut self,
@@ -301,20 +298,16 @@ impl Engine {
         out: &mut impl Output,
     ) {
         let flow = &self.flows[id];
-        let kept = flow.kept;
-        let edge = right_edge(flow, segment);
-        if kept.is_empty() || !self.wait_up_to(id, Reach::Edge(edge)) {
+        let (edge, told) = (right_edge(flow, segment), flow.client_acked);
+        if flow.kept.is_empty() {
             return;
         }
-        let copies = self.copies.kept.slots_of(kept);
-        let flow = &mut self.flows[id];
-        (flow.kept, flow.client_acked) = (KeptList::default(), segment.ack);
-        flow.bits.set(Bits::KEPT_WHOLE, false);
-        let slot = usize::from(flow.backlog.0);
-        self.copies
-            .kept
-            .prepend(kept, &mut self.copies.backlogs.slots[slot].waiting);
-        self.copies.backlogs.segments += copies;
+        if !self.wait_up_to(id, Reach::Edge(edge)) {
+            let _ = self.replay_kept(id, out);
+            return;
+        }
+        self.flows[id].client_acked = segment.ack;
+        self.kept_wait(now, id, told, segment.ack);
         let _ = self.send_waiting(now, id, out);
     }
 
@@ -359,10 +352,18 @@ impl Engine {
     pub(crate) fn send_waiting(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         let slot = usize::from(self.flows[id].backlog.0);
         let mut sent = 0;
-        while let Some(Backlog { waiting, reach, .. }) = self.copies.backlogs.slots.get(slot) {
-            let (mut waiting, reach) = (*waiting, *reach);
-            let Some(copy) = self.copies.kept.iter(waiting).next() else {
-                if reach == Reach::Known {
+        while let Some(backlog) = self.copies.backlogs.slots.get_mut(slot) {
+            let acked = self.flows[id].client_acked;
+            backlog.owed = backlog.owed.filter(|owed| owed.until.after(acked));
+            let Backlog {
+                mut waiting,
+                reach,
+                owed,
+                ..
+            } = *backlog;
+            let is_next = |copy: &&[u8]| owed.is_none_or(|owed| owed.is_next(copy, acked));
+            let Some(copy) = self.copies.kept.iter(waiting).find(is_next) else {
+                if reach == Reach::Known && waiting.is_empty() {
                     self.drop_backlog(id);
                 }
                 return true;
@@ -374,10 +375,10 @@ impl Engine {
             let end = segment.seq.add(segment.seq_len());
             let reached = match reach {
                 Reach::Unconfirmed => false,
-                Reach::Edge(edge) => end.at_or_before(edge),
+                Reach::Edge(edge) => end.at_or_before(edge) || owed.is_some_and(|owed| owed.asks),
                 Reach::Known => true,
             };
-            if !reached {
+            if !reached || owed.is_some_and(|owed| segment.seq.at_or_after(owed.until)) {
                 return true;
             }
             // What the client repeated meanwhile, and the owner took, is done.
@@ -410,6 +411,10 @@ impl Engine {
                 if let Some(len) = built {
                     out.send(len);
                     sent += 1;
+                }
+                if let Some(owed) = &mut self.copies.backlogs.slots[slot].owed {
+                    (owed.sent, owed.asks) = (end, false);
+                    continue;
                 }
             }
             let popped = self.copies.kept.pop(&mut waiting);

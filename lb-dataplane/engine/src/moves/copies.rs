@@ -95,11 +95,12 @@ impl Engine {
     }
 
     /// Some of the request is missing among the kept copies, or was sent since. What they hold may
-    /// still complete a hand-over, as nobody has acknowledged it yet; for another one they are of
-    /// no use.
+    /// still complete a hand-over, as nobody has acknowledged it yet, or be owed; for another one
+    /// they are of no use.
     pub(crate) fn keep_no_more(&mut self, id: FlowId) {
         self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
-        if self.flows[id].state == State::Request {
+        let flow = &self.flows[id];
+        if flow.state == State::Request && !flow.progress.is(Mark::CopiesOwed) {
             self.drop_kept(id);
         }
     }
@@ -182,7 +183,8 @@ impl Engine {
             let flow = &self.flows[*other];
             let of_use = !long_alone || self.copies.kept.slots_of(flow.kept).long > 0;
             let own = !own_alone || flow.network == network;
-            *other != id && flow.state == State::Request && own && of_use
+            let owed = flow.progress.is(Mark::CopiesOwed);
+            *other != id && flow.state == State::Request && own && of_use && !owed
         };
         let oldest = self
             .copies
@@ -211,10 +213,10 @@ impl Engine {
         }
     }
 
-    /// A pinned flow's request is not sent again, unless it is being handed over just now.
+    /// A pinned flow's request is not sent again, unless it is being handed over just now, or owed.
     pub(crate) fn drop_kept_unless_needed(&mut self, id: FlowId) {
-        if matches!(self.flows[id].state, State::Request) {
-            self.drop_kept(id);
+        if self.flows[id].state == State::Request {
+            self.keep_no_more(id);
         }
     }
 }

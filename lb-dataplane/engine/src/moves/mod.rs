@@ -10,6 +10,7 @@ pub(crate) mod backlog;
 pub(crate) mod copies;
 pub(crate) mod migrate;
 pub(crate) mod opening;
+pub(crate) mod owed;
 pub(crate) mod owner;
 pub(crate) mod release;
 pub(crate) mod rescue;

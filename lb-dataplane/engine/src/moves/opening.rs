@@ -317,7 +317,7 @@ impl Engine {
             spec.timestamps = Self::client_stamps(flow);
             self.emit_to(leg, spec, out);
         }
-        self.replay_kept(id, out);
+        let _ = self.replay_kept(id, out);
         Verdict::Absorbed
     }
 

@@ -171,22 +171,23 @@ impl Engine {
 
     /// Sends the kept copies of client segments to the owner leg. They are owed until it has
     /// acknowledged them where no frame is free for all, and where this one takes the place of a
-    /// pod that had: the client has heard that they arrived, and sends them no more.
-    pub(crate) fn replay_kept(&mut self, id: FlowId, out: &mut impl Output) {
+    /// pod that had: the client has heard that they arrived, and sends them no more. Whether all
+    /// left that may.
+    pub(crate) fn replay_kept(&mut self, id: FlowId, out: &mut impl Output) -> bool {
         let flow = &mut self.flows[id];
         let told = flow.state == State::Request
             && flow.progress.is(Mark::Rescue)
             && flow.client_acked.after(flow.boundary);
         if told {
             flow.client_acked = flow.boundary;
+            flow.progress.set(Mark::CopiesOwed, true);
         }
-        flow.progress.set(Mark::CopiesOwed, told);
         if self.request_waits(id) {
-            return;
+            return true;
         }
         let flow = &self.flows[id];
         let Some(spec) = self.to_leg(flow.owner) else {
-            return;
+            return true;
         };
         let shift = self.legs.shifts.of(flow.owner);
         let to = Rewrite {
@@ -201,7 +202,7 @@ impl Engine {
             let Some(buffer) = out.frame() else {
                 self.counters.add(Counter::NoFrame);
                 self.flows[id].progress.set(Mark::CopiesOwed, true);
-                return;
+                return false;
             };
             let Some(room) = buffer.get_mut(..copy.len()) else {
                 continue;
@@ -222,6 +223,7 @@ impl Engine {
                 out.send(len);
             }
         }
+        true
     }
 
     /// The client's SYN to the owner leg: nothing else of it counts than what was noted.

@@ -53,6 +53,9 @@ impl Engine {
     pub(crate) fn act(&mut self, now: Instant, id: FlowId, action: Action, out: &mut impl Output) {
         match action {
             Action::DropKept => {
+                if self.flows[id].progress.is(Mark::CopiesOwed) {
+                    self.owes_kept(now, id);
+                }
                 self.drop_kept(id);
                 if self.flows[id].state.may_lack_leg() {
                     // There is no owner any more.
@@ -60,7 +63,7 @@ impl Engine {
                 }
             }
             Action::ReplayKept => {
-                self.replay_kept(id, out);
+                let _ = self.replay_kept(id, out);
                 let _ = self.send_waiting(now, id, out);
             }
             Action::SendSyn => self.send_syn(id, out),

@@ -9,7 +9,7 @@ use crate::{
     ids::BacklogId,
     obs::counters::Counter,
 };
-use baton_packet::SeqNumber;
+use baton_packet::{Decoded, SeqNumber, decode};
 
 /// What a new pod's kernel takes at once. Linux opens with the smaller of 65,535 bytes and half the
 /// receive buffer (`tcp_select_initial_window`; `tcp_rmem`'s default of 131,072), in whole
@@ -57,10 +57,37 @@ pub(crate) enum Reach {
     Known,
 }
 
+/// What the client was told has arrived, and the owner may lack: nobody else sends it again. It
+/// lies in front of what waits, and stays there until the owner has acknowledged it.
+#[derive(Clone, Copy)]
+pub(crate) struct Owed {
+    /// It begins in front of this.
+    pub(crate) until: SeqNumber,
+    /// What ends here, or before, was sent since it last began to be.
+    pub(crate) sent: SeqNumber,
+    /// Begins so far, and when the next one is due.
+    pub(crate) tries: u8,
+    pub(crate) again_ms: u64,
+    /// The next one is sent whatever the owner takes: its answer says what that is.
+    pub(crate) asks: bool,
+}
+
+impl Owed {
+    /// Whether this copy is to be sent, or done: the client repeated it.
+    pub(crate) fn is_next(&self, copy: &[u8], acked: SeqNumber) -> bool {
+        let Ok(Decoded::Tcp(segment)) = decode(copy) else {
+            return true;
+        };
+        let end = segment.seq.add(segment.seq_len());
+        !end.after(acked) || end.after(self.sent)
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(crate) struct Backlog {
     pub(crate) waiting: KeptList,
     pub(crate) reach: Reach,
+    pub(crate) owed: Option<Owed>,
     /// The next free slot.
     pub(crate) next: BacklogId,
 }
@@ -84,6 +111,7 @@ impl Backlogs {
         let slot = |next| Backlog {
             waiting: KeptList::default(),
             reach: Reach::Unconfirmed,
+            owed: None,
             next,
         };
         Self {
@@ -119,7 +147,7 @@ impl Backlogs {
         let id = self.free;
         let slot = &mut self.slots[usize::from(id.0)];
         self.free = slot.next;
-        slot.reach = reach;
+        (slot.reach, slot.owed) = (reach, None);
         self.used += 1;
         self.shares.takes(network, ONE);
         Ok(id)

@@ -23,7 +23,7 @@ use crate::{
 };
 pub(crate) use affinities::{Affinities, NOBODY, NOWHERE};
 pub(crate) use backlogs::{
-    BACKLOG_PER_FLOW_MAX, Backlog, Backlogs, FIRST_WINDOW_BYTES, Learned, Reach,
+    BACKLOG_PER_FLOW_MAX, Backlog, Backlogs, FIRST_WINDOW_BYTES, Learned, Owed, Reach,
 };
 use blocks::Blocks;
 pub(crate) use closings::{Closing, ClosingLeg, Parked, ParkedLeg, Parking, Promises, Shared};

@@ -481,9 +481,10 @@ fn a_refusal_with_nobody_left_waits_for_whoever_comes() {
     }
 }
 
-/// Its client was told that all of it has arrived, and will not send it again.
-#[test]
-fn what_the_next_owner_lacks_when_it_answers_waits_for_its_window() {
+/// A client sends two requests together, and their pod dies when it has acknowledged both. The next
+/// one acknowledges and answers the first, and offers this window. The second one, and where it
+/// begins.
+fn answers_the_first_of_two(window: u16) -> (World, Conn, String, u32) {
     let (mut w, mut c) = world(2, BackendFailure::Replay).at_rest();
     let boundary = c.seq;
     // Each is a copy of its own.
@@ -496,19 +497,56 @@ fn what_the_next_owner_lacks_when_it_answers_waits_for_its_window() {
     let end = w.marked_end(&c, End::Rst, baton_packet::EndMark::Exiting);
     let sent = w.inject(&end);
     assert_eq!(w.adopted_from(&mut c, &sent, boundary).len(), 2);
-    // Its window holds the first one, which it answers.
     let mut answer = w.pod_wire(&c, Flags::ACK | Flags::PSH, OK);
-    (answer.ack, answer.window) = (boundary.wrapping_add(first.len() as u32), 0);
+    (answer.ack, answer.window) = (boundary.wrapping_add(first.len() as u32), window);
     let sent = w.inject(&answer.build());
-    assert!(sent.iter().all(|s| s.to == Dest::Client), "{sent:?}");
+    let again = sent.iter().filter(|s| s.to != Dest::Client).count();
+    assert_eq!(again, usize::from(window > 0), "{sent:?}");
     c.server_sent(Flags::ACK, OK);
+    (w, c, second, answer.ack)
+}
+
+/// Its client was told that all of it has arrived, and will not send it again.
+#[test]
+fn what_the_next_owner_lacks_when_it_answers_waits_for_its_window() {
+    let (mut w, mut c, second, acked) = answers_the_first_of_two(0);
     let mut opens = w.pod_wire(&c, Flags::ACK, &[]);
-    (opens.ack, opens.window) = (answer.ack, 100);
+    (opens.ack, opens.window) = (acked, 100);
     let sent = w.inject(&opens.build());
     let again: Vec<&Sent> = sent.iter().filter(|s| s.to != Dest::Client).collect();
     assert_eq!(again.len(), 1, "{sent:?}");
     assert_eq!(again[0].data(), second.as_bytes());
-    assert_eq!(again[0].segment.seq.0, answer.ack);
+    assert_eq!(again[0].segment.seq.0, acked);
     w.responds(&mut c, OK);
     assert_eq!(lost(&w), 0);
+}
+
+/// Nor will it if that is lost, or the segment is with which the pod opened its window.
+#[test]
+fn what_the_next_owner_lacks_when_it_answers_goes_again_until_it_has_it() {
+    for (window, closes) in [(100, false), (0, false), (100, true)] {
+        let (mut w, mut c, second, acked) = answers_the_first_of_two(window);
+        let copies = |sent: Vec<Sent>| {
+            let copies = sent.iter().filter(|s| s.data() == second.as_bytes());
+            assert!(copies.clone().all(|s| s.segment.seq.0 == acked));
+            copies.count()
+        };
+        if closes {
+            // What comes from the client meanwhile waits behind it.
+            assert!(w.client_sends(&mut c, FIN_ACK, &[]).is_empty());
+        }
+        for _ in 0..3 {
+            assert!(copies(w.run_ms(3_000)) > 0);
+        }
+        let mut some = w.pod_wire(&c, Flags::ACK, &[]);
+        some.ack = acked.wrapping_add(second.len() as u32);
+        let sent = w.inject(&some.build());
+        assert_eq!(
+            sent.iter().filter(|s| s.is(FIN_ACK)).count(),
+            usize::from(closes)
+        );
+        assert_eq!(copies(w.run_ms(9_000)), 0);
+        w.responds(&mut c, OK);
+        assert_eq!(lost(&w), 0);
+    }
 }

@@ -329,6 +329,46 @@ fn a_command_that_gets_lost_behind_the_session_goes_again() {
     w.assert_state(&c, "Idle");
 }
 
+/// Of two that were sent together, the second one: whoever answers the first without it, and
+/// whether the client closes its direction, changes nothing of that.
+#[test]
+fn a_command_that_gets_lost_behind_the_session_and_an_answered_one_goes_again() {
+    for (answered, closes) in [(true, false), (true, true), (false, true)] {
+        let mut w = world(MigrationMode::Never);
+        let mut c = with_session(&mut w, 1, &[AUTH]);
+        let boundary = c.seq;
+        w.stays(&mut c, READ);
+        // A copy of its own.
+        let long = format!("*2\r\n$3\r\nGET\r\n$600\r\n{}\r\n", "a".repeat(600));
+        w.data(&mut c, long.as_bytes());
+        w.pod_ack(&c);
+        let sent = w.dies(c.pod, End::Rst, &[c.clone()]);
+        let r = restores(&w, &mut c, boundary, &sent, &[AUTH]);
+        let sent = reply(&mut w, &c, &r, boundary, 0, PLUS_OK);
+        restored(&c, &sent, &[READ, long.as_bytes()].concat());
+        if answered {
+            let mut wire = w.pod_wire(&c, PSH_ACK, b"$-1\r\n");
+            wire.ack = boundary.wrapping_add(READ.len() as u32);
+            c.server_sent(PSH_ACK, b"$-1\r\n");
+            w.inject(&wire.build());
+        }
+        if closes {
+            w.client_sends(&mut c, FIN_ACK, &[]);
+        }
+        let copies = |sent: Vec<Sent>| {
+            let is = |s: &&Sent| s.data() == long.as_bytes();
+            sent.iter().filter(is).count()
+        };
+        for _ in 0..3 {
+            assert!(copies(w.run_ms(3_000)) > 0, "{answered} {closes}");
+        }
+        let mut ack = w.pod_wire(&c, Flags::ACK, &[]);
+        ack.ack = boundary.wrapping_add((READ.len() + long.len()) as u32);
+        w.inject(&ack.build());
+        assert_eq!(copies(w.run_ms(5_000)), 0);
+    }
+}
+
 /// Its bytes would be at the place of those that restore the session, which may be lost on the way.
 #[test]
 fn a_late_copy_of_a_command_does_not_reach_who_restores_the_session() {
