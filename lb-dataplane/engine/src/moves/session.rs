@@ -100,14 +100,13 @@ impl Engine {
         } else {
             0
         };
-        if data.is_empty() || at < first {
+        let end = at.saturating_add(data.len() as i32);
+        // Bytes in front of it are missing, and come again, or it has none that are new. One that
+        // is repeated may have both replies.
+        if at < 0 || at > first || end <= first {
             return Restored::Partly;
         }
-        if at > first {
-            // Bytes in front of it are missing: they come again.
-            return Restored::Partly;
-        }
-        let end = at as usize + data.len();
+        let end = end as usize;
         if end > usize::from(prelude.reply) || !prelude_reply_matches(at as u16, data) {
             self.pin(id, PinReason::SessionRefused);
             return Restored::Not;

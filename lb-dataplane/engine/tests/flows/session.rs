@@ -115,7 +115,7 @@ fn restored(c: &Conn, sent: &[Sent], request: &[u8]) {
 #[test]
 fn a_session_goes_in_front_of_the_request_and_its_replies_are_absorbed() {
     for commands in [&[AUTH][..], &[SELECT], &[AUTH, SELECT]] {
-        for split in [false, true] {
+        for (split, collapsed) in [(false, false), (true, false), (true, true)] {
             let mut w = world(MigrationMode::Always);
             let mut c = with_session(&mut w, 1, commands);
             let old = c.clone();
@@ -129,7 +129,9 @@ fn a_session_goes_in_front_of_the_request_and_its_replies_are_absorbed() {
                 w.assert_state(&c, "Adopting");
                 // Repeated, as after a loss.
                 assert!(reply(&mut w, &c, &r, boundary, 0, PLUS_OK).is_empty());
-                reply(&mut w, &c, &r, boundary, 5, PLUS_OK)
+                // Its kernel repeats both in one (Linux `tcp_retrans_try_collapse`).
+                let again = if collapsed { 0 } else { 5 };
+                reply(&mut w, &c, &r, boundary, again, &replies[again as usize..])
             } else {
                 reply(&mut w, &c, &r, boundary, 0, &replies)
             };
