@@ -111,31 +111,34 @@ impl Engine {
             // One that left the snapshot has nobody who answers; its ports have all the time.
             if backend.listed && backend.forgets() {
                 while left > 0
-                    && let Some(slot) = self.legs.forgets.free.last().copied()
+                    && let Some(slot) = self.legs.forgets.place(index)
                     && let Some((port, rest)) = self.backends[index]
                         .ports
                         .take_to_forget(&mut self.legs.rests, now.ms())
                 {
                     left -= 1;
                     self.spend(1);
-                    self.legs.forgets.free.pop();
                     self.begin_forget(now, slot, (index as u16, port), rest, out);
                 }
                 let next = self.backends[index]
                     .ports
                     .next_to_forget_ms(&self.legs.rests, now.ms());
-                let round_ms = &mut self.legs.forgets.round_ms;
-                *round_ms = (*round_ms).min(next.unwrap_or(u64::MAX));
+                let next_ms = next.unwrap_or(u64::MAX);
+                if next_ms <= now.ms() && self.legs.forgets.place(index).is_none() {
+                    self.legs.forgets.held_back = true;
+                } else {
+                    self.legs.forgets.round_ms = self.legs.forgets.round_ms.min(next_ms);
+                }
             }
-            if left == 0 || self.legs.forgets.free.is_empty() {
-                // More may have rested there.
-                return;
-            }
+            // The next one's turn, whatever is left here.
             self.legs.forgets.cursor += 1;
             if self.legs.forgets.cursor >= self.backends.len() {
                 self.legs.forgets.cursor = 0;
                 self.legs.forgets.rested_ms =
                     std::mem::replace(&mut self.legs.forgets.round_ms, u64::MAX);
+                return;
+            }
+            if left == 0 {
                 return;
             }
         }
@@ -153,13 +156,14 @@ impl Engine {
             .uses
             .assign(Leg { backend, port }, Use::Forget(slot));
         let seq = self.fresh_number();
-        self.legs.forgets.open[usize::from(slot)] = Open {
+        let open = Open {
             leg: Leg { backend, port },
             seq,
             tries: 0,
             rounds: u8::from(rest != Rest::Clean),
             due_ms: u64::MAX,
         };
+        self.legs.forgets.begins(slot, open);
         self.try_forget(now, slot, rest != Rest::Clean, out);
     }
 

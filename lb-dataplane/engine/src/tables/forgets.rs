@@ -5,7 +5,8 @@
 use crate::{clock::Instant, ids::Leg};
 use baton_packet::SeqNumber;
 
-/// Open Forgets. With answers after 10 ms, as from a node whose CPUs are full, 100,000 a second.
+/// Open Forgets. With answers after 10 ms, as from a node whose CPUs are full, 100,000 a second;
+/// half of that for one pod ([`Forgets::place`]).
 pub(crate) const FORGETS_MAX: usize = 1_024;
 
 /// One pair that is being forgotten.
@@ -23,7 +24,11 @@ pub(crate) struct Open {
 /// All open Forgets, and where to go on looking for the next.
 pub(crate) struct Forgets {
     pub(crate) open: Box<[Open]>,
-    pub(crate) free: Vec<u16>,
+    free: Vec<u16>,
+    /// How many each backend has open.
+    of_backend: Box<[u16]>,
+    /// A pair has rested, and its backend has as many open as it may.
+    pub(crate) held_back: bool,
     /// When an answer is overdue, at the earliest.
     pub(crate) overdue_ms: u64,
     /// When the next port has rested, at the earliest.
@@ -34,7 +39,8 @@ pub(crate) struct Forgets {
 }
 
 impl Forgets {
-    pub(crate) fn new() -> Self {
+    /// For so many backends.
+    pub(crate) fn new(backends: usize) -> Self {
         let none = Open {
             leg: Leg::NONE,
             seq: SeqNumber(0),
@@ -45,6 +51,8 @@ impl Forgets {
         Self {
             open: vec![none; FORGETS_MAX].into_boxed_slice(),
             free: (0..FORGETS_MAX as u16).rev().collect(),
+            of_backend: vec![0; backends].into_boxed_slice(),
+            held_back: false,
             overdue_ms: u64::MAX,
             rested_ms: u64::MAX,
             cursor: 0,
@@ -57,6 +65,24 @@ impl Forgets {
         let room = !self.free.is_empty();
         self.overdue_ms
             .min(if room { self.rested_ms } else { u64::MAX })
+    }
+
+    /// A place for one more of a backend's, if it may have one: as many of its own as are free
+    /// (Choudhury and Hahne, as `ports`). Whose pods answer nothing leaves others theirs.
+    pub(crate) fn place(&self, backend: usize) -> Option<u16> {
+        let own = self.of_backend.get(backend)?;
+        let place = self.free.last().copied()?;
+        (usize::from(*own) < self.free.len()).then_some(place)
+    }
+
+    /// One is open in a place that [`Self::place`] named.
+    pub(crate) fn begins(&mut self, slot: u16, open: Open) {
+        let named = self.free.pop();
+        debug_assert_eq!(named, Some(slot));
+        if let Some(own) = self.of_backend.get_mut(usize::from(open.leg.backend)) {
+            *own += 1;
+        }
+        self.open[usize::from(slot)] = open;
     }
 
     /// Ports rest at a backend that answers Forgets only now.
@@ -84,6 +110,13 @@ impl Forgets {
         self.free.push(slot);
         let open = &mut self.open[usize::from(slot)];
         open.due_ms = u64::MAX;
-        std::mem::replace(&mut open.leg, Leg::NONE)
+        let leg = std::mem::replace(&mut open.leg, Leg::NONE);
+        if let Some(own) = self.of_backend.get_mut(usize::from(leg.backend)) {
+            *own -= 1;
+        }
+        if std::mem::take(&mut self.held_back) {
+            self.rested_ms = 0;
+        }
+        leg
     }
 }

@@ -65,7 +65,7 @@ impl LegTables {
             rests: Rests::new(legs, Blocks::new(backends, numbers, legs)),
             closing: Closing::new(limits.closing_legs, backends),
             shifts: Shifts::new(limits.flows + limits.closing_legs, limits.flows, keys),
-            forgets: Forgets::new(),
+            forgets: Forgets::new(backends),
             transfers: Transfers::new(),
             tracked: (0, 0),
         }

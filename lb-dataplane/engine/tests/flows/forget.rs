@@ -465,3 +465,43 @@ fn where_trackers_may_hold_too_much_nothing_moves_but_in_need() {
     w.run_ms(125_000);
     w.moves(&mut c, GET);
 }
+
+/// Whose pods' adopters answer nothing, or whose connections come and go faster than they do, keeps
+/// none of the others' pairs from being forgotten.
+#[test]
+fn a_pod_that_answers_no_forget_leaves_room_for_the_others() {
+    let mut s = settings();
+    s.ports = 20_000..=59_999;
+    let mut p = policy(2);
+    p.algorithm = baton_api::Algorithm::Random;
+    let mut w = World::unprobed(s, p);
+    (w.careful, w.strict) = (false, false);
+    for told in &mut w.told {
+        told.forgets = true;
+    }
+    w.poll();
+    // As many pairs of each pod's as three times all that may be open.
+    for n in 0..6_000_u32 {
+        let mut c = Conn::new(1 + (n % 32) as u16);
+        c.seq = n;
+        w.client_sends(&mut c, Flags::SYN, b"");
+        let mut rst = w.client_wire(&c, Flags::RST, b"");
+        rst.options.clear();
+        w.inject(&rst.build());
+    }
+    let mut sent = w.run_ms(990);
+    let (mut silent, mut answered) = (0, 0);
+    for _ in 0..100 {
+        sent.extend(w.run_ms(1));
+        for forget in forgets(&std::mem::take(&mut sent)) {
+            if forget.to == Dest::Pod(0) {
+                silent += 1;
+                continue;
+            }
+            answered += 1;
+            sent.extend(w.inject(&answer(&forget, Reason::Forgotten, 0)));
+        }
+    }
+    assert!(silent >= 512, "{silent}");
+    assert!(answered > 1_000, "{answered}");
+}
