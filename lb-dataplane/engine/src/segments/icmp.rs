@@ -19,13 +19,14 @@ use crate::{
     net::across::Across,
     obs::counters::{Counter, DropReason},
     states::State,
-    tables::legs::Use,
+    tables::{From, legs::Use},
 };
 use baton_packet::{IcmpError, IcmpKind, Mac, NewTuple, rewrite_icmp};
 use std::net::IpAddr;
 
 /// A quoted sequence number may be this far from the flow's: anything else is a guess by a third
-/// party (RFC 5927 section 4.1).
+/// party (RFC 5927 section 4.1). What goes on is judged by the kernel that sent what is quoted,
+/// which knows exactly what is under way.
 const QUOTE_WINDOW: u32 = 1 << 24;
 /// Pods are told of no path that takes less, and of none to an IPv6 client (RFC 8201 section 4)
 /// below 1,280, which are these once an IPv4 pod hears of them.
@@ -178,11 +179,13 @@ impl Engine {
 
     /// Whether the error says that the client's path takes less than a pod is told. Routers may cut
     /// to pieces what the owner sends, and the flow's next pods hear of it as of a client's MSS.
+    /// What no pod is told is for nobody else to judge: only what its client lacks can have been
+    /// too long (Linux `tcp_v4_err`).
     fn is_path_of_its_own(&mut self, id: FlowId, error: &IcmpError) -> bool {
         let Some(mtu) = error.kind.mtu() else {
             return false;
         };
-        let flow = &mut self.flows[id];
+        let flow = &self.flows[id];
         let owner = self.backends.get(usize::from(flow.owner.backend));
         let v4 = owner.is_some_and(|owner| !owner.addr.is_v6());
         let least = match error.v6 {
@@ -190,9 +193,14 @@ impl Engine {
             false => PATH_MTU_MIN,
         };
         let is = v4 && mtu < least;
-        if is {
+        let acked = flow.server_acked;
+        if is
+            && error.inner_seq.at_or_after(acked)
+            && error.inner_seq.before(self.sent_at_most(id, From::Server))
+        {
             self.counters.add(Counter::NarrowPaths);
             if !error.v6 {
+                let flow = &mut self.flows[id];
                 let mss = (mtu as u16).saturating_sub(40).max(MSS_MIN);
                 flow.mss = flow.mss.min(mss);
             }

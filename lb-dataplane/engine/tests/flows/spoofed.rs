@@ -2,10 +2,10 @@
 //! that are guessed, in whichever half of all numbers they are.
 
 use crate::{
-    common::{Conn, World, conn::*, wire},
+    common::{Conn, OUR_MAC, ROUTER_MAC, World, conn::*, router, wire},
     drain::drain,
 };
-use baton_engine::Counter;
+use baton_engine::{Counter, Verdict};
 use baton_packet::Flags;
 
 /// Every kind of guess, with a right acknowledgement or a wrong one.
@@ -44,4 +44,31 @@ fn guesses_leave_no_timestamp_to_the_next_pod() {
     w.adopted(&mut c, &sent);
     w.confirms(&c);
     w.exchange(&mut c);
+}
+
+/// A router's word on what the client's path takes is believed for a segment that the client has
+/// not acknowledged, as by a kernel (RFC 5927 section 4.1): what it has was not too long.
+#[test]
+fn only_what_is_under_way_was_too_long_for_a_clients_path() {
+    for (at, believed) in [(-1, false), (0, true), (2, true), (OK.len() as i32, false)] {
+        let (mut w, mut c) = World::new(2).at_rest();
+        w.moves(&mut c, GET);
+        let first = c.server;
+        let quoted = w.responds(&mut c, OK);
+        let mut frame = quoted.frame.clone();
+        let seq = usize::from(quoted.segment.l4) + 4;
+        frame[seq..seq + 4].copy_from_slice(&first.wrapping_add_signed(at).to_be_bytes());
+        let between = (router(false), quoted.segment.src);
+        let macs = (ROUTER_MAC, OUR_MAC);
+        let mtu = 600_u32.to_be_bytes();
+        let mut error = wire::icmp(macs, between, 60, [3, 4], &mtu, &frame[14..]);
+        let len = error.len();
+        w.call_frame(&mut error, len);
+        assert_eq!(w.verdict, Verdict::Absorbed, "no pod is told");
+        assert_eq!(w.count(Counter::NarrowPaths), u64::from(believed), "{at}");
+        w.ack(&mut c);
+        let adoption = w.moves(&mut c, GET);
+        let mss = adoption.message().expect("a message").mss;
+        assert_eq!(mss, if believed { 560 } else { 1_460 });
+    }
 }
