@@ -11,6 +11,10 @@
 //!   half-closed connections too (the client has said all, and nothing is outstanding); what is in
 //!   progress has 5 s more, then it is cut off with a reset, counted `drain_deadline`. A WebSocket
 //!   whose client had closed its half had kept a drain from ending.
+//! - **Where nobody follows, at rest is who was quiet for a second, on a pod that is still there**:
+//!   between two parts of an answer that ends with the connection all is acknowledged too, and a
+//!   FIN would say that it was whole (FTP, HTTP/1.0 that cannot be followed). Rejected: a reset for
+//!   each such flow. Most rest, and clients of databases take an end of stream better.
 //! - **What policy lets wait ends at the deadline too, once the pod is no more**: its policy does
 //!   not name it any longer, and nothing is heard of it. A pod whose process exits while clients'
 //!   windows are full still has a part of what it said, with its FIN behind that; its namespace
@@ -126,7 +130,7 @@ impl Engine {
             OnDeadline::Wait if self.flows[id].state == State::Response => Lost::ResponseBegun,
             OnDeadline::Wait => Lost::FateUnknown,
         };
-        let Some(event) = self.drain_ends(id, late_ms) else {
+        let Some(event) = self.drain_ends(id, late_ms, quiet_ms) else {
             return Swept::Stays;
         };
         self.count_lost(id, why);
@@ -148,18 +152,22 @@ impl Engine {
 
     /// How a flow ends whose drain's deadline was so long ago, if it does now: in order where it is
     /// at rest.
-    fn drain_ends(&self, id: FlowId, late_ms: u64) -> Option<Event> {
+    fn drain_ends(&self, id: FlowId, late_ms: u64, quiet_ms: u64) -> Option<Event> {
         let flow = &self.flows[id];
         let acked = flow.all_acked();
         let cut = late_ms >= CUT_AFTER_MS;
+        let followed = flow.pin.is_none() && self.is_guarded(id);
+        let quiet = quiet_ms >= QUIET_UNGUARDED_US / 1_000 && !self.owner_is_no_more(id);
+        let rests = followed || quiet;
         match flow.state {
+            State::Idle if !rests => cut.then_some(Event::DrainCut),
             State::Idle | State::Fresh => {
                 (acked && !self.legs.closing.is_full()).then_some(Event::DrainClose)
             }
             // The client has said all. Of a pinned flow nobody knows whether an answer is to come.
             State::ClientFin => {
                 let outstanding = flow.bits.has(Bits::OUTSTANDING) && flow.pin.is_none();
-                if acked && !outstanding && self.answered(id) {
+                if acked && !outstanding && self.answered(id) && rests {
                     Some(Event::DrainClose)
                 } else {
                     cut.then_some(Event::DrainCut)

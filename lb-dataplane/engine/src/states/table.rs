@@ -73,6 +73,7 @@ table! {
     Idle + OwnerEnded => OwnerFinPending [ArmOwnerFinPending] Absorb;
     Idle + OwnerGone => Orphan [ArmRescue] Absorb;
     Idle + DrainClose => FinSentToClient [CloseOwner, SendFin, ArmFinSentToClient] Absorb;
+    Idle + DrainCut => Gone [CutClient, ResetOwner, Release] Absorb;
     Idle + ClientFin => ClientFin [ArmHalfClosed] Forward;
     Idle + ServerFin => ServerFin [ArmHalfClosed] Forward;
     Idle + ClientRst => Gone [Release] Forward;

@@ -339,6 +339,48 @@ fn pinned_flows_meet_the_deadline_or_wait_as_policy_says() {
     }
 }
 
+/// What ends with the connection would count as whole behind a FIN: nobody follows it, and it may
+/// go on, or be lost with its pod.
+#[test]
+fn what_nobody_follows_is_closed_in_order_only_where_it_is_quiet() {
+    for protocol in [Protocol::Http1, Protocol::None] {
+        for closes in [false, true] {
+            let mut p = with_deadline(OnDeadline::Close);
+            p.protocol = protocol;
+            let (mut w, mut c) = World::with(settings(), p).opened();
+            w.answers(&mut c, b"a part");
+            if closes {
+                w.client_fin(&mut c);
+                w.pod_ack(&c);
+            }
+            drain(&mut w, c.pod);
+            for _ in 0..13 {
+                assert!(World::to_client(&w.run_ms(500)).is_empty());
+                w.answers(&mut c, b"a part");
+            }
+            let sent = w.run_ms(600);
+            assert!(World::to_client(&sent)[0].is(RST_ACK), "{sent:?}");
+            assert_eq!(w.engine.lost(Lost::DrainDeadline), 1);
+            assert_eq!(w.state(&c), None);
+        }
+    }
+}
+
+#[test]
+fn what_nobody_follows_is_cut_off_where_its_pod_is_no_more() {
+    let mut p = with_deadline(OnDeadline::Wait);
+    p.protocol = Protocol::None;
+    let (mut w, mut c) = World::with(settings(), p).opened();
+    w.answers(&mut c, b"a part");
+    w.change(|s| drop(s.policies[0].backends.remove(c.pod)));
+    w.stops(c.pod);
+    w.listeners[c.pod] = Listener::Silent;
+    assert!(World::to_client(&w.run_ms(6_900)).is_empty());
+    let sent = w.run_ms(600);
+    assert!(World::to_client(&sent)[0].is(RST_ACK), "{sent:?}");
+    assert_eq!(w.state(&c), None);
+}
+
 #[test]
 fn what_is_left_on_a_pod_that_is_no_more_ends_at_the_deadline_also_where_policy_waits() {
     for (removed, silent) in [(true, true), (true, false), (false, true)] {

@@ -43,6 +43,7 @@ const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
     (State::Fresh, Event::DrainClose, DEADLINE),
     (State::Idle, Event::DrainClose, DEADLINE),
     (State::ClientFin, Event::DrainClose, DEADLINE),
+    (State::Idle, Event::DrainCut, DEADLINE),
     (State::Request, Event::DrainCut, DEADLINE),
     (State::Response, Event::DrainCut, DEADLINE),
     (State::ClientFin, Event::DrainCut, DEADLINE),
