@@ -321,8 +321,8 @@ pub enum MigrationMode {
     WhenBetter,
     /// At every boundary, to the next backend. For tests and measurements.
     Always,
-    /// Each request to the backend with the fewest in flight, whatever a move costs. To compare
-    /// with.
+    /// Each request to the backend with the fewest in flight by its weight, whatever a move costs.
+    /// To compare with.
     LeastRequests,
     /// Each request as Prequal's rule has it (NSDI '24): the lowest latency where few are in
     /// flight. To compare with.

@@ -65,6 +65,8 @@ const EVEN_MORE: f64 = 0.1;
 const UNEVEN_PART: f64 = 0.5;
 /// Queues are compared with so many others, drawn at random.
 const QUEUES: usize = 4;
+/// Draws of one before all are looked at.
+const DRAWS: usize = 4;
 
 /// A backend that is busier than another one, too, is left at this part of what the policy's ratio
 /// is above 1.
@@ -171,6 +173,25 @@ fn lower_median(values: &mut [f64]) -> f64 {
     }
     let at = (values.len() - 1) / 2;
     *values.select_nth_unstable_by(at, f64::total_cmp).1
+}
+
+/// A random one of so many that `good` admits, each with the same chance: the next one behind
+/// others that are not admitted had theirs, too.
+fn draw(count: usize, rng: &mut fastrand::Rng, good: impl Fn(usize) -> bool) -> Option<usize> {
+    for _ in 0..DRAWS {
+        let at = rng.usize(..count);
+        if good(at) {
+            return Some(at);
+        }
+    }
+    let (mut drawn, mut seen) = (None, 0);
+    for at in (0..count).filter(|at| good(*at)) {
+        seen += 1;
+        if rng.usize(..seen) == 0 {
+            drawn = Some(at);
+        }
+    }
+    drawn
 }
 
 impl Placement {
@@ -328,10 +349,7 @@ impl Placement {
                 && seat.load.stalled_us < STALLED_US / 2
         };
         let count = self.standings.len();
-        let draw = |rng: &mut fastrand::Rng| {
-            let start = rng.usize(..count);
-            (start..count).chain(0..start).find(|at| good(*at))
-        };
+        let draw = |rng: &mut fastrand::Rng| draw(count, rng, good);
         // The best of some random ones.
         let best = |rng: &mut fastrand::Rng, draws: usize, cost: &dyn Fn(&Seat) -> f64| {
             let mut best: Option<(usize, Seat)> = None;
@@ -431,6 +449,28 @@ pub mod promises {
     #[must_use]
     pub fn calm_moves(requests: u64) -> u64 {
         (BUDGET_FIRST + BUDGET * requests as f64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn each_that_may_is_drawn_as_often(may: [bool; 12], seed: u64) {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let good = may.iter().filter(|may| **may).count();
+            let mut drawn = [0; 12];
+            for _ in 0..400 * good {
+                drawn[draw(12, &mut rng, |at| may[at]).expect("one may")] += 1;
+            }
+            for (at, drawn) in drawn.into_iter().enumerate() {
+                // A deviation of 20: six of them.
+                let fair = if may[at] { 280..=520 } else { 0..=0 };
+                proptest::prop_assert!(fair.contains(&drawn), "{drawn} of {at}");
+            }
+        }
     }
 }
 

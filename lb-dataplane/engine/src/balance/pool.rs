@@ -10,6 +10,9 @@
 //! - **Alike waits are decided by flows**: estimates differ by chance, and if they decided, all new
 //!   flows would go to the luckiest pod (64 connections at once: 0, 13, 19 and 32). The wait counts
 //!   by powers of two from 512 us on.
+//! - **A member is drawn, not looked for**: the next one behind those that take nothing had their
+//!   chances too, and in a rollout the old pods stand side by side (of 8 members with 4 of them
+//!   leaving, the next one was drawn five times as often as the others).
 
 use crate::{
     backend::Backends,
@@ -24,6 +27,9 @@ use crate::{
 };
 use baton_api::{Algorithm, LoadSignal, MoveMethod};
 use std::sync::Arc;
+
+/// Before all members are looked at.
+const DRAWS: usize = 4;
 
 /// The members of one address family.
 pub(crate) struct Pool {
@@ -160,11 +166,15 @@ impl Pool {
         }
     }
 
-    /// All requests of a member that takes flows over.
-    pub(crate) fn in_flight(&self, at: usize, backends: &Backends, now: Instant) -> Option<u32> {
-        let backend = &backends[usize::from(self.members[at].backend)];
+    /// All requests of a member that takes flows over, with one more, by its weight at this time.
+    pub(crate) fn in_flight(&self, at: usize, backends: &Backends, now: Instant) -> Option<f64> {
+        let member = self.members[at];
+        let backend = &backends[usize::from(member.backend)];
         let counts = self.takes_over(at, backends, now);
-        counts.then(|| backend.in_flight(now, self.by))
+        counts.then(|| {
+            let weight = u64::from(member.weight) * self.slow_share(at, backends, now);
+            (f64::from(backend.in_flight(now, self.by)) + 1.0) / weight as f64
+        })
     }
 
     /// Whether a smaller share than `percent` of those that are to take flows works.
@@ -181,12 +191,10 @@ impl Pool {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
         let share = self.slow_share(at, backends, now);
-        let weight = (u64::from(member.weight.max(1)) * share).div_ceil(256);
-        // Where they are drawn by their weights, each of these waits is as good as the other's.
-        let per = if self.alike { weight } else { 1 };
-        let wait_us = backend.wait_us(now, self.by).saturating_mul(256) / per;
-        let flows = u64::from(backend.flows) * 256 / weight;
-        (wait_us.max(ALIKE_US * 256).ilog2(), flows, wait_us)
+        let flows = u64::from(backend.flows) * 65_536 / (u64::from(member.weight.max(1)) * share);
+        // They are drawn by their weights: each of these waits is as good as the other's.
+        let wait_us = backend.wait_us(now, self.by);
+        (wait_us.max(ALIKE_US).ilog2(), flows, wait_us)
     }
 
     /// The place of a backend.
@@ -303,9 +311,9 @@ impl Pool {
         None
     }
 
-    /// The better of two random members that `good` admits (power of two choices); falls back to a
-    /// scan when the draws hit none. Where weights differ, members are drawn by these, and both may
-    /// be the same: otherwise a member has two of `count` flows at most, whatever its weight.
+    /// The better of two random members that `good` admits (power of two choices). Where weights
+    /// differ, members are drawn by these, and both may be the same: otherwise a member has two of
+    /// `count` flows at most, whatever its weight.
     pub(crate) fn two_choices(
         &self,
         backends: &Backends,
@@ -329,12 +337,32 @@ impl Pool {
             let mut draw = || self.by_chance(backends, now, rng, &good);
             return Some(better(draw()?, draw()?));
         }
-        let start = rng.usize(..count);
-        let first = (start..count).chain(0..start).find(|at| good(*at))?;
-        let start = rng.usize(..count);
-        let second = (start..count)
-            .chain(0..start)
-            .find(|at| *at != first && good(*at));
+        let first = self.draw(backends, now, rng, None, &good)?;
+        let second = self.draw(backends, now, rng, Some(first), &good);
         Some(second.map_or(first, |second| better(first, second)))
+    }
+
+    /// A random member that `good` admits, in slow start by its part: whichever comes up first in
+    /// a few draws, else by the sum of all. Where all have the same weight.
+    fn draw(
+        &self,
+        backends: &Backends,
+        now: Instant,
+        rng: &mut fastrand::Rng,
+        except: Option<usize>,
+        good: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let others = self.members.len() - usize::from(except.is_some());
+        for _ in 0..if others == 0 { 0 } else { DRAWS } {
+            let at = rng.usize(..others);
+            let at = at + usize::from(except.is_some_and(|except| at >= except));
+            if good(at) {
+                let share = self.slow_share(at, backends, now);
+                if share == 256 || rng.u64(..256) < share {
+                    return Some(at);
+                }
+            }
+        }
+        self.by_chance(backends, now, rng, |at| Some(at) != except && good(at))
     }
 }

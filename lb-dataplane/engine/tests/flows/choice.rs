@@ -3,7 +3,7 @@
 use crate::common::{Conn, End, Sent, World, conn::*, endpoint, pod, policy, settings};
 use baton_api::{Algorithm, Micros, MigrationMode, Policy};
 use baton_engine::Counter;
-use baton_packet::{Flags, Reason};
+use baton_packet::Reason;
 
 fn when_better(pods: usize) -> Policy {
     let mut p = policy(pods);
@@ -13,21 +13,11 @@ fn when_better(pods: usize) -> Policy {
     p
 }
 
-fn big() -> baton_engine::Settings {
+pub(super) fn big() -> baton_engine::Settings {
     let mut s = settings();
     s.limits.flows = 4_096;
     s.ports = 40_000..=40_127;
     s
-}
-
-/// A world with ports for thousands of flows at each pod.
-fn roomy(p: Policy) -> World {
-    let mut s = big();
-    s.ports = 40_000..=44_000;
-    let mut w = World::unprobed(s, p);
-    (w.strict, w.careful) = (false, false);
-    w.poll();
-    w
 }
 
 /// A request that its pod answers after `ms`.
@@ -322,76 +312,6 @@ fn least_outstanding_spreads_flows_and_avoids_the_busy_pod() {
         .map(|p| flows[p])
         .collect();
     assert!(others.iter().all(|f| (25..=35).contains(f)), "{flows:?}");
-}
-
-/// Whether flows last or not: of 520, 400 are the heavy one's.
-#[test]
-fn least_outstanding_gives_shares_by_weight() {
-    for lasting in [true, false] {
-        let mut p = policy(4);
-        p.migration.mode = MigrationMode::Never;
-        for (i, b) in p.backends.iter_mut().enumerate() {
-            b.weight = [10, 1, 1, 1][i % 4];
-        }
-        let mut w = roomy(p);
-        let mut flows = [0; 4];
-        for n in 0..520 {
-            let c = w.open(n);
-            flows[c.pod] += 1;
-            if !lasting {
-                w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
-            }
-        }
-        assert!((360..=440).contains(&flows[0]), "{flows:?}");
-    }
-}
-
-#[test]
-fn weighted_round_robin_gives_exact_shares() {
-    let mut p = policy(3);
-    p.algorithm = Algorithm::WeightedRoundRobin;
-    for (i, b) in p.backends.iter_mut().enumerate() {
-        b.weight = [5, 1, 0][i % 3];
-    }
-    let mut w = World::with(big(), p);
-    let mut flows = [0; 3];
-    for n in 0..60 {
-        flows[w.open(n).pod] += 1;
-    }
-    assert_eq!(flows, [50, 10, 0]);
-}
-
-#[test]
-fn random_gives_shares_by_weight_and_leaves_out_who_is_not_usable() {
-    let mut p = policy(4);
-    p.algorithm = Algorithm::Random;
-    for (i, b) in p.backends.iter_mut().enumerate() {
-        (b.weight, b.draining) = ([3, 1, 0, 5][i % 4], i % 4 == 3);
-    }
-    let mut w = roomy(p);
-    let mut flows = [0; 4];
-    for n in 0..2_000 {
-        flows[w.open(n).pod] += 1;
-    }
-    assert_eq!((flows[2], flows[3]), (0, 0));
-    // 1,500 and 500 are expected, with a deviation of 19: five of them.
-    assert!((1_400..=1_600).contains(&flows[0]), "{flows:?}");
-}
-
-#[test]
-fn random_gives_a_pod_in_slow_start_a_part_of_its_share() {
-    let mut p = policy(2);
-    p.algorithm = Algorithm::Random;
-    p.slow_start = Micros::from_secs(10);
-    let late = p.backends.remove(1);
-    let mut w = roomy(p);
-    w.change(|s| s.policies[0].backends.push(late));
-    let mut flows = [0; 2];
-    for n in 0..1_000 {
-        flows[w.open(n).pod] += 1;
-    }
-    // A tenth of its weight: 92 of 1,000, with a deviation of 9.
-    assert!((45..=140).contains(&flows[1]), "{flows:?}");
 }
 
 #[test]

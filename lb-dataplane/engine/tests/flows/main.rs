@@ -49,6 +49,7 @@ mod replay;
 mod rescue;
 mod restore;
 mod session;
+mod shares;
 mod sharing;
 mod sift;
 mod sources;

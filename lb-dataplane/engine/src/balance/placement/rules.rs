@@ -2,8 +2,9 @@
 //! outstanding ones, and Prequal's.
 //!
 //! Owns nothing. Both look at each member for each request, move whatever it costs, and are for
-//! measurements only. What a member's requests wait is asked only where a rule goes by that: to
-//! bring it up to date takes some 200 instructions.
+//! measurements only. Requests count by weight, as with Envoy's `LEAST_REQUEST`. What a member's
+//! requests wait is asked only where a rule goes by that: to bring it up to date takes some 200
+//! instructions.
 
 use super::{Choice, Seat, Why};
 use baton_api::{LIMIT_BACKENDS_PER_POLICY, MigrationMode};
@@ -18,7 +19,7 @@ pub(crate) fn choose(
     mode: MigrationMode,
     owner: usize,
     count: usize,
-    in_flight: impl Fn(usize) -> Option<u32>,
+    in_flight: impl Fn(usize) -> Option<f64>,
     seat: impl Fn(usize) -> Seat,
     rng: &mut fastrand::Rng,
 ) -> Option<Choice> {
@@ -32,7 +33,7 @@ pub(crate) fn choose(
             least(order, |at| {
                 in_flight(at).map(|count| match count <= limit {
                     true => (0, seat(at).load.short_us),
-                    false => (1, f64::from(count)),
+                    false => (1, count),
                 })
             })
         }
@@ -47,9 +48,9 @@ pub(crate) fn choose(
     })
 }
 
-/// More requests in flight than these make a member hot.
-fn hot_above(in_flight: impl Iterator<Item = u32>) -> Option<u32> {
-    let mut all = [0; LIMIT_BACKENDS_PER_POLICY];
+/// More requests in flight, by weight, than these make a member hot.
+fn hot_above(in_flight: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut all = [0.0; LIMIT_BACKENDS_PER_POLICY];
     let mut known = 0_usize;
     for (place, count) in all.iter_mut().zip(in_flight) {
         *place = count;
@@ -57,7 +58,7 @@ fn hot_above(in_flight: impl Iterator<Item = u32>) -> Option<u32> {
     }
     let last = known.checked_sub(1)?;
     let at = ((known as f64 * HOT_QUANTILE) as usize).min(last);
-    Some(*all[..known].select_nth_unstable(at).1)
+    Some(*all[..known].select_nth_unstable_by(at, f64::total_cmp).1)
 }
 
 /// The first of those that cost least.

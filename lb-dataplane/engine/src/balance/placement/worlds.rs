@@ -147,7 +147,7 @@ impl Run<'_> {
             ),
             mode => {
                 let seat = |p| self.seat(p, now_us);
-                let in_flight = |p| Some(seat(p).load.outstanding);
+                let in_flight = |p| Some(f64::from(seat(p).load.outstanding));
                 rules::choose(mode, owner, self.pods, in_flight, seat, &mut rng)
             }
         };
