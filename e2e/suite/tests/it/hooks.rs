@@ -174,9 +174,12 @@ async fn attached_services_lead_to_their_pods_before_baton_goes() -> Result<()> 
         newer,
         service("made", ("app.kubernetes.io/managed-by", baton), had),
         service("unsaid", ("app", "web"), json!({})),
+        // Nothing of it is Baton's but the label, which is no reason to fail.
+        service("labelled", ("app", "web"), json!({})),
         slice("web-1", "web", cluster),
         slice("web-2", "web", baton),
         slice("made-1", "made", baton),
+        slice("unsaid-1", "unsaid", baton),
         slice("newer-1", "newer", cluster),
     ] {
         apply(&scene.admin, &object).await?.object()?;
@@ -202,7 +205,8 @@ async fn attached_services_lead_to_their_pods_before_baton_goes() -> Result<()> 
         let slices = get(&scene.admin, &slices).await?;
         let slices = slices["items"].as_array().into_iter().flatten();
         let left: Vec<_> = slices.map(|slice| &slice["metadata"]["name"]).collect();
-        assert_eq!(left, ["made-1", "newer-1", "web-1"]);
+        assert_eq!(left, ["made-1", "newer-1", "unsaid-1", "web-1"]);
+        assert!(!said.contains("labelled: it"), "{said}");
     }
     Ok(())
 }
