@@ -3,7 +3,8 @@
 //! Owns what the files hold, what of it was told, and when a file is read again. A file that is bad
 //! is reported with its line and field, and its last good content stays; so one slip of a pen takes
 //! nobody's backends away. If it was bad from the start, nobody knows what it held: then the core
-//! is told that objects may be missing, and dataplanes keep what they have of them.
+//! is told that objects may be missing, and dataplanes keep what they have of them. An empty file
+//! is a bad one: `kubectl get ... > FILE` empties it before it asks.
 
 use super::{Ended, Sink, Translation, directory_watch::Watch, report};
 use crate::{kind::Kind, translate};
@@ -304,6 +305,12 @@ impl Reader {
                 continue;
             }
             file.digest = digest;
+            if text.is_empty() {
+                // Whoever writes over a file has it empty first, and may take a while.
+                let problem = "is empty, as a file is before it is written: remove it if nothing is to be in it";
+                file.problems = vec![ConfigError::new(path, problem.to_owned())];
+                continue;
+            }
             match self.objects(&path, &text) {
                 Ok(objects) => {
                     file.objects = Some(objects);

@@ -147,6 +147,29 @@ async fn a_bad_files_last_good_content_stays() {
     assert_eq!(refused(), 0);
 }
 
+/// `>` empties a file, and what writes into it may take seconds to begin.
+#[tokio::test]
+async fn a_file_that_is_empty_takes_nothing_away_and_one_of_comments_does() {
+    let folder = Folder::new("emptied");
+    let (sink, mut received) = sink();
+    let refused = sink.metrics.refused.clone();
+    let refused = || refused.with_label_values(&["file"]).get();
+    let mut directory = Directory::new(folder.path().to_owned(), sink.clone()).expect("rules");
+    folder.write("web.yaml", POLICY);
+    directory.look().await.expect("heard");
+    assert_eq!(told(&mut received).len(), 1);
+    for (text, expected) in [("", 1), (POLICY, 0), ("", 1)] {
+        folder.write("web.yaml", text);
+        directory.look().await.expect("heard");
+        assert!(told(&mut received).is_empty(), "{text}");
+        assert_eq!(refused(), expected, "{text}");
+    }
+    folder.write("web.yaml", "# none\n");
+    directory.look().await.expect("heard");
+    assert_eq!(told(&mut received), ["-LoadBalancerPolicy shop/web"]);
+    assert_eq!(refused(), 0);
+}
+
 #[tokio::test]
 async fn it_is_whole_when_each_file_was_good_once() {
     let folder = Folder::new("whole");

@@ -6,7 +6,7 @@
 use anyhow::{Context as _, ensure};
 use notify::{
     EventKind, RecommendedWatcher, RecursiveMode, Watcher as _,
-    event::{AccessKind, AccessMode},
+    event::{AccessKind, AccessMode, ModifyKind},
 };
 use std::{
     path::{Path, PathBuf},
@@ -80,10 +80,14 @@ impl Watch {
 }
 
 /// Reading the files makes events too, and so does what else lies beside the directory, as our own
-/// log may: neither must make us read again.
+/// log may: neither must make us read again. What is written into a file counts when the file is
+/// closed: before that, it may hold some of its documents, or none.
 fn is_no_news(directory: &Path, event: &notify::Event) -> bool {
-    let is_read = matches!(event.kind, EventKind::Access(access)
-        if access != AccessKind::Close(AccessMode::Write));
+    let is_read = match event.kind {
+        EventKind::Access(access) => access != AccessKind::Close(AccessMode::Write),
+        EventKind::Modify(ModifyKind::Data(_)) => true,
+        _ => false,
+    };
     // If there is no path, it is not said what changed.
     let is_about = |path: &PathBuf| path.starts_with(directory);
     is_read || !event.paths.is_empty() && !event.paths.iter().any(is_about)
@@ -92,11 +96,13 @@ fn is_no_news(directory: &Path, event: &notify::Event) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use notify::event::DataChange;
 
     #[test]
     fn what_lies_beside_the_directory_is_no_news_of_it_and_neither_is_that_it_is_read() {
         let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
         let read = EventKind::Access(AccessKind::Close(AccessMode::Read));
+        let half = EventKind::Modify(ModifyKind::Data(DataChange::Any));
         for (kind, paths, expected) in [
             (written, &["/etc/baton/operator.log"][..], true),
             (written, &["/etc/baton/manifests"], false),
@@ -104,6 +110,7 @@ mod tests {
             (written, &["/etc/baton/new", "/etc/baton/manifests"], false),
             (EventKind::Other, &[], false),
             (read, &["/etc/baton/manifests/web.yaml"], true),
+            (half, &["/etc/baton/manifests/web.yaml"], true),
         ] {
             let paths = paths.iter().map(PathBuf::from).collect();
             let event = notify::Event {
