@@ -109,8 +109,10 @@ pub(crate) fn backends(view: &View<'_>, service: &ServiceRecord, port: &ServiceP
     let (namespace, policy, world) = (&view.key.namespace, view.policy, view.world);
     let mut out = Backends::default();
     let mut candidates = merge(view, service, port, &mut out);
-    if policy.drain_cordoned {
-        drain_cordoned(&mut candidates, world);
+    if policy.drain_cordoned
+        && let Ok(template) = &policy.template
+    {
+        drain_cordoned(&mut candidates, world, template.health.panic_percent);
     }
     let mut named: Vec<(String, Candidate)> = name(candidates);
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -249,17 +251,18 @@ fn merge(
     chosen.into_values().collect()
 }
 
-/// Endpoints on cordoned nodes drain, if others are ready elsewhere.
-fn drain_cordoned(candidates: &mut [Candidate], world: &World) {
+/// Endpoints on cordoned nodes drain, if others are ready elsewhere, and these are not so small a
+/// part of all that are ready that the policy would rather use bad ones, too: where all nodes of a
+/// pool are cordoned at once, the first Pod on a new one would get everything.
+fn drain_cordoned(candidates: &mut [Candidate], world: &World, panic_percent: u8) {
     let cordoned = |c: &Candidate| {
         let node = c.node.as_ref().and_then(|name| world.nodes.get(name));
         node.and_then(|record| record.node.as_ref())
             .is_some_and(|node| node.cordoned)
     };
-    if !candidates
-        .iter()
-        .any(|c| c.ready && !c.terminating && !cordoned(c))
-    {
+    let ready = || candidates.iter().filter(|c| c.ready && !c.terminating);
+    let elsewhere = ready().filter(|c| !cordoned(c)).count();
+    if elsewhere == 0 || elsewhere * 100 < ready().count() * usize::from(panic_percent) {
         return;
     }
     for candidate in candidates

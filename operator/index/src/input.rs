@@ -105,7 +105,7 @@ pub struct Policy {
     pub allow_from: Option<Arc<[Peer]>>,
     /// Whether `controller.kubernetes.io/pod-deletion-cost` of the backends' Pods is to be set.
     pub deletion_cost: bool,
-    /// Whether backends on cordoned nodes drain, as long as others are ready elsewhere.
+    /// Whether backends on cordoned nodes drain, as long as enough others are ready elsewhere.
     pub drain_cordoned: bool,
 }
 
@@ -390,12 +390,14 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Absent `ready` and `serving` mean true, absent `terminating` means false.
+    /// Absent `ready` means true, absent `serving` is what `ready` is, absent `terminating` means
+    /// false.
     #[must_use]
     pub fn new(ready: Option<bool>, serving: Option<bool>, terminating: Option<bool>) -> Self {
+        let ready = ready.unwrap_or(true);
         Self {
-            ready: ready.unwrap_or(true),
-            serving: serving.unwrap_or(true),
+            ready,
+            serving: serving.unwrap_or(ready),
             terminating: terminating.unwrap_or(false),
         }
     }

@@ -21,7 +21,7 @@
 //! | not ready | weight 0: no new flow, its flows stay, and it is asked whether it can adopt |
 //! | terminating, serving | its weight, `draining`: new flows only where nothing is left |
 //! | terminating, not serving | weight 0, `draining` |
-//! | on a cordoned node, while others are ready elsewhere | as if it were terminating |
+//! | on a cordoned node, while enough others are ready elsewhere | as if it were terminating |
 //!
 //! An endpoint that was never ready is treated as one that is not ready any more: whether it ever
 //! was is history, and the snapshot must not depend on history.

@@ -413,6 +413,7 @@ mod tests {
                 {"addresses": ["10.0.0.2"], "conditions": {"ready": false, "serving": true, "terminating": true}},
                 {"addresses": ["10.0.0.3"], "targetRef": {"kind": "VirtualMachine", "name": "vm"}},
                 {"addresses": ["10.0.0.4"], "targetRef": {"kind": "Pod", "name": "web-1", "namespace": "other"}},
+                {"addresses": ["10.0.0.5"], "conditions": {"ready": false, "terminating": true}},
                 {"addresses": ["nonsense"]}, {"addresses": []},
             ],
         }))
@@ -435,6 +436,8 @@ mod tests {
             Conditions::new(None, None, None),
             Conditions::new(Some(false), Some(true), Some(true)),
         );
+        // What is not said of `serving`, `ready` says.
+        let gone = Conditions::new(Some(false), Some(false), Some(true));
         assert_eq!(
             found,
             [
@@ -442,6 +445,7 @@ mod tests {
                 ("10.0.0.2".to_owned(), leaving, None, None),
                 ("10.0.0.3".to_owned(), absent, None, None),
                 ("10.0.0.4".to_owned(), absent, None, None),
+                ("10.0.0.5".to_owned(), gone, None, None),
             ]
         );
     }

@@ -253,6 +253,40 @@ fn endpoints_become_what_the_table_says() {
     assert!(backends(&index).contains(&("pod-1".to_owned(), 1, false)));
 }
 
+/// All nodes of a pool at once: the first Pod on a new node does not get what all of them had.
+#[test]
+fn pods_on_cordoned_nodes_drain_when_enough_others_are_ready() {
+    let mut index = index();
+    let cordoned = Node {
+        cordoned: true,
+        ready: true,
+        zone: None,
+    };
+    index.apply(Change::Node("old".into(), Some(Arc::new(cordoned))));
+    for n in 1..=4 {
+        index.apply(pod(n, Labels::default()));
+    }
+    for (new, drain) in [(0, 0), (1, 3), (2, 2)] {
+        // By default, one in four.
+        let endpoints = (1..=4u8).map(|n| SliceEndpoint {
+            address: format!("10.0.0.{n}").parse().expect("an address"),
+            conditions: READY,
+            pod: Some(format!("pod-{n}").into()),
+            node: Some(if n <= new { "new" } else { "old" }.into()),
+        });
+        index.apply(slice_of("s", http(8_080), endpoints));
+        let _ = index.fold(2);
+        let drains = backends(&index).iter().filter(|(_, _, d)| *d).count();
+        assert_eq!(drains, drain, "{new} of 4 elsewhere");
+    }
+    let mut picky = policy(1, "s", 80);
+    let template = picky.template.as_mut().expect("a template");
+    Arc::make_mut(template).health.panic_percent = 51;
+    add(&mut index, "p", picky);
+    let _ = index.fold(3);
+    assert!(backends(&index).iter().all(|(_, _, drains)| !drains));
+}
+
 #[test]
 fn too_many_endpoints_leave_the_first_ones_by_name() {
     let mut index = index();

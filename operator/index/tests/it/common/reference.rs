@@ -514,7 +514,13 @@ fn backends(
         });
         all.extend(candidates.min_by_key(|c| (c.pod.is_none(), c.leaves, c.pod.clone())));
     }
-    let elsewhere = all.iter().any(|c| c.ready && !c.leaves && !c.cordoned);
+    let ready = all.iter().filter(|c| c.ready && !c.leaves);
+    let elsewhere = ready.clone().filter(|c| !c.cordoned).count();
+    let percent = policy
+        .template
+        .as_ref()
+        .map_or(101, |t| t.health.panic_percent);
+    let elsewhere = elsewhere > 0 && elsewhere * 100 >= ready.count() * usize::from(percent);
     let names = names(&all);
     let mut backends: Vec<Backend> = all
         .iter()
