@@ -26,7 +26,10 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use std::{collections::HashSet, fmt::Debug, pin::pin, time::Duration};
-use tokio::task::JoinSet;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use tracing::{debug, info, warn};
 
 /// Objects in one page of a list, where an API server cannot stream them: some 2 MB of Pods at a
@@ -83,20 +86,30 @@ where
     // Streamed, they come from the API server's memory and are read here while it goes on writing;
     // each page comes from etcd, and is waited for.
     let mut config = Config::default().page_size(PAGE).streaming_lists();
+    let (mut in_pages, mut retry) = (false, Retry::default());
     loop {
+        let began = Instant::now();
         let events = watcher(api.clone(), config.clone()).backoff(Retry::default());
         match follower.follow(events).await {
             // The watch could not begin where the list ended: list again.
             Ok(Again::Expired) => debug!(kind = kind.as_str(), "the watch begins anew"),
-            Ok(Again::InPages) => {
+            Ok(Again::InPages) if !in_pages => {
                 info!(
                     kind = kind.as_str(),
                     "this API server cannot stream lists; they are read in pages"
                 );
                 config.initial_list_strategy = InitialListStrategy::ListWatch;
+                in_pages = true;
+                continue;
             }
+            Ok(Again::InPages) => debug!(kind = kind.as_str(), "the watch is refused"),
             Err(Ended) => return,
         }
+        // Who refuses each watch that begins, and each costs a list, is not asked without a pause.
+        if began.elapsed() > RETRY_MAX {
+            Backoff::reset(&mut retry);
+        }
+        sleep(retry.pause()).await;
     }
 }
 
@@ -225,16 +238,22 @@ struct Retry {
     failures: u32,
 }
 
-impl Iterator for Retry {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
+impl Retry {
+    fn pause(&mut self) -> Duration {
         let longest = RETRY_MIN
             .saturating_mul(1 << self.failures.min(16))
             .min(RETRY_MAX);
         self.failures = self.failures.saturating_add(1);
         // At least half of it, so that watches that failed together do not come back together.
-        Some(longest.mul_f64(0.5 + 0.5 * fastrand::f64()))
+        longest.mul_f64(0.5 + 0.5 * fastrand::f64())
+    }
+}
+
+impl Iterator for Retry {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.pause())
     }
 }
 
@@ -248,6 +267,7 @@ impl Backoff for Retry {
 mod tests {
     use super::*;
     use crate::{
+        fake_api::FakeApi,
         objects::Pod,
         source::{Message, tests::sink},
     };
@@ -326,6 +346,25 @@ mod tests {
         assert_eq!(again, Again::Expired);
         assert!(follower.known.is_empty());
         assert_eq!(errors.with_label_values(&["Pod"]).get(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_refuses_every_watch_is_asked_less_and_less_often() {
+        let (sink, _received) = sink();
+        let errors = sink.metrics.watch_errors.clone();
+        let errors = || errors.with_label_values(&["Pod"]).get();
+        let api = FakeApi::default();
+        api.fail(Some(410));
+        let pods = Api::<Pod>::all(api.client());
+        let following = tokio::spawn(follow(pods, Kind::Pod, sink, report::pod));
+        // No time passes meanwhile.
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(errors(), 1);
+        sleep(Duration::from_secs(60)).await;
+        assert!((12..=32).contains(&errors()), "{}", errors());
+        following.abort();
     }
 
     #[tokio::test]
