@@ -10,7 +10,7 @@ use k8s_openapi::{
     api::{apps::v1 as apps, core::v1, discovery::v1 as discovery},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::net::IpAddr;
 
 /// Annotation of a static Pod: what its control groups are named after.
@@ -72,13 +72,14 @@ struct ServiceSpec {
 pub struct EndpointSlice {
     #[serde(default)]
     pub metadata: ObjectMeta,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_none")]
     endpoints: Vec<Endpoint>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Endpoint {
+    #[serde(deserialize_with = "null_is_none")]
     addresses: Vec<String>,
     node_name: Option<String>,
     target_ref: Option<Reference>,
@@ -150,6 +151,14 @@ struct PodIp {
 pub struct DaemonSet {
     #[serde(default)]
     pub metadata: ObjectMeta,
+}
+
+/// The API server says `null` of a list without members that it does not leave out. What cannot be
+/// read keeps its whole kind from being known, whoever wrote it.
+fn null_is_none<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// Namespace and name.
@@ -342,6 +351,18 @@ mod tests {
         nobodys["metadata"]["labels"] = json!({});
         let nobodys: EndpointSlice = from_value(nobodys).expect("a slice");
         assert_eq!(nobodys.fold("here"), None);
+    }
+
+    /// As the API server says it, whatever was written.
+    #[test]
+    fn a_slice_without_endpoints_is_one() {
+        let labels = json!({"kubernetes.io/service-name": "web"});
+        for endpoints in [json!(null), json!([]), json!([{"addresses": null}])] {
+            let slice = json!({"metadata": {"labels": labels}, "endpoints": endpoints});
+            let parsed: EndpointSlice = from_value(slice).expect("a slice");
+            let folded = parsed.fold("here").expect("of a Service");
+            assert!(folded.pods.is_empty() && folded.addresses.is_empty());
+        }
     }
 
     #[test]
