@@ -108,14 +108,14 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     let mut attend = interval(ATTEND_EVERY);
     attend.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watches = JoinSet::new();
-    let client = match &config.discovery {
-        Some(discovery) => Some(watch::client(discovery.kubeconfig.as_deref()).await?),
+    let clients = match &config.discovery {
+        Some(discovery) => Some(watch::clients(discovery.kubeconfig.as_deref()).await?),
         None => None,
     };
-    let follow = |(client, discovery): (&_, &Discovery)| {
-        watch::follow(client, &discovery.node, &mut watches)
+    let follow = |(clients, discovery): (&watch::Clients, &Discovery)| {
+        watch::follow(&clients.own, &discovery.node, &mut watches)
     };
-    let mut wanted = client.as_ref().zip(config.discovery.as_ref()).map(follow);
+    let mut wanted = clients.as_ref().zip(config.discovery.as_ref()).map(follow);
     loop {
         let eager = lock(&shim).is_eager(Instant::now());
         let because = tokio::select! {
@@ -153,8 +153,8 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
 
     serving.shutdown().await;
     let set = config.discovery.and_then(|d| d.daemon_set);
-    let removed = match client.zip(set) {
-        Some((client, (namespace, name))) => watch::is_removed(&client, &namespace, &name).await,
+    let removed = match clients.zip(set) {
+        Some((clients, (namespace, name))) => watch::is_removed(&clients, &namespace, &name).await,
         None => false,
     };
     if keep_on_exit && !removed {

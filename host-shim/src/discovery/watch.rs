@@ -10,9 +10,11 @@ use super::{
 };
 use anyhow::Context;
 use futures_util::StreamExt;
+use hyper::Request;
 use kube::{
     Api, Client, Resource,
-    config::{Config, KubeConfigOptions, Kubeconfig},
+    config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig},
+    core::response::reason,
     runtime::{
         WatchStreamExt,
         watcher::{self, Event, watcher},
@@ -60,11 +62,19 @@ enum News {
 /// Which Pods shall have the adopter; `None` before all kinds were listed once.
 pub type Wanted = watch::Receiver<Option<ListenerReport>>;
 
-/// A client of the API server: that of the Pod's ServiceAccount, or of a file.
+/// Clients of one API server.
+pub struct Clients {
+    /// With this process's rights.
+    pub own: Client,
+    /// Of nobody that it knows.
+    nobody: Client,
+}
+
+/// Clients of the API server: that of the Pod's ServiceAccount, or of a file.
 ///
 /// # Errors
 /// The file, or the ServiceAccount's, cannot be used.
-pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+pub async fn clients(kubeconfig: Option<&Path>) -> anyhow::Result<Clients> {
     let mut config = match kubeconfig {
         Some(file) => {
             let read = Kubeconfig::read_from(file);
@@ -78,20 +88,71 @@ pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
         )?,
     };
     config.connect_timeout = Some(CONNECT);
-    Client::try_from(config).context("discovery: no client of the API server can be made")
+    let mut nobody = config.clone();
+    nobody.auth_info = AuthInfo::default();
+    let client = |config| {
+        Client::try_from(config).context("discovery: no client of the API server can be made")
+    };
+    Ok(Clients {
+        own: client(config)?,
+        nobody: client(nobody)?,
+    })
 }
 
 /// Whether the DaemonSet that this process is of is gone, or going: then what was attached is
 /// nobody's any more. An API server that cannot be asked says nothing; one that does not know this
-/// process any more says that its rights went with the rest.
-pub async fn is_removed(client: &Client, namespace: &str, name: &str) -> bool {
-    let sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
-    match timeout(ASK, sets.get_opt(name)).await {
-        Ok(Ok(Some(set))) => set.metadata.deletion_timestamp.is_some(),
-        Ok(Ok(None)) => true,
-        Ok(Err(kube::Error::Api(status))) => matches!(status.code, 401 | 403),
-        Ok(Err(_)) | Err(_) => false,
+/// process any more says that its rights went with the rest, once it is ready: before it has read
+/// all roles and accounts, it refuses everybody.
+pub async fn is_removed(clients: &Clients, namespace: &str, name: &str) -> bool {
+    let asked = ask_of_removal(clients, namespace, name);
+    timeout(ASK, asked).await.unwrap_or(false)
+}
+
+async fn ask_of_removal(clients: &Clients, namespace: &str, name: &str) -> bool {
+    let sets = Api::<DaemonSet>::namespaced(clients.own.clone(), namespace);
+    let mut was_ready = false;
+    loop {
+        match sets.get(name).await {
+            Ok(set) => return set.metadata.deletion_timestamp.is_some(),
+            // In the API server's own words: what is in between may know no such page.
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                return status.reason == reason::NOT_FOUND;
+            }
+            Err(kube::Error::Api(status)) if is_refusal(status.code) => {
+                if was_ready {
+                    return true;
+                }
+                was_ready = is_ready(clients).await;
+                if !was_ready {
+                    return false;
+                }
+            }
+            Err(_) => return false,
+        }
     }
+}
+
+fn is_refusal(code: u16) -> bool {
+    matches!(code, 401 | 403)
+}
+
+/// Whether the API server knows all that it decides by. It says so to everybody, once it does; but
+/// where nobody may ask who has no account there (`--anonymous-auth=false`), what it says to this
+/// process is all that there is to go by.
+async fn is_ready(clients: &Clients) -> bool {
+    match ready(&clients.own).await {
+        Err(kube::Error::Api(status)) if status.code == 401 => match ready(&clients.nobody).await {
+            Err(kube::Error::Api(status)) => status.code == 401,
+            other => other.is_ok(),
+        },
+        other => other.is_ok(),
+    }
+}
+
+async fn ready(client: &Client) -> kube::Result<String> {
+    let request = Request::get("/readyz").body(Vec::new());
+    let request = request.map_err(kube::Error::HttpError)?;
+    client.request_text(request).await
 }
 
 /// Starts following; all ends when the set is dropped.
@@ -212,3 +273,6 @@ async fn watch<K>(
 fn is_expired(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
+
+#[cfg(test)]
+mod tests;
