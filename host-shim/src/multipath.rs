@@ -9,7 +9,7 @@ use crate::{
 };
 use baton_crds::PodMultipathTcp;
 use rustix::{
-    fs::{Mode, OFlags, fstat, openat},
+    fs::{Mode, OFlags, openat},
     io::{Errno, write},
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
 };
@@ -45,12 +45,7 @@ pub fn attend(state: &mut PodState, place: &Place) {
 /// `net.mptcp.enabled` 0 the kernel refuses sockets of Multipath TCP (`mptcp_init_sock`, Linux
 /// 5.6), and programs take plain ones instead, as Go's do.
 fn disable(place: &Place) -> Result<(), String> {
-    let netns = place.netns.open().map_err(|error| error.to_string())?;
-    // The process that stands for it may have ended, and its number may be another's by now.
-    let opened = fstat(&netns).map_err(|error| error.to_string())?;
-    if (opened.st_dev, opened.st_ino) != place.identity {
-        return Err("its process ended just now".into());
-    }
+    let netns = place.open().map_err(|unfit| unfit.reason)?;
     netns
         .within(set)
         .map_err(|error| error.to_string())?

@@ -5,7 +5,7 @@ use crate::{
     config::Pod,
     discovery::{Cause, Place, Unfit, WantedPod},
 };
-use baton_adopter::{Attachment, Error};
+use baton_adopter::Attachment;
 use baton_crds::PodMultipathTcp;
 use std::time::{Duration, Instant};
 
@@ -278,21 +278,6 @@ impl PodState {
     }
 }
 
-/// What a failure to attach means. Where there is no interface of that kind, nothing of ours can be
-/// on it.
-pub fn unfit(error: &Error) -> Unfit {
-    let cause = match error {
-        Error::NetnsMissing { .. } | Error::InterfaceMissing { .. } | Error::NotEthernet { .. } => {
-            Cause::Absent
-        }
-        _ => Cause::Trouble,
-    };
-    Unfit {
-        reason: error.to_string(),
-        cause,
-    }
-}
-
 /// Doubles from the first to the longest.
 fn backoff(attempts: u32) -> Duration {
     RETRY_FIRST
@@ -307,11 +292,11 @@ fn backoff(attempts: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use baton_adopter::Netns;
+    use baton_adopter::{Error, Netns};
     use std::sync::Arc;
 
     fn missing(what: &str) -> Unfit {
-        unfit(&Error::InterfaceMissing {
+        Unfit::from(&Error::InterfaceMissing {
             netns: "x".into(),
             interface: what.into(),
             present: "none".into(),

@@ -5,7 +5,7 @@ use crate::{
     config::{Config, Keys, Pod},
     discovery::{Cause, ListenerReport, Place, Processes, Unfit, WantedPod, place},
     multipath,
-    pods::{AdopterState, Origin, PodState, When, unfit},
+    pods::{AdopterState, Origin, PodState, When},
     releases::{self, Decider},
     restored,
     tracking::NodeNetwork,
@@ -390,7 +390,10 @@ impl Shim {
                 Ok(place) => {
                     // Before anything of the pod listens, if that is still to come.
                     multipath::attend(state, &place);
-                    let attached = adopter.attach(&place.netns, &place.interface);
+                    let attached = place.open().and_then(|open| {
+                        let attached = adopter.attach_in(&open, &place.interface);
+                        attached.map_err(|error| Unfit::from(&error))
+                    });
                     let interface = place.interface.clone();
                     state.place = Some(place);
                     match attached {
@@ -416,9 +419,9 @@ impl Shim {
                             state.adopter = AdopterState::Attached(attachment);
                             continue;
                         }
-                        Err(error) => {
+                        Err(unfit) => {
                             self.attach_failures += 1;
-                            unfit(&error)
+                            unfit
                         }
                     }
                 }

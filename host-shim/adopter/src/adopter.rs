@@ -187,19 +187,26 @@ impl Adopter {
     /// [`Error::NetnsMissing`], [`Error::NetnsEnter`], [`Error::InterfaceMissing`],
     /// [`Error::NotEthernet`], [`Error::Attach`], [`Error::Pin`].
     pub fn attach(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
-        let open = netns.open()?;
+        self.attach_in(&netns.open()?, interface)
+    }
+
+    /// As [`Self::attach`], in a namespace that is open: a name may lead to another one by now.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn attach_in(&self, open: &OpenNetns, interface: &str) -> Result<Attachment, Error> {
         let ifindex = open.ifindex(interface)?;
-        let rules = self.judge(&open)?;
-        let attached = self.numbered(&open, || {
-            attach_tcx(&self.loaded, &open, ifindex, self.pins.as_ref())?
-                .map_err(|source| refused(&open, interface, Hook::Tcx, source))
+        let rules = self.judge(open)?;
+        let attached = self.numbered(open, || {
+            attach_tcx(&self.loaded, open, ifindex, self.pins.as_ref())?
+                .map_err(|source| refused(open, interface, Hook::Tcx, source))
         })?;
         match attached {
             Some(attachment) => Ok(self.note(Attachment {
                 rules,
                 ..attachment
             })),
-            None => self.attach_clsact(netns, interface),
+            None => self.clsact_in(open, interface),
         }
     }
 
@@ -280,12 +287,15 @@ impl Adopter {
     /// # Errors
     /// As [`Self::attach`].
     pub fn attach_clsact(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
-        let open = netns.open()?;
+        self.clsact_in(&netns.open()?, interface)
+    }
+
+    fn clsact_in(&self, open: &OpenNetns, interface: &str) -> Result<Attachment, Error> {
         let ifindex = open.ifindex(interface)?;
-        let rules = self.judge(&open)?;
-        let attachment = self.numbered(&open, || {
-            attach_clsact(&self.loaded, &open, ifindex, self.pins.as_ref())?
-                .map_err(|source| refused(&open, interface, Hook::Clsact, source))
+        let rules = self.judge(open)?;
+        let attachment = self.numbered(open, || {
+            attach_clsact(&self.loaded, open, ifindex, self.pins.as_ref())?
+                .map_err(|source| refused(open, interface, Hook::Clsact, source))
         })?;
         Ok(self.note(Attachment {
             rules,

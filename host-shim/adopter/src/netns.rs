@@ -160,6 +160,15 @@ impl OpenNetns {
         self.cookie
     }
 
+    /// Its device and inode, as [`Netns::identity`] has them.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn identity(&self) -> io::Result<(u64, u64)> {
+        let file = self.file.metadata()?;
+        Ok((file.dev(), file.ino()))
+    }
+
     /// Runs `work` inside the namespace, on a thread of its own that ends with it.
     ///
     /// # Errors

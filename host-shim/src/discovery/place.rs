@@ -4,7 +4,7 @@
 //! Owns what makes a place unfit and how that reads. Attaches nothing.
 
 use super::{Processes, WantedPod, processes::Member};
-use baton_adopter::{Netns, OpenNetns};
+use baton_adopter::{Error, Netns, OpenNetns};
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 use std::net::IpAddr;
 
@@ -51,6 +51,18 @@ pub enum Cause {
 }
 
 impl Place {
+    /// Opens the namespace.
+    ///
+    /// # Errors
+    /// It is not there, or the process that stands for it has ended and its number is another's.
+    pub fn open(&self) -> Result<OpenNetns, Unfit> {
+        let open = self.netns.open().map_err(|error| Unfit::from(&error))?;
+        if open.identity().ok() != Some(self.identity) {
+            return Err(Unfit::new("its namespace is another one by now"));
+        }
+        Ok(open)
+    }
+
     /// Leads to the same namespace by another process of the Pod, as the one that led there has
     /// ended. Whether there is one; without any process of the Pod the place stays as it is.
     pub fn follow(&mut self, members: &[Member]) -> bool {
@@ -70,6 +82,20 @@ impl Unfit {
     fn because(cause: Cause, reason: impl Into<String>) -> Self {
         let reason = reason.into();
         Self { reason, cause }
+    }
+}
+
+/// What a failure to attach means. Where there is no interface of that kind, nothing of ours can be
+/// on it.
+impl From<&Error> for Unfit {
+    fn from(error: &Error) -> Self {
+        let cause = match error {
+            Error::NetnsMissing { .. }
+            | Error::InterfaceMissing { .. }
+            | Error::NotEthernet { .. } => Cause::Absent,
+            _ => Cause::Trouble,
+        };
+        Self::because(cause, error.to_string())
     }
 }
 
@@ -324,6 +350,28 @@ mod tests {
         assert_eq!(follow(&[(20, 1), (30, 2)]), (true, Netns::Pid(30)));
         assert_eq!(follow(&[(20, 1)]), (false, Netns::Pid(10)));
         assert_eq!(follow(&[]), (true, Netns::Pid(10)));
+    }
+
+    /// Numbers of processes begin anew: what was found by one must not be done in another's.
+    #[test]
+    fn a_place_whose_name_leads_elsewhere_by_now_is_not_opened() {
+        let netns = Netns::Pid(std::process::id());
+        let identity = netns.identity().expect("this process has one");
+        let interface = "eth0".to_owned();
+        let here = Place {
+            netns,
+            identity,
+            interface,
+        };
+        let open = here.open().expect("it is still there");
+        assert_eq!(open.identity().expect("it is open"), identity);
+        let elsewhere = Place {
+            identity: (identity.0, identity.1 + 1),
+            ..here
+        };
+        let unfit = elsewhere.open().expect_err("another one");
+        assert_eq!(unfit.cause, Cause::Trouble);
+        assert!(unfit.reason.contains("another one"), "{unfit:?}");
     }
 
     #[test]
