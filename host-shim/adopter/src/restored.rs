@@ -91,6 +91,26 @@ impl Leg {
     }
 }
 
+/// The legs among keys, by namespace, each once: a walk through a table begins anew where the
+/// entry that it is at goes (`htab_map_get_next_key`).
+fn legs_of(
+    keys: impl Iterator<Item = Vec<u8>>,
+    read: impl Fn(Vec<u8>) -> Result<Option<Leg>, Error>,
+) -> Result<BTreeMap<u64, Vec<Leg>>, Error> {
+    let is_leg = |key: &Vec<u8>| key.get(BY_AT..BY_AT + 4) == Some(&BY_LEG.to_ne_bytes());
+    let mut legs = BTreeMap::<u64, Vec<Leg>>::new();
+    for key in keys.filter(is_leg) {
+        if let Some(leg) = read(key)? {
+            legs.entry(leg.netns()).or_default().push(leg);
+        }
+    }
+    for legs in legs.values_mut() {
+        legs.sort_unstable_by_key(|leg| leg.key);
+        legs.dedup_by_key(|leg| leg.key);
+    }
+    Ok(legs)
+}
+
 impl Adopter {
     /// All legs of this node that a client stands for, by namespace. As many as the table holds at
     /// most; some that come or go meanwhile may be missing.
@@ -99,19 +119,14 @@ impl Adopter {
     /// [`Error::Map`].
     pub fn legs(&self) -> Result<BTreeMap<u64, Vec<Leg>>, Error> {
         let map = &self.loaded().restored;
-        let mut legs = BTreeMap::<u64, Vec<Leg>>::new();
-        for key in map.keys().take(map.max_entries() as usize) {
-            if key.get(BY_AT..BY_AT + 4) != Some(&BY_LEG.to_ne_bytes()) {
-                continue;
-            }
+        let keys = map.keys().take(map.max_entries() as usize);
+        let read = |key: Vec<u8>| {
             let value = map
                 .lookup(&key, MapFlags::ANY)
-                .map_err(|e| map_error("restored", "reading", &e))?;
-            if let Some(leg) = value.and_then(|value| Leg::new(&key, &value)) {
-                legs.entry(leg.netns()).or_default().push(leg);
-            }
-        }
-        Ok(legs)
+                .map_err(|e| map_error("restored", "reading", &e));
+            value.map(|value| value.and_then(|value| Leg::new(&key, &value)))
+        };
+        legs_of(keys, read)
     }
 
     /// Says how many legs each namespace has by now. What none has is all others' to have.
@@ -233,5 +248,31 @@ impl Adopter {
             // Absent if it was forgotten meanwhile.
             let _ = self.loaded().restored.delete(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(netns: u64, port: u16, by: u32) -> Vec<u8> {
+        let mut key = vec![0; KEY_BYTES];
+        key[REMOTE_PORT_AT..LOCAL_PORT_AT].copy_from_slice(&port.to_be_bytes());
+        key[BY_AT..NETNS_AT].copy_from_slice(&by.to_ne_bytes());
+        key[NETNS_AT..].copy_from_slice(&netns.to_ne_bytes());
+        key
+    }
+
+    /// Counted twice, legs took others' part of the table away.
+    #[test]
+    fn a_leg_that_a_walk_comes_by_twice_is_one() {
+        let first = [key(7, 1, BY_LEG), key(7, 1, BY_CLIENT), key(8, 2, BY_LEG)];
+        // The entry that it was at is gone: it begins anew.
+        let anew = [first.clone(), first].concat().into_iter();
+        let walk = anew.chain([key(7, 3, BY_LEG)]);
+        let read = |key: Vec<u8>| Ok(Leg::new(&key, &[0; 48]));
+        let legs = legs_of(walk, read).expect("nothing fails");
+        let counts: Vec<_> = legs.iter().map(|(n, legs)| (*n, legs.len())).collect();
+        assert_eq!(counts, [(7, 2), (8, 1)]);
     }
 }
