@@ -106,13 +106,17 @@ fn pod_status(status: &Value, ours: bool) -> Value {
     status
 }
 
-/// Probes may carry headers and commands with passwords in them.
+/// Probes may carry headers, commands and queries with passwords in them.
 fn probe(probe: &Value) -> Value {
     let mut probe = probe.clone();
     if let Some(fields) = probe.as_object_mut() {
         fields.remove("exec");
         if let Some(get) = fields.get_mut("httpGet").and_then(Value::as_object_mut) {
             get.remove("httpHeaders");
+            if let Some(Value::String(path)) = get.get_mut("path") {
+                let end = path.find('?').unwrap_or(path.len());
+                path.truncate(end);
+            }
         }
     }
     probe

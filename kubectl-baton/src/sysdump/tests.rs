@@ -85,7 +85,7 @@ async fn no_secret_is_in_a_dump() {
         let container = &mut pod["spec"]["containers"][0];
         container["env"] = json!([{"name": "PASSWORD", "value": SECRET}]);
         container["readinessProbe"] = json!({
-            "httpGet": {"path": "/", "port": 80, "httpHeaders": [{"name": "Authorization", "value": SECRET}]},
+            "httpGet": {"path": format!("/ready?key={SECRET}"), "port": 80, "httpHeaders": [{"name": "Authorization", "value": SECRET}]},
             "exec": {"command": [SECRET]}});
         container["lifecycle"] = json!({"preStop": {"exec": {"command": [SECRET]}}});
         if !ours {
