@@ -176,6 +176,7 @@ struct sock {
 	socket_lock_t sk_lock;
 	struct sock_cgroup_data sk_cgrp_data;
 	atomic_t sk_drops;
+	int sk_peek_off;	/* SO_PEEK_OFF */
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;

@@ -140,6 +140,9 @@ static __always_inline int is_plain(struct tcp_sock *tcp)
 	/* A sockmap or another user in the kernel, which reads in its own way. */
 	if (sk->sk_user_data)
 		return 0;
+	/* Its application reads ahead by an offset of the kernel's, and may act on that. */
+	if (bpf_core_field_exists(sk->sk_peek_off) && sk->sk_peek_off >= 0)
+		return 0;
 	/* A byte that is read out of band does not move copied_seq. */
 	if (tcp->urg_data || BPF_CORE_READ_BITFIELD(tcp, repair))
 		return 0;

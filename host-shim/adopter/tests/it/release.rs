@@ -6,7 +6,9 @@ mod again;
 use crate::common::{
     INTERFACE, Lab,
     answer::{ACKED, KEPT, KEY, PORT, RELEASED, RENEW, SEQ, adopter, answer_to, data},
-    ends, run,
+    ends,
+    packet_socket::read_ahead,
+    run,
     segment::{FIN_ACK, Message, PSH_ACK, RST, Received, SYN, Segment},
     wait_for,
 };
@@ -270,6 +272,21 @@ fn what_has_begun_to_read_is_kept() {
         assert_eq!(pod.count(Outcome::Kept), 2);
         assert_eq!(pod.count(Outcome::ReleaseMarked), 0);
     }
+}
+
+/// Its application may act on what it has only looked at.
+#[test]
+fn what_is_read_ahead_by_an_offset_is_kept() {
+    let pod = Pod::new(false);
+    let ours = pod.client(0);
+    pod.request(ours);
+    let connection = pod.accept();
+    read_ahead(&connection);
+    let mut ahead = [0; REQUEST.len()];
+    assert_eq!(connection.peek(&mut ahead).expect("unread"), REQUEST.len());
+    assert_eq!(pod.decide(ours, SEQ, ACKED).kept, 1);
+    assert_eq!(pod.told(ours, SEQ, ACKED), KEPT);
+    pod.goes_on(ours, &connection, REQUEST, (after(REQUEST), ACKED));
 }
 
 #[test]

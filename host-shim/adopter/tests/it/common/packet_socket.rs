@@ -1,5 +1,8 @@
 //! A packet socket that sees and says, per frame, whether its checksum is left to the device.
-#![expect(unsafe_code, reason = "packet sockets have no safe binding")]
+#![expect(
+    unsafe_code,
+    reason = "packet sockets and SO_PEEK_OFF have no safe binding"
+)]
 
 use std::{
     ffi::CString,
@@ -23,6 +26,22 @@ fn check(result: i32) -> io::Result<i32> {
         return Err(io::Error::last_os_error());
     }
     Ok(result)
+}
+
+/// Has the kernel keep an offset at which a socket is looked at (`MSG_PEEK`), from 0 on.
+pub fn read_ahead(socket: &impl AsRawFd) {
+    let from: libc::c_int = 0;
+    // SAFETY: the value is a C int that outlives the call, and its size is given.
+    let set = check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEEK_OFF,
+            (&raw const from).cast(),
+            size_of::<libc::c_int>() as u32,
+        )
+    });
+    set.expect("TCP has it since Linux 6.9");
 }
 
 impl PacketSocket {
