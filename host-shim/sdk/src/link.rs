@@ -7,6 +7,7 @@ use crate::{
     slot::Slot,
     wire::{Message, PORTS_MAX, STATE_BYTES_MAX, reason},
 };
+use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::{
     event::{EventfdFlags, eventfd},
     io::Errno,
@@ -46,9 +47,7 @@ impl Link {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared::new(ports, stop));
         let of_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("baton".into())
-            .spawn(move || of_thread.serve())?;
+        let thread = spawn(move || of_thread.serve())?;
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -142,6 +141,15 @@ impl Drop for Link {
     }
 }
 
+/// A thread that takes no signal: an application that waits for one blocks it in its own threads,
+/// and knows of no other.
+fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let thread = std::thread::Builder::new().name("baton".into()).spawn(work);
+    before.thread_set_mask()?;
+    thread
+}
+
 /// IPv4 on a socket of IPv6 is IPv4.
 fn canonical(end: SocketAddr) -> SocketAddr {
     SocketAddr::new(end.ip().to_canonical(), end.port())
@@ -186,7 +194,9 @@ impl Registered {
     /// Whether another pod shall have it: one atomic load, to be asked between two pieces of work.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.entry.wanted.load(Ordering::Relaxed) != NONE
+        let wanted = self.entry.wanted.load(Ordering::Relaxed);
+        // What was so in the process that this one was forked off stays so for ever.
+        wanted != NONE && self.shared.is_of_this_process()
     }
 
     /// Readable (poll(2)) while it is wanted, for threads that wait for the client meanwhile.
@@ -194,6 +204,10 @@ impl Registered {
     /// # Errors
     /// No descriptor can be made.
     pub fn wake(&self) -> io::Result<BorrowedFd<'_>> {
+        // A fork has the same one, and would read its parent's wake-up.
+        if !self.shared.is_of_this_process() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         self.entry.wake()
     }
 
@@ -267,14 +281,15 @@ impl Registered {
         let (shared, ends) = (Arc::clone(&self.shared), self.ends);
         let slot = Arc::new(Slot::default());
         let settled = Arc::clone(&slot);
-        std::thread::Builder::new().spawn(move || {
-            settled.put(doubt(&shared, ends, connection, copy.as_fd()));
-        })?;
+        spawn(move || settled.put(doubt(&shared, ends, connection, copy.as_fd())))?;
         Ok(slot)
     }
 
     /// Says that it stays: the application cannot hand it out now.
     pub fn refuse(&self, why: &str) {
+        if !self.shared.is_of_this_process() {
+            return;
+        }
         let id = self.entry.take();
         if id != NONE {
             let reason = reason(why);
@@ -287,6 +302,9 @@ impl Registered {
         stream: BorrowedFd<'_>,
         state: &[u8],
     ) -> Result<(u64, Arc<Slot<Outcome>>), Why> {
+        if !self.shared.is_of_this_process() {
+            return Err(Why::Kept("a link is not its forks' as well".into()));
+        }
         if state.len() > STATE_BYTES_MAX {
             let why = Why::StateTooLong(state.len());
             self.refuse(&why.to_string());
@@ -486,5 +504,48 @@ mod tests {
         let ends = packet::new_socket(at).expect("a socket");
         let lost = ended(Outcome::Lost, &ends).expect_err("nobody knows");
         assert_eq!(lost.why, Why::Lost);
+    }
+
+    /// A fork has its parent's descriptors, and its lock as it was; it must not wait for that, nor
+    /// take a wake-up.
+    #[test]
+    fn a_fork_does_nothing_with_its_parents_link() {
+        let new = || eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
+        let wake = new();
+        rustix::io::write(&wake, &1_u64.to_ne_bytes()).expect("room");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let (shared, _held) = Shared::of_a_fork(new());
+        let copies = [NONE, 7].map(|wanted| {
+            let copy = wake.try_clone().expect("a descriptor");
+            let entry = Arc::new(Entry::with(wanted, copy));
+            let (shared, ends) = (Arc::clone(&shared), (at, at));
+            Registered {
+                shared,
+                entry,
+                ends,
+            }
+        });
+        let link = Link {
+            shared,
+            thread: None,
+        };
+        let (done, ends) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let stream = TcpStream::connect(at).expect("it listens");
+            assert!(!link.is_connected() && !link.wait_connected(Duration::from_secs(1)));
+            drop(link.register(&stream).expect("connected"));
+            assert!(link.accept().is_none());
+            for registered in copies {
+                assert!(!registered.is_wanted());
+                registered.wake().expect_err("its parent's");
+                registered.hand_out(&stream, b"").expect_err("its parent's");
+                registered.refuse("no");
+            }
+            done.send(()).expect("the test waits");
+        });
+        ends.recv_timeout(Duration::from_secs(60)).expect("it ends");
+        let left = rustix::io::read(&wake, &mut [0; 8]);
+        assert_eq!(left, Ok(8), "its parent is woken");
     }
 }

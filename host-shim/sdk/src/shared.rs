@@ -167,6 +167,31 @@ pub(crate) struct Shared {
     doubts: AtomicU64,
 }
 
+#[cfg(test)]
+impl Shared {
+    /// As a fork of the process that has connected sees it, while a thread there had the lock.
+    pub(crate) fn of_a_fork(stop: OwnedFd) -> (Arc<Self>, impl Drop) {
+        let shared = Arc::new(Self {
+            pid: 0,
+            ..Self::new(&[], stop)
+        });
+        let held: &'static Self = Box::leak(Box::new(Arc::clone(&shared)));
+        (shared, held.lock())
+    }
+}
+
+#[cfg(test)]
+impl Entry {
+    /// Wanted or not, with this descriptor.
+    pub(crate) fn with(wanted: u64, wake: OwnedFd) -> Self {
+        Self {
+            wanted: wanted.into(),
+            wake: wake.into(),
+            ..Self::default()
+        }
+    }
+}
+
 impl Shared {
     pub(crate) fn new(ports: &[u16], stop: OwnedFd) -> Self {
         Self {
@@ -193,11 +218,14 @@ impl Shared {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.lock().socket.is_some()
+        self.is_of_this_process() && self.lock().socket.is_some()
     }
 
     /// The number of the connection behind `than`, once there is one.
     pub(crate) fn wait_connected(&self, than: u64, patience: Duration) -> Option<u64> {
+        if !self.is_of_this_process() {
+            return None;
+        }
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
         while state.socket.is_none() || state.connection <= than {
@@ -216,7 +244,9 @@ impl Shared {
 
     pub(crate) fn register(&self, ends: (SocketAddr, SocketAddr)) -> Arc<Entry> {
         let entry = Arc::new(Entry::default());
-        self.lock().registered.insert(ends, Arc::clone(&entry));
+        if self.is_of_this_process() {
+            self.lock().registered.insert(ends, Arc::clone(&entry));
+        }
         entry
     }
 
@@ -286,6 +316,9 @@ impl Shared {
 
     /// The next offer, or a slot that is filled when there may be one; nothing once closed.
     pub(crate) fn offer(&self) -> Result<Offer, Option<Arc<Slot<()>>>> {
+        if !self.is_of_this_process() {
+            return Err(None);
+        }
         let mut state = self.lock();
         if let Some(offer) = state.offers.pop_front() {
             return Ok(offer);

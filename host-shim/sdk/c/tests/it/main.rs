@@ -12,6 +12,7 @@ use std::{
     net::TcpStream,
     path::PathBuf,
     process::{Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 /// Where cargo puts what it builds for tests: the static library is beside this program.
@@ -23,7 +24,9 @@ fn built() -> PathBuf {
 fn compile() -> PathBuf {
     let here = env!("CARGO_MANIFEST_DIR");
     let library = built().join("libbaton.a");
-    let program = built().join(format!("baton-c-{}", std::process::id()));
+    static PROGRAMS: AtomicU32 = AtomicU32::new(0);
+    let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
+    let program = built().join(format!("baton-c-{}-{number}", std::process::id()));
     let done = Command::new("cc")
         .args(["-Wall", "-Wextra", "-Werror", "-std=c11", "-D_GNU_SOURCE"])
         .arg(format!("-I{here}/include"))
@@ -96,5 +99,17 @@ fn programs_of_c_hand_a_connection_over() {
     let mut rest = String::new();
     said.read_to_string(&mut rest).expect("text");
     assert_eq!(rest, "");
+    std::fs::remove_file(program).expect("ours");
+}
+
+#[test]
+fn the_librarys_thread_takes_no_signal_of_the_programs() {
+    let program = compile();
+    let mut child = Command::new(&program)
+        .arg("signal")
+        .spawn()
+        .expect("it runs");
+    let ended = child.wait().expect("it ends");
+    assert!(ended.success(), "{ended}");
     std::fs::remove_file(program).expect("ours");
 }

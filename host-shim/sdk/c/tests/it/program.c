@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An echo server that counts: answers each line with its number, and hands its connection out, with
- * the count, when it is wanted. `program serve` accepts one connection, `program take` takes one.
+ * the count, when it is wanted. `program serve` accepts one connection, `program take` takes one,
+ * `program signal` waits for a signal.
  */
 #include <baton.h>
 #include <arpa/inet.h>
@@ -9,9 +10,11 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -83,6 +86,22 @@ static void fork_off(baton_link *link)
 		fail("a child");
 }
 
+/* A signal that the program waits for, and blocks in all of its threads that it knows of. */
+static int wait_for_signal(void)
+{
+	struct signalfd_siginfo told;
+	sigset_t set;
+	int fd;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	fd = signalfd(-1, &set, 0);
+	if (kill(getpid(), SIGTERM))
+		fail("kill");
+	return read(fd, &told, sizeof(told)) != sizeof(told);
+}
+
 int main(int arguments, char **argument)
 {
 	uint16_t port = PORT, none = 0;
@@ -95,6 +114,8 @@ int main(int arguments, char **argument)
 	link = baton_connect(&port, 1);
 	if (!link)
 		fail("baton_connect");
+	if (arguments > 1 && !strcmp(argument[1], "signal"))
+		return wait_for_signal();
 	if (arguments > 1 && !strcmp(argument[1], "take")) {
 		uint32_t count;
 		size_t bytes;
