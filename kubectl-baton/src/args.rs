@@ -13,7 +13,7 @@ use clap_complete::Shell;
 use std::{path::PathBuf, time::Duration};
 
 /// Where a dataplane of the chart listens for commands of people, within its Pod.
-const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
+pub const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
 /// The program's file.
 const BINARY: &str = "kubectl-baton";
 /// Rows of `top` that fit on a usual terminal below its head.

@@ -205,9 +205,10 @@ impl<C: Cluster> baton_cli::Fleet for Dataplanes<'_, C> {
     const LOOK: Duration = Duration::from_secs(1);
 
     fn command(&self, namespace: Option<&str>, words: &str) -> String {
+        let options = self.0.options();
         match namespace {
-            Some(namespace) => format!("kubectl baton -n {namespace} {words}"),
-            None => format!("kubectl baton -A {words}"),
+            Some(namespace) => format!("kubectl baton{options} -n {namespace} {words}"),
+            None => format!("kubectl baton{options} -A {words}"),
         }
     }
 

@@ -144,6 +144,10 @@ pub trait Cluster {
     /// Where dataplanes take commands within their Pods.
     fn control(&self) -> ControlAddress;
 
+    /// The options by which the user chose this cluster, as he would type them again, each with a
+    /// blank in front: a command that he is told to run next is for the same one.
+    fn options(&self) -> &str;
+
     /// The objects of a kind in a namespace, or in all, with these labels if any are given
     /// (`a=b,c=d`).
     async fn list(

@@ -420,6 +420,17 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_to_do_next_is_for_the_cluster_that_was_asked() {
+    let fake = Fake {
+        options: " --context prod",
+        ..draining(vec![5])
+    };
+    let seen = typed_in(&fake, "drain web-5d4f-abcde").await;
+    let next = "  kubectl baton --context prod -n shop drain web-5d4f-abcde --undo\n";
+    assert!(seen.out.contains(next), "{}", seen.out);
+}
+
 /// A dataplane can be asked before it has its first snapshot, as in a rollout.
 #[tokio::test(start_paused = true)]
 async fn a_dataplane_that_gets_the_pod_while_a_drain_waits_is_told_too() {

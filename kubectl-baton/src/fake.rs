@@ -25,6 +25,8 @@ type Answers = Box<dyn Fn(&PodName, &[&str]) -> Said>;
 pub struct Fake {
     /// By kind; what is not there may not be listed.
     pub objects: RefCell<Objects>,
+    /// By which options it was chosen.
+    pub options: &'static str,
     /// The namespace that the user names as Baton's.
     pub home: Option<&'static str>,
     /// Kinds that may not be listed.
@@ -103,6 +105,7 @@ impl Fake {
         }
         Self {
             objects: RefCell::new(objects),
+            options: "",
             home: None,
             forbidden: Vec::new(),
             broken: Vec::new(),
@@ -233,6 +236,10 @@ impl Cluster for Fake {
 
     fn control(&self) -> ControlAddress {
         "unix:/run/baton/control.sock".parse().expect("a place")
+    }
+
+    fn options(&self) -> &str {
+        self.options
     }
 
     async fn list(

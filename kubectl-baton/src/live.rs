@@ -4,7 +4,7 @@
 //! Owns the connection. Judges nothing and prints nothing.
 
 use crate::{
-    args::Options,
+    args::{CONTROL_DEFAULT, Options},
     cluster::{Cluster, Edit, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
     proxy,
@@ -74,6 +74,32 @@ pub struct Live {
     namespace: String,
     home: Option<String>,
     control: ControlAddress,
+    options: String,
+}
+
+/// The options that choose a cluster, and where Baton is in it, as a shell reads them.
+fn typed(options: &Options) -> String {
+    let file = options.kubeconfig.as_ref();
+    let file = file.map(|file| file.display().to_string());
+    let control = options.control.to_string();
+    [
+        ("context", options.context.clone()),
+        ("kubeconfig", file),
+        ("baton-namespace", options.baton_namespace.clone()),
+        ("control", Some(control).filter(|it| it != CONTROL_DEFAULT)),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some(format!(" --{name} {}", quoted(&value?))))
+    .collect()
+}
+
+/// A word that a shell takes as it is.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "@%_+=:,./-".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 impl Live {
@@ -118,6 +144,7 @@ impl Live {
             namespace,
             home: options.baton_namespace.clone(),
             control: options.control,
+            options: typed(options),
         })
     }
 
@@ -152,6 +179,10 @@ impl Cluster for Live {
 
     fn control(&self) -> ControlAddress {
         self.control
+    }
+
+    fn options(&self) -> &str {
+        &self.options
     }
 
     async fn list(
@@ -429,6 +460,20 @@ mod tests {
                 .expect_err("did not run")
                 .contains("executable file not found")
         );
+    }
+
+    /// What is proposed next changes the cluster that was asked.
+    #[test]
+    fn the_options_that_choose_a_cluster_are_typed_again() {
+        let options = |line: &str| crate::args::tests::parsed(line).expect(line).options;
+        assert_eq!(typed(&options("kubectl-baton -n shop status")), "");
+        let line = "kubectl-baton --context arn:aws:eks:x:1:cluster/p --kubeconfig /tmp/k status";
+        let expected = " --context arn:aws:eks:x:1:cluster/p --kubeconfig /tmp/k";
+        assert_eq!(typed(&options(line)), expected);
+        let mut odd = options("kubectl-baton --control 127.0.0.1:9900 status");
+        odd.context = Some("it's; $prod".to_owned());
+        let expected = r" --context 'it'\''s; $prod' --control 127.0.0.1:9900";
+        assert_eq!(typed(&odd), expected);
     }
 
     #[tokio::test]

@@ -102,8 +102,11 @@ impl<C: Cluster> Attaching<'_, C> {
         if let Some(why) = stopped {
             return Ok(self.refuse(&format!(
                 "no dataplane serves policy {policy} yet: {why}; clients of Service {} notice nothing so far; the same command \
-                 goes on, `kubectl baton detach svc/{}` undoes it",
-                plan.service, plan.service
+                 goes on, `kubectl baton{} -n {} detach svc/{}` undoes it",
+                plan.service,
+                self.cluster.options(),
+                self.namespace,
+                plan.service
             )));
         }
         if !plan.patch.is_null() {
