@@ -62,16 +62,15 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    fn want(&self, id: u64) {
+    /// Returns whom to wake.
+    fn want(&self, id: u64) -> Option<Waker> {
         self.wanted.store(id, Ordering::SeqCst);
         if let Some(wake) = self.wake.get() {
             // Fails only if the counter is full, and then it is readable as well.
             let _ = write(wake, &1_u64.to_ne_bytes());
         }
         let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(waker) = waker.take() {
-            waker.wake();
-        }
+        waker.take()
     }
 
     fn calm(&self, id: u64) {
@@ -152,7 +151,17 @@ struct State {
     waiting: HashMap<u64, Arc<Slot<Outcome>>>,
     offers: VecDeque<Offer>,
     acceptors: Vec<Weak<Slot<()>>>,
+    /// Whom to wake once this is not locked any more: a waker may run or end a task at once, which
+    /// may call the link.
+    woken: Vec<Waker>,
     closed: bool,
+}
+
+/// Lets go of the state, and wakes who waits.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let woken = std::mem::take(&mut state.woken);
+    drop(state);
+    woken.into_iter().for_each(Waker::wake);
 }
 
 #[derive(Debug)]
@@ -343,6 +352,7 @@ impl Shared {
             state.offers.push_front(offer);
             wake_acceptors(&mut state);
         }
+        wake(state);
     }
 
     pub(crate) fn close(&self) {
@@ -351,9 +361,10 @@ impl Shared {
         }
         let mut state = self.lock();
         state.closed = true;
-        state.offers.clear();
+        let offers = std::mem::take(&mut state.offers);
         wake_acceptors(&mut state);
-        drop(state);
+        wake(state);
+        drop(offers);
         self.connected.notify_all();
         let _ = write(&self.stop, &1_u64.to_ne_bytes());
     }
@@ -419,9 +430,21 @@ impl Shared {
     /// What is to be said at once.
     fn heard(&self, socket: &Arc<OwnedFd>, message: Message) -> Option<Message> {
         let mut state = self.lock();
+        let answer = self.answer(&mut state, socket, message);
+        wake(state);
+        answer
+    }
+
+    fn answer(
+        &self,
+        state: &mut State,
+        socket: &Arc<OwnedFd>,
+        message: Message,
+    ) -> Option<Message> {
         let end = |state: &mut State, id, outcome| {
             if let Some(slot) = state.waiting.remove(&id) {
-                slot.put(outcome);
+                let waker = slot.fill(outcome);
+                state.woken.extend(waker);
             }
         };
         match message {
@@ -433,7 +456,8 @@ impl Shared {
             }
             Message::Want { id, local, remote } => match state.registered.get(&(local, remote)) {
                 Some(entry) => {
-                    entry.want(id);
+                    let waker = entry.want(id);
+                    state.woken.extend(waker);
                     None
                 }
                 None => Some(Message::NotMine { id }),
@@ -457,15 +481,15 @@ impl Shared {
                     state: of_it,
                     taken: None,
                 });
-                wake_acceptors(&mut state);
+                wake_acceptors(state);
                 None
             }
             Message::Yours { id } => {
-                end(&mut state, id, Outcome::Yours);
+                end(state, id, Outcome::Yours);
                 None
             }
             Message::Gone { id } => {
-                end(&mut state, id, Outcome::Gone);
+                end(state, id, Outcome::Gone);
                 None
             }
             Message::Back { id, reason } => {
@@ -473,7 +497,7 @@ impl Shared {
                 for entry in state.registered.values() {
                     entry.calm(id);
                 }
-                end(&mut state, id, Outcome::Back(reason));
+                end(state, id, Outcome::Back(reason));
                 None
             }
             // Of a later version, or out of place.
@@ -488,20 +512,20 @@ impl Shared {
         // A Take may have ended.
         state.offers.retain(|offer| offer.taken.is_some());
         for slot in std::mem::take(&mut state.waiting).into_values() {
-            slot.put(Outcome::Lost);
+            let waker = slot.fill(Outcome::Lost);
+            state.woken.extend(waker);
         }
         for entry in state.registered.values() {
             entry.calm(entry.wanted.load(Ordering::SeqCst));
         }
+        wake(state);
     }
 }
 
 fn wake_acceptors(state: &mut State) {
-    for acceptor in state.acceptors.drain(..) {
-        if let Some(acceptor) = acceptor.upgrade() {
-            acceptor.put(());
-        }
-    }
+    let acceptors = std::mem::take(&mut state.acceptors);
+    let slots = acceptors.iter().filter_map(Weak::upgrade);
+    state.woken.extend(slots.filter_map(|slot| slot.fill(())));
 }
 
 /// Sends a message, waiting for room for a while.

@@ -23,14 +23,19 @@ impl<T> Default for Slot<T> {
 impl<T> Slot<T> {
     /// The first value stays.
     pub(crate) fn put(&self, value: T) {
+        if let Some(waker) = self.fill(value) {
+            waker.wake();
+        }
+    }
+
+    /// The same for who has a lock: whom to wake once it is let go of.
+    pub(crate) fn fill(&self, value: T) -> Option<Waker> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.0.get_or_insert(value);
         let waker = inner.1.take();
         drop(inner);
         self.filled.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        waker
     }
 
     pub(crate) fn wait(&self) -> T {

@@ -12,8 +12,10 @@ use std::{
     env,
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    pin::pin,
     process::Command,
-    sync::mpsc,
+    sync::{Arc, mpsc},
+    task::{Context, Wake, Waker},
     thread,
     time::Duration,
 };
@@ -333,6 +335,37 @@ fn an_application_with_a_pid_namespace_of_its_own_is_greeted() {
         .expect("unshare of util-linux");
     let _greeted = shim.greet();
     assert!(application.wait().expect("it ends").success());
+}
+
+/// Some executors run or end a task where it is woken.
+#[test]
+fn who_is_woken_may_call_the_link_at_once() {
+    struct Calls(&'static Link, mpsc::Sender<bool>);
+    impl Wake for Calls {
+        fn wake(self: Arc<Self>) {
+            self.1.send(self.0.is_connected()).expect("the test waits");
+        }
+    }
+    let _space = Space::enter();
+    let shim = Shim::new();
+    // A link that hangs would hang this, too, when it is dropped.
+    let link: &'static Link = Box::leak(Box::new(Link::connect(&[80]).expect("a link")));
+    let (application, _) = shim.greet();
+    let (_client, server) = connection();
+    let registered = Box::leak(Box::new(link.register(&server).expect("connected")));
+    let (tells, told) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Calls(link, tells)));
+    let mut task = Context::from_waker(&waker);
+    let called = || told.recv_timeout(LONG).expect("it is woken, and goes on");
+    let mut wanted = pin!(registered.wanted());
+    assert!(wanted.as_mut().poll(&mut task).is_pending());
+    application.say(&want(1, &server));
+    assert!(called());
+    let mut accepted = pin!(link.accept_async());
+    assert!(accepted.as_mut().poll(&mut task).is_pending());
+    application.say(&offer(2, &server));
+    assert!(called());
+    link.close();
 }
 
 /// It was not sent, so it stays, and no other host-shim is waited for.
