@@ -10,7 +10,13 @@ fn section(name: &str) -> Vec<u8> {
     const WORDS: &[u8] = b"7 frames; ended because its time is over";
     let length: u32 = 20 + 4 + 40 + 4 + 4;
     assert_eq!(WORDS.len(), 40);
-    let mut block = name.as_bytes().to_vec();
+    // A block whose content is the name.
+    let mut block = Vec::new();
+    for word in [0xbad, 16] {
+        block.extend(u32::to_le_bytes(word));
+    }
+    block.extend(name.as_bytes().iter().chain(&[0; 8]).take(4));
+    block.extend(16_u32.to_le_bytes());
     // Type, length, interface, time; the comment; the end of options; the length again.
     for word in [5, length, 0, 0, 0] {
         block.extend(word.to_le_bytes());
@@ -104,8 +110,9 @@ async fn what_nobody_has_is_told_and_a_refusal_is_quoted() {
     let (file, seen) = captured(&refusing, "").await;
     assert_eq!(file, b"");
     seen.refuses("made no whole capture: another capture is under way");
-    // A stream that ends without its last block.
-    let (file, seen) = captured(&fake(|_| good("frames")), "").await;
-    assert_eq!(file, b"framesframes");
+    // A stream that ends without its last block, and in the middle of another one.
+    let broken = |which: &str| section(which)[..24].to_vec();
+    let (file, seen) = captured(&fake(move |which| good(broken(which))), "").await;
+    assert_eq!(file, [&section("a")[..16], &section("b")[..16]].concat());
     seen.refuses("the capture broke off; what there is can be read");
 }

@@ -31,6 +31,10 @@ const TOO_MUCH: &str =
 const NAMES_MAX: usize = 32;
 /// More than the block has with which a dataplane ends its section.
 const TAIL_BYTES: usize = 4 << 10;
+/// Most bytes of a block: of a frame there are 2 KiB at most.
+const BLOCK_MAX_BYTES: usize = 1 << 20;
+/// Least: type, length, and the length again.
+const BLOCK_MIN_BYTES: usize = 12;
 /// The type of that block, and the option in it that says how the capture went
 /// (<https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-03.html#section-4.6>).
 const INTERFACE_STATISTICS: u32 = 5;
@@ -177,8 +181,11 @@ async fn run_one<F: Fleet>(
     stop: &Stop,
     out: &mut dyn Write,
 ) -> Outcome<F::Dataplane> {
-    let tail = Vec::new();
-    let mut section = Section { out, tail };
+    let mut section = Section {
+        out,
+        begun: Vec::new(),
+        tail: Vec::new(),
+    };
     let request = request(wanted, policies, stop);
     let sent = fleet.send(dataplane, &request, &mut section).await;
     let said = sent.and_then(|()| {
@@ -189,19 +196,40 @@ async fn run_one<F: Fleet>(
     (dataplane.clone(), said)
 }
 
-/// What one dataplane sends, of which the end is kept.
+/// What one dataplane sends, of which the end is kept. Whole blocks go out: behind a part of one
+/// nothing could be read, nor what the next dataplane sent.
 struct Section<'a> {
     out: &'a mut dyn Write,
+    /// Of a block that is not whole yet.
+    begun: Vec<u8>,
     tail: Vec<u8>,
+}
+
+/// Bytes of the whole blocks in front.
+fn whole(bytes: &[u8]) -> io::Result<usize> {
+    let mut at = 0;
+    while let Some(length) = bytes.get(at + 4..).and_then(|rest| rest.first_chunk()) {
+        let length = u32::from_le_bytes(*length) as usize;
+        if !(BLOCK_MIN_BYTES..=BLOCK_MAX_BYTES).contains(&length) {
+            return Err(io::Error::other("it is no capture"));
+        }
+        if bytes.len() - at < length {
+            break;
+        }
+        at += length;
+    }
+    Ok(at)
 }
 
 impl Write for Section<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.tail.extend_from_slice(&bytes[..written]);
+        self.begun.extend_from_slice(bytes);
+        let end = whole(&self.begun)?;
+        self.out.write_all(&self.begun[..end])?;
+        self.tail.extend(self.begun.drain(..end));
         self.tail
             .drain(..self.tail.len().saturating_sub(TAIL_BYTES));
-        Ok(written)
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -249,6 +277,48 @@ pub fn output(wanted: &Capture) -> anyhow::Result<Box<dyn Write>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn block(length: u32) -> Vec<u8> {
+        let mut block = [6_u32.to_le_bytes(), length.to_le_bytes()].concat();
+        block.resize(length as usize, 7);
+        block
+    }
+
+    /// Of a section that breaks off in the middle of a block what can be read goes out, and the
+    /// next one can be read behind it.
+    #[test]
+    fn only_whole_blocks_go_out() {
+        let all = [block(28), block(12), block(4_096)].concat();
+        for step in [1, 5, 30, 5_000] {
+            for (end, expected) in [
+                (all.len(), all.len()),
+                (all.len() - 1, 40),
+                (39, 28),
+                (7, 0),
+            ] {
+                let mut out = Vec::new();
+                let mut section = Section {
+                    out: &mut out,
+                    begun: Vec::new(),
+                    tail: Vec::new(),
+                };
+                for piece in all[..end].chunks(step) {
+                    section.write_all(piece).expect("blocks");
+                }
+                assert_eq!(out, &all[..expected], "{step}, {end}");
+            }
+        }
+        for length in [0, 11, u32::MAX] {
+            let mut out = Vec::new();
+            let mut section = Section {
+                out: &mut out,
+                begun: Vec::new(),
+                tail: Vec::new(),
+            };
+            let head = [6_u32.to_le_bytes(), length.to_le_bytes()].concat();
+            section.write_all(&head).expect_err("no block");
+        }
+    }
 
     #[test]
     fn a_section_that_waits_is_bounded() {
