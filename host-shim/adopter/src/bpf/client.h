@@ -373,9 +373,14 @@ static __noinline int arrive(struct __sk_buff *skb, struct transport *of)
 			return PASS_ON;
 		/* The client itself, past the dataplane, on a pair whose leg has ended. */
 		if (!of->fragment && !bpf_skb_load_bytes(skb, of->at + TCP_FLAGS_AT, &flags, 1) &&
-		    (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
-		    (is_free(&key, (const struct ends *)&key, on_pair(skb, &key), 1) & FREE))
-			return PASS_ON;
+		    (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
+			int free = is_free(&key, (const struct ends *)&key, on_pair(skb, &key), 1);
+
+			if (free & GAVE_WAY)
+				has_more(key.netns, -1);
+			if (free & FREE)
+				return PASS_ON;
+		}
 		count(key.netns, CLIENT_SPOOFED);
 		return TC_ACT_SHOT;
 	}

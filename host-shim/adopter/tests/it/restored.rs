@@ -304,9 +304,15 @@ fn a_client_connects_itself_where_its_leg_has_ended() {
         scene.lab.send(&scene.plain(leg, SEQ, ours, RST, b""));
         wait_for("the socket's end", || scene.lab.sockets(8080) == 0);
         drop(stream);
+        // The namespace has all of the table that it may have: what gives way makes room.
+        let counts = [(scene.lab.pod.cookie(), 49_152)].into();
+        scene.adopter.note_legs(&counts).expect("a map");
         let (_stream, peer, _) = scene.shake(&own);
         assert_eq!(peer, client);
         assert!(scene.adopter.legs().expect("legs").is_empty());
+        let (next, shown) = (scene.leg(LEG + 1), SocketAddr::new(leg.ip(), CLIENT_PORT));
+        let (_stream, peer, _) = scene.shake(&with_block(scene.syn(next), shown));
+        assert_eq!(peer, shown);
     }
 }
 
