@@ -127,11 +127,12 @@ fn over_ipv6_too() -> Result<()> {
 }
 
 /// The kernel has no socket that it could tell that a path is narrower than what is sent; without
-/// Baton the Pod hears of it from the node.
+/// Baton the Pod hears of it from the node. What becomes of it is counted.
 fn narrow_behind_the_node(
     name: &str,
     v6: bool,
     narrow: impl FnOnce(&Namespace, &str, IpAddr) -> Result<()>,
+    counted: &str,
 ) -> Result<()> {
     let mut scene = node(name, 2)?;
     if v6 {
@@ -152,24 +153,22 @@ fn narrow_behind_the_node(
     wire::download(&mut HttpClient::connect(pod.namespace(), server)?)?;
     let mut client = HttpClient::connect(pod.namespace(), address)?;
     wire::rounds(&scene, &mut client)?;
-    ensure!(
-        scene.counter("icmp_translated_total")? > 0,
-        "no pod was told"
-    );
+    ensure!(scene.counter(counted)? > 0, "nothing of {counted}");
     Ok(())
 }
 
 #[test]
 fn a_narrow_path_behind_the_node_is_told_to_pods() -> Result<()> {
     for (name, v6) in [("host-path", false), ("host-path6", true)] {
-        narrow_behind_the_node(name, v6, |node, device, client| {
+        let narrow = |node: &Namespace, device: &str, client: IpAddr| {
             let to = client.to_string();
             let family = if v6 { "-6" } else { "-4" };
             node.ip(&[
                 family, "route", "replace", &to, "dev", device, "mtu", "lock", "1300",
             ])
             .map(drop)
-        })?;
+        };
+        narrow_behind_the_node(name, v6, narrow, "icmp_translated_total")?;
     }
     Ok(())
 }
@@ -178,11 +177,19 @@ fn a_narrow_path_behind_the_node_is_told_to_pods() -> Result<()> {
 #[test]
 fn a_narrow_device_of_the_node_is_told_to_pods() -> Result<()> {
     for (name, v6) in [("host-dev", false), ("host-dev6", true)] {
-        narrow_behind_the_node(name, v6, |node, device, _| {
-            node.ip(&["link", "set", device, "mtu", "1300"]).map(drop)
-        })?;
+        narrow_behind_the_node(name, v6, device_with("1300"), "icmp_translated_total")?;
     }
     Ok(())
+}
+
+/// Pods would send less to everybody, so that they are not told.
+#[test]
+fn to_a_very_narrow_device_of_the_node_packets_are_cut() -> Result<()> {
+    narrow_behind_the_node("host-cut", false, device_with("1200"), "narrow_paths_total")
+}
+
+fn device_with(mtu: &str) -> impl Fn(&Namespace, &str, IpAddr) -> Result<()> {
+    move |node, device, _| node.ip(&["link", "set", device, "mtu", mtu]).map(drop)
 }
 
 /// As kube-proxy does it: the node translates the Service's address before the packet is delivered

@@ -63,7 +63,7 @@ impl Paths {
         })
     }
 
-    fn mtu(&self, to: IpAddr) -> Result<u32, Errno> {
+    pub(crate) fn mtu(&self, to: IpAddr) -> Result<u32, Errno> {
         let socket = match to {
             IpAddr::V4(_) => &self.v4,
             IpAddr::V6(_) => self.v6.as_ref().ok_or(Errno::AFNOSUPPORT)?,

@@ -6,11 +6,14 @@ use crate::{
     config::ETHERNET_BYTES,
     error::OpenError,
     host_errors::{self, Paths, TooLong},
-    sys,
+    host_pieces, sys,
 };
-use rustix::{io::Errno, net::SendFlags};
+use rustix::{
+    io::Errno,
+    net::{SendAncillaryBuffer, SendFlags, sendmsg_addr},
+};
 use std::{
-    io,
+    io::{self, IoSlice},
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, OwnedFd},
 };
@@ -60,23 +63,38 @@ impl Sender {
         frame.starts_with(&HOST_MAC)
     }
 
-    /// Gives the packet in a frame to the host's stack. What it refuses is counted: netfilter's
-    /// rules, no route, an MTU.
+    /// Gives the packet in a frame to the host's stack, in pieces if it is too long and may be cut.
+    /// What it refuses is counted: netfilter's rules, no route, an MTU.
     pub(crate) fn send(&mut self, frame: &[u8]) {
-        match self.try_send(frame) {
+        let ip = frame.get(ETHERNET..).unwrap_or_default();
+        let sent = match self.try_send(ip) {
+            Err(Errno::MSGSIZE) => self.send_in_pieces(ip),
+            sent => sent,
+        };
+        match sent {
             Ok(()) => self.frames += 1,
             Err(error) => {
                 self.refused += 1;
                 if error == Errno::MSGSIZE {
-                    let ip = frame.get(ETHERNET..).unwrap_or_default();
                     self.too_long.note(ip, &self.paths);
                 }
             }
         }
     }
 
-    fn try_send(&self, frame: &[u8]) -> Result<(), Errno> {
-        let ip = frame.get(ETHERNET..).unwrap_or_default();
+    fn send_in_pieces(&self, ip: &[u8]) -> Result<(), Errno> {
+        let (_, to) = host_errors::ends(ip).ok_or(Errno::INVAL)?;
+        let mtu = self.paths.mtu(to)?;
+        let to = SocketAddr::new(to, 0);
+        for (header, piece) in host_pieces::pieces(ip, mtu).ok_or(Errno::MSGSIZE)? {
+            let parts = [IoSlice::new(&header), IoSlice::new(piece)];
+            let mut nothing = SendAncillaryBuffer::default();
+            sendmsg_addr(&self.v4, &to, &parts, &mut nothing, SendFlags::DONTWAIT)?;
+        }
+        Ok(())
+    }
+
+    fn try_send(&self, ip: &[u8]) -> Result<(), Errno> {
         let (_, to) = host_errors::ends(ip).ok_or(Errno::INVAL)?;
         let socket = match to {
             IpAddr::V4(_) => &self.v4,

@@ -13,6 +13,7 @@
 //! | `pool` | what the workers share: buffers, fill and completion rings, the program |
 //! | `packet`, `packet_send` | the same with packet sockets; `gso` cuts large frames |
 //! | `host` | the way through the host's own stack, on a node's network |
+//! | `host_send`, `host_pieces` | the way out by it, cut where that is allowed and needed |
 //! | `socket`, `ring`, `frames` | AF_XDP sockets, their rings, who has which buffer |
 //! | `steer`, `bpf/` | the programs that tell our frames from the others |
 //! | `matched` | what these match, changed from whatever thread |
@@ -38,6 +39,7 @@ mod gso;
 mod handler;
 mod host;
 mod host_errors;
+mod host_pieces;
 mod host_send;
 mod interface;
 mod matched;

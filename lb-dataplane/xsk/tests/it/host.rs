@@ -3,6 +3,7 @@
 
 use crate::common::{CLIENT_V4, CLIENT_V6, Lab, PORT_MAC, PORT_V4, PORT_V6, RawIp, config, tcp};
 use baton_xsk::{Config, Disposition, HOST_MAC, ModeChoice, Port};
+use rustix::net::RecvFlags;
 use std::{io::ErrorKind, net::SocketAddr, net::TcpStream, os::fd::AsFd, time::Duration};
 
 /// The raw sockets' buffers hold 8 MiB; more than this has no room.
@@ -222,6 +223,39 @@ fn a_path_that_takes_less_is_told_to_the_port() {
         assert!(got.len() == 1 && is_told(&got[0], &frames[0], 1_300));
         assert!(port.frames().is_complete(), "{:?}", port.frames());
     }
+}
+
+/// Of a path that takes less than pods are told of, the engine lets packets be cut: a router would,
+/// a raw socket refuses them.
+#[test]
+fn what_may_be_cut_reaches_a_device_that_takes_less() {
+    let lab = Lab::new();
+    let mut port = lab.open(&host(ModeChoice::Native));
+    let client = lab.in_client(|| {
+        use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+        socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::TCP)).expect("root may")
+    });
+    let receive = || {
+        let mut packet = [0; 2_048];
+        let got = rustix::net::recv(&client, &mut packet, RecvFlags::DONTWAIT);
+        got.ok().map(|(_, len)| packet[20..len].to_vec())
+    };
+    lab.ip_in_port("link set eth0 mtu 600");
+    let (own, peer) = ((PORT_V4.into(), 80), (CLIENT_V4.into(), 9));
+    let mut sent = tcp(own, peer, 7, "A", &[7; 1_400]);
+    for may_be_cut in [false, true] {
+        // A number, and whether it must not be. The kernel writes the checksum.
+        let flags = if may_be_cut { 0 } else { 0x40 };
+        sent[18..22].copy_from_slice(&[0, 9, flags, 0]);
+        send_by_host(&mut port, &sent);
+        let mut told = take(&mut port);
+        // The client's kernel answers that nobody listens.
+        told.retain(|frame| is_told(frame, &sent, 600));
+        assert_eq!(told.len(), usize::from(!may_be_cut), "{told:?}");
+        assert_eq!(receive(), may_be_cut.then(|| sent[34..].to_vec()));
+    }
+    let stats = port.stats().host;
+    assert_eq!((stats.tx_frames, stats.tx_refused), (1, 1), "{stats:?}");
 }
 
 /// One socket sends for all, and what waits in a device's queue is held against it: with the
