@@ -18,6 +18,9 @@ use crate::{
 use baton_packet::{Mac, SeqNumber};
 pub(crate) use table::FlowTable;
 
+/// What an IPv4 host takes at least (RFC 791 section 3.1), less both headers.
+pub(crate) const MSS_MIN: u16 = 576 - 40;
+
 /// Facts about a flow that are either so or not.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Bits(u16);
@@ -298,11 +301,12 @@ impl Flow {
         0xffff << (self.scales & 15)
     }
 
-    /// Whether the client's path does not take a segment of so many bytes with its header (`icmp`).
-    /// What its MSS allows, pods keep to.
+    /// Whether the client's path may not take a segment of so many bytes with its header (`icmp`).
+    /// What its MSS allows, pods keep to. A path that takes less than any host has to is not
+    /// remembered as such, so that nothing is known to pass where the MSS is the least.
     #[inline]
     pub(crate) fn is_narrower_than(&self, bytes: u32) -> bool {
-        bytes > u32::from(self.mss) + 20
+        bytes > u32::from(self.mss) + 20 || self.mss <= MSS_MIN
     }
 
     /// Moves so far.

@@ -15,6 +15,7 @@ use crate::{
     Engine, Output, Verdict,
     backend::Evidence,
     clock::Instant,
+    flow::MSS_MIN,
     ids::{FlowId, Leg, from_addr, to_addr},
     net::across::Across,
     obs::counters::{Counter, DropReason},
@@ -32,8 +33,6 @@ const QUOTE_WINDOW: u32 = 1 << 24;
 /// below 1,280, which are these once an IPv4 pod hears of them.
 const PATH_MTU_MIN: u32 = 1_260;
 const PATH_MTU_MIN_V6: u32 = 1_280;
-/// What an IPv4 host takes at least (RFC 791 section 3.1), less both headers.
-const MSS_MIN: u16 = 576 - 40;
 
 impl Engine {
     pub(crate) fn icmp(
