@@ -5,7 +5,7 @@
 use super::{
     NetlinkError, Place,
     addresses::Addresses,
-    messages::{self, Link, Sources},
+    messages::{self, Link, Rank, Sources},
     table::FlowLookup,
 };
 use baton_engine::Route;
@@ -162,8 +162,8 @@ pub async fn neighbours(ifindex: u32) -> Result<Vec<(IpAddr, FlowLookup)>, Netli
     .await
 }
 
-/// The routes, each with its metric.
-pub async fn routes(place: Place) -> Result<Vec<(u32, Route)>, NetlinkError> {
+/// The routes, each with its rank.
+pub async fn routes(place: Place) -> Result<Vec<(Rank, Route)>, NetlinkError> {
     ask(|handle| async move {
         let mut sources = Sources::new();
         if place.host {
@@ -173,8 +173,10 @@ pub async fn routes(place: Place) -> Result<Vec<(u32, Route)>, NetlinkError> {
             }
         }
         dump_routes(&handle)
-            .try_filter_map(async |message| Ok(messages::route(&message, place, &sources)))
-            .try_collect()
+            .try_fold(Vec::new(), async |mut all, message| {
+                all.extend(messages::route(&message, place, &sources));
+                Ok(all)
+            })
             .await
     })
     .await

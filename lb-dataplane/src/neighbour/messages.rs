@@ -8,9 +8,13 @@ use rtnetlink::packet_route::{
     address::AddressMessage,
     link::{LinkAttribute, LinkFlags, LinkMessage},
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
-    route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia},
+    route::{
+        RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RoutePreference, RouteType,
+        RouteVia,
+    },
 };
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
@@ -76,60 +80,84 @@ pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Fl
     Some((address?, sight))
 }
 
-/// A route, with its metric. What other interfaces than ours lead to must not be sent to our own
-/// router: it is the host's, where that delivers for us. Of default routes ours is the one that the
-/// admin chose. Beside the main table only the host's own addresses count, and only there.
-/// `sources` are the addresses that the host sends from by its interfaces.
-pub fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Option<(u32, Route)> {
+/// What decides between routes to one destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rank {
+    /// The smaller, the better.
+    pub metric: u32,
+    /// What an IPv6 router says of itself, the larger the better (RFC 4191).
+    pub preference: i8,
+}
+
+/// A route, once for each of its routers on our link, with its rank. What other interfaces than
+/// ours lead to must not be sent to our own router: it is the host's, where that delivers for us.
+/// Of default routes ours is the one that the admin chose. Beside the main table only the host's
+/// own addresses count, and only there. `sources` are the addresses that the host sends from by its
+/// interfaces.
+pub fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Vec<(Rank, Route)> {
     let mut table = u32::from(message.header.table);
     let mut prefix = None;
-    let mut metric = 0;
-    let (mut ours, mut router) = (false, None);
+    let mut rank = Rank::default();
+    // One for each way by our interface.
+    let mut ours: Vec<Option<IpAddr>> = Vec::new();
+    let (mut router, mut oif) = (None, false);
     let (mut interface, mut source) = (None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Table(number) => table = *number,
-            RouteAttribute::Destination(address) => prefix = Some(ip(address)?),
-            RouteAttribute::Priority(number) => metric = *number,
+            RouteAttribute::Destination(address) => match ip(address) {
+                None => return Vec::new(),
+                known => prefix = known,
+            },
+            RouteAttribute::Priority(number) => rank.metric = *number,
+            RouteAttribute::Preference(RoutePreference::Low) => rank.preference = -1,
+            RouteAttribute::Preference(RoutePreference::High) => rank.preference = 1,
             RouteAttribute::MultiPath(hops) => {
-                // One path is enough for one interface; the first of ours is taken.
-                let hop = hops.iter().find(|hop| hop.interface_index == place.ifindex);
-                ours |= hop.is_some();
                 interface = hops.first().map(|hop| hop.interface_index);
-                router = hop.and_then(|hop| hop.attributes.iter().find_map(gateway));
+                let by_us = hops.iter().filter(|h| h.interface_index == place.ifindex);
+                ours.extend(by_us.map(|hop| hop.attributes.iter().find_map(gateway)));
             }
             RouteAttribute::Oif(index) => {
-                ours |= *index == place.ifindex;
+                oif = *index == place.ifindex;
                 interface = Some(*index);
             }
             RouteAttribute::PrefSource(address) => source = ip(address),
             other => router = gateway(other).or(router),
         }
     }
+    if oif {
+        ours.push(router);
+    }
     let v6 = is_v6(message);
     let prefix_len = message.header.destination_prefix_length;
-    let via = match (table, message.header.kind) {
-        (MAIN, RouteType::Unicast) if ours => router.map_or(Via::Link, Via::Router),
+    let one = |via| vec![via];
+    let ways = match (table, message.header.kind) {
+        (MAIN, RouteType::Unicast) if !ours.is_empty() => {
+            let via = |router: Option<IpAddr>| router.map_or(Via::Link, Via::Router);
+            ours.into_iter().map(via).collect()
+        }
         (MAIN, RouteType::Unicast) if place.host => {
             let of_interface = |index| sources.get(&(index, v6)).copied();
-            Via::Host(source.or_else(|| interface.and_then(of_interface)))
+            one(Via::Host(
+                source.or_else(|| interface.and_then(of_interface)),
+            ))
         }
         // To itself it sends from wherever it likes.
-        (LOCAL, RouteType::Local) if place.host => Via::Host(None),
-        (MAIN, _) if prefix_len > 0 => Via::Elsewhere,
-        _ => return None,
+        (LOCAL, RouteType::Local) if place.host => one(Via::Host(None)),
+        (MAIN, _) if prefix_len > 0 => one(Via::Elsewhere),
+        _ => return Vec::new(),
     };
     let prefix = prefix.unwrap_or(if v6 {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED)
     } else {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED)
     });
-    let route = Route {
+    let route = |via| Route {
         prefix,
         prefix_len,
         via,
     };
-    Some((metric, route))
+    ways.into_iter().map(|via| (rank, route(via))).collect()
 }
 
 fn is_v6(message: &RouteMessage) -> bool {
@@ -170,6 +198,9 @@ pub fn note_source(sources: &mut Sources, message: &AddressMessage) {
     }
 }
 
+/// Default routers that are asked for their link-layer addresses.
+const ROUTERS_MAX: usize = 16;
+
 const MAIN: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 /// RT_TABLE_LOCAL, include/uapi/linux/rtnetlink.h.
 const LOCAL: u32 = 255;
@@ -192,286 +223,53 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 /// Orders routes as the engine wants them (of two to the same destination the first wins): ours
-/// first, then the best metric.
-pub fn by_metric(mut routes: Vec<(u32, Route)>) -> Vec<Route> {
-    let is_ours = |via| matches!(via, Via::Link | Via::Router(_));
-    routes.sort_by_key(|(metric, route)| (!is_ours(route.via), *metric));
+/// first, then the best metric. Of default routes that are as good that comes first whose router
+/// answers, as in the kernel (`rt6_score_route`), then the one that is preferred. A router that
+/// falls silent changes the place of no other destination's.
+pub fn in_order(mut routes: Vec<(Rank, Route)>, answers: impl Fn(IpAddr) -> bool) -> Vec<Route> {
+    routes.sort_by_cached_key(|(rank, route)| {
+        let Route {
+            prefix,
+            prefix_len,
+            via,
+        } = *route;
+        let ours = matches!(via, Via::Link | Via::Router(_));
+        let silent = matches!(via, Via::Router(router) if prefix_len == 0 && !answers(router));
+        let preference = Reverse(rank.preference);
+        (prefix, prefix_len, !ours, rank.metric, silent, preference)
+    });
     routes.into_iter().map(|(_, route)| route).collect()
 }
 
 /// The routers of each family's best default route, by which the engine sends: of routes in the
-/// order of [`by_metric`] the first. A backup that is down keeps nobody from being ready.
+/// order of [`in_order`] the first. A backup that is down keeps nobody from being ready.
 pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
     [false, true].into_iter().filter_map(|v6| {
-        let mut defaults = routes.iter().filter(|route| route.prefix_len == 0);
-        match defaults.find(|route| route.prefix.is_ipv6() == v6)?.via {
+        let mut defaults = defaults(routes, v6);
+        match defaults.next()?.via {
             Via::Router(router) => Some(router),
             Via::Link | Via::Host(_) | Via::Elsewhere => None,
         }
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rtnetlink::packet_route::route::RouteNextHop;
-
-    const V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-
-    fn sighting(state: NeighbourState, mac: Option<[u8; 6]>) -> Option<(IpAddr, FlowLookup)> {
-        let mut message = NeighbourMessage::default();
-        message.header.ifindex = 7;
-        message.header.state = state;
-        message
-            .attributes
-            .push(NeighbourAttribute::Destination(NeighbourAddress::Inet(V4)));
-        if let Some(mac) = mac {
-            message
-                .attributes
-                .push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
-        }
-        neighbour(&message, 7)
-    }
-
-    #[test]
-    fn an_interface_that_is_no_port_of_a_bridge_any_more_is_not_gone() {
-        let mut message = LinkMessage::default();
-        message.header.index = 7;
-        assert!(is_of(&message, 7) && !is_of(&message, 8));
-        message.header.interface_family = AddressFamily::Bridge;
-        assert!(!is_of(&message, 7));
-    }
-
-    #[test]
-    fn neighbour_states_become_sights() {
-        let mac = [2, 0, 0, 0, 0, 9];
-        for (state, lladdr, sight) in [
-            (
-                NeighbourState::Reachable,
-                Some(mac),
-                FlowLookup::Fresh(Mac(mac)),
-            ),
-            (
-                NeighbourState::Permanent,
-                Some(mac),
-                FlowLookup::Fresh(Mac(mac)),
-            ),
-            (
-                NeighbourState::Probe,
-                Some(mac),
-                FlowLookup::Fresh(Mac(mac)),
-            ),
-            (
-                NeighbourState::Stale,
-                Some(mac),
-                FlowLookup::Stale(Mac(mac)),
-            ),
-            (NeighbourState::Failed, Some(mac), FlowLookup::Unknown),
-            (NeighbourState::Incomplete, None, FlowLookup::Unknown),
-        ] {
-            assert_eq!(sighting(state, lladdr), Some((IpAddr::V4(V4), sight)));
-        }
-        assert_eq!(neighbour(&NeighbourMessage::default(), 7), None);
-    }
-
-    fn default_route(attributes: Vec<RouteAttribute>) -> RouteMessage {
-        let mut message = RouteMessage::default();
-        message.header.address_family = AddressFamily::Inet;
-        message.header.table = RouteHeader::RT_TABLE_MAIN;
-        message.header.kind = RouteType::Unicast;
-        message.attributes = attributes;
-        message
-    }
-
-    fn at(ifindex: u32) -> Place {
-        Place {
-            ifindex,
-            mtu: 1_500,
-            host: false,
-        }
-    }
-
-    #[test]
-    fn routes_of_the_interface_are_taken_and_others_left() {
-        let via = RouteAttribute::Gateway(RouteAddress::Inet(V4));
-        let expected = Route {
-            prefix: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            prefix_len: 0,
-            via: Via::Router(IpAddr::V4(V4)),
-        };
-        let message = default_route(vec![
-            via.clone(),
-            RouteAttribute::Oif(7),
-            RouteAttribute::Priority(100),
-        ]);
-        assert_eq!(
-            route(&message, at(7), &Sources::new()),
-            Some((100, expected))
-        );
-        assert_eq!(route(&message, at(8), &Sources::new()), None);
-        assert_eq!(gateways(&[expected]).collect::<Vec<_>>(), [IpAddr::V4(V4)]);
-
-        let mut other_table = message.clone();
-        other_table.attributes.push(RouteAttribute::Table(100));
-        assert_eq!(route(&other_table, at(7), &Sources::new()), None);
-        let mut blackhole = message;
-        blackhole.header.kind = RouteType::BlackHole;
-        assert_eq!(route(&blackhole, at(7), &Sources::new()), None);
-
-        let mut hop = RouteNextHop::default();
-        hop.interface_index = 7;
-        hop.attributes.push(via);
-        let multipath = default_route(vec![RouteAttribute::MultiPath(vec![hop])]);
-        assert_eq!(
-            route(&multipath, at(7), &Sources::new()),
-            Some((0, expected))
-        );
-        assert_eq!(route(&multipath, at(8), &Sources::new()), None);
-    }
-
-    #[test]
-    fn a_part_of_the_world_behind_another_interface_is_elsewhere() {
-        let mut message = default_route(vec![
-            RouteAttribute::Destination(RouteAddress::Inet(V4)),
-            RouteAttribute::Oif(8),
-        ]);
-        message.header.destination_prefix_length = 32;
-        let expected = Route {
-            prefix: IpAddr::V4(V4),
-            prefix_len: 32,
-            via: Via::Elsewhere,
-        };
-        // As a node's route to one of its Pods, or as one that several lead to.
-        assert_eq!(route(&message, at(7), &Sources::new()), Some((0, expected)));
-        let mut hop = RouteNextHop::default();
-        hop.interface_index = 8;
-        message.attributes[1] = RouteAttribute::MultiPath(vec![hop]);
-        assert_eq!(route(&message, at(7), &Sources::new()), Some((0, expected)));
-        // As a node's own block of Pod addresses.
-        message.attributes.truncate(1);
-        message.header.kind = RouteType::BlackHole;
-        assert_eq!(route(&message, at(7), &Sources::new()), Some((0, expected)));
-        let ours = Route {
-            via: Via::Link,
-            ..expected
-        };
-        assert_eq!(by_metric(vec![(0, expected), (9, ours)]), [ours, expected]);
-    }
-
-    #[test]
-    fn a_host_delivers_to_itself_and_through_its_other_interfaces() {
-        let on = |host| Place { host, ..at(7) };
-        let mut message = default_route(vec![
-            RouteAttribute::Destination(RouteAddress::Inet(V4)),
-            RouteAttribute::Oif(8),
-        ]);
-        message.header.destination_prefix_length = 32;
-        let expected = Route {
-            prefix: IpAddr::V4(V4),
-            prefix_len: 32,
-            via: Via::Host(None),
-        };
-        assert_eq!(
-            route(&message, on(true), &Sources::new()),
-            Some((0, expected)),
-            "a Pod"
-        );
-        // From where the host would send there: what the route says, or the interface has.
-        let sources = Sources::from([((8, false), IpAddr::V4(Ipv4Addr::LOCALHOST))]);
-        let from = |message: &RouteMessage| {
-            let (_, route) = route(message, on(true), &sources).expect("a route");
-            route.via
-        };
-        assert_eq!(from(&message), Via::Host(Some(Ipv4Addr::LOCALHOST.into())));
-        let mut says = message.clone();
-        says.attributes
-            .push(RouteAttribute::PrefSource(RouteAddress::Inet(V4)));
-        assert_eq!(from(&says), Via::Host(Some(V4.into())));
-        // Where it drops packets, it drops ours.
-        message.header.kind = RouteType::BlackHole;
-        let dropped = Route {
-            via: Via::Elsewhere,
-            ..expected
-        };
-        assert_eq!(
-            route(&message, on(true), &Sources::new()),
-            Some((0, dropped))
-        );
-        // Its own addresses, which are in a table of their own, whichever interface has them.
-        message.header.kind = RouteType::Local;
-        message.header.table = LOCAL as u8;
-        message.attributes[1] = RouteAttribute::Oif(7);
-        assert_eq!(
-            route(&message, on(true), &Sources::new()),
-            Some((0, expected))
-        );
-        assert_eq!(route(&message, on(false), &Sources::new()), None);
-        message.header.kind = RouteType::Broadcast;
-        assert_eq!(route(&message, on(true), &Sources::new()), None);
-        // A default route of another interface is for what ours has none for.
-        let other = default_route(vec![RouteAttribute::Oif(8)]);
-        let (metric, other) = route(&other, on(true), &Sources::new()).expect("a route");
-        let ours = Route {
-            via: Via::Router(IpAddr::V4(V4)),
-            ..other
-        };
-        assert_eq!(by_metric(vec![(metric, other), (9, ours)]), [ours, other]);
-        assert_eq!(gateways(&[ours, other]).count(), 1, "the host is no router");
-    }
-
-    #[test]
-    fn a_default_route_has_an_interface() {
-        let mut message =
-            default_route(vec![RouteAttribute::Oif(8), RouteAttribute::Priority(100)]);
-        assert_eq!(super::default_route(&message), Some((false, 100, 8)));
-        message.header.destination_prefix_length = 1;
-        assert_eq!(super::default_route(&message), None);
-        message.header.destination_prefix_length = 0;
-        message.header.kind = RouteType::Unreachable;
-        assert_eq!(super::default_route(&message), None);
-    }
-
-    #[test]
-    fn the_better_metric_comes_first() {
-        let route = |last| Route {
-            prefix: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            prefix_len: 0,
-            via: Via::Router(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))),
-        };
-        assert_eq!(
-            by_metric(vec![(200, route(2)), (100, route(1))]),
-            [route(1), route(2)]
-        );
-    }
-
-    #[test]
-    fn each_familys_best_default_router_is_judged_and_no_backup() {
-        let route = |router: &str, prefix_len| {
-            let router: IpAddr = router.parse().expect("an address");
-            let prefix = match router {
-                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            };
-            let via = Via::Router(router);
-            Route {
-                prefix,
-                prefix_len,
-                via,
-            }
-        };
-        let routes = by_metric(vec![
-            (200, route("10.0.0.2", 0)),
-            (100, route("10.0.0.1", 0)),
-            (1_024, route("fe80::1", 0)),
-            (2_048, route("fe80::2", 0)),
-            (0, route("10.0.0.3", 8)),
-        ]);
-        let expected = ["10.0.0.1", "fe80::1"].map(|a| a.parse::<IpAddr>().expect("an address"));
-        assert_eq!(gateways(&routes).collect::<Vec<_>>(), expected);
-        // By the better one the engine needs no router.
-        let mut on_link = route("10.0.0.1", 0);
-        on_link.via = Via::Link;
-        let routes = by_metric(vec![(9, route("10.0.0.2", 0)), (0, on_link)]);
-        assert_eq!(gateways(&routes).count(), 0);
-    }
+/// All routers of default routes: of those in reserve, too, is to be known whether they answer.
+pub fn routers(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
+    let all = [false, true]
+        .into_iter()
+        .flat_map(|v6| defaults(routes, v6));
+    let routers = all.filter_map(|route| match route.via {
+        Via::Router(router) => Some(router),
+        Via::Link | Via::Host(_) | Via::Elsewhere => None,
+    });
+    routers.take(ROUTERS_MAX)
 }
+
+fn defaults(routes: &[Route], v6: bool) -> impl Iterator<Item = &Route> {
+    let all = routes.iter().filter(|route| route.prefix_len == 0);
+    all.filter(move |route| route.prefix.is_ipv6() == v6)
+}
+
+#[cfg(test)]
+#[path = "messages_tests.rs"]
+mod tests;

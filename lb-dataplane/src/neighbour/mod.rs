@@ -18,7 +18,7 @@ pub use addresses::Addresses;
 use baton_engine::{Route, Routes};
 use futures_util::StreamExt;
 pub use kernel::{default_interface, interface_addresses};
-use messages::{Link, by_metric, gateways};
+use messages::{Link, gateways, in_order, routers};
 use rtnetlink::{
     Handle, MulticastGroup, packet_core::NetlinkPayload, packet_route::RouteNetlinkMessage,
 };
@@ -238,7 +238,10 @@ pub async fn run(
             _ = &mut connection => return Err(NetlinkError::Ended),
         };
         this.pass(done)?;
-        this.judge_gateways();
+        if this.judge_gateways() {
+            // Another one may do.
+            routes_due.get_or_insert_with(|| time::Instant::now() + ROUTES_QUIET);
+        }
     }
 }
 
@@ -402,7 +405,8 @@ impl Neighbours {
     }
 
     async fn read_routes(&mut self) -> Result<(), NetlinkError> {
-        let routes = by_metric(kernel::routes(self.place).await?);
+        let answers = |router| self.table.sight(router) != FlowLookup::Unknown;
+        let routes = in_order(kernel::routes(self.place).await?, answers);
         if routes == self.routes && !self.routes_untold {
             self.health.routes_read.store(true, Ordering::Relaxed);
             return Ok(());
@@ -423,7 +427,7 @@ impl Neighbours {
     }
 
     async fn want_gateways(&mut self) -> Result<(), NetlinkError> {
-        let routers: Vec<IpAddr> = gateways(&self.routes).collect();
+        let routers: Vec<IpAddr> = routers(&self.routes).collect();
         for router in routers {
             let actions = self.table.want(router);
             self.perform(actions).await?;
@@ -431,12 +435,12 @@ impl Neighbours {
         Ok(())
     }
 
-    fn judge_gateways(&self) {
+    /// Whether one is silent since the last time.
+    fn judge_gateways(&self) -> bool {
         let resolved =
             gateways(&self.routes).all(|router| self.table.sight(router) != FlowLookup::Unknown);
-        self.health
-            .gateway_resolved
-            .store(resolved, Ordering::Relaxed);
+        let known = &self.health.gateway_resolved;
+        known.swap(resolved, Ordering::Relaxed) && !resolved
     }
 }
 
