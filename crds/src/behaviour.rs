@@ -150,11 +150,7 @@ pub enum OnDeadline {
 
 impl Default for Drain {
     fn default() -> Self {
-        Self {
-            quiet: "100ms".into(),
-            deadline: "25s".into(),
-            on_deadline: OnDeadline::Wait,
-        }
+        Self { quiet: "100ms".into(), deadline: "25s".into(), on_deadline: OnDeadline::Wait }
     }
 }
 
@@ -319,10 +315,6 @@ pub struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self {
-            idle: "8000s".into(),
-            handshake: "63s".into(),
-            half_closed: "300s".into(),
-        }
+        Self { idle: "8000s".into(), handshake: "63s".into(), half_closed: "300s".into() }
     }
 }

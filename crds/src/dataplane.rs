@@ -127,10 +127,7 @@ pub struct LegPorts {
 impl Default for LegPorts {
     fn default() -> Self {
         // The dataplane's own default.
-        Self {
-            first: 20_000,
-            last: 32_767,
-        }
+        Self { first: 20_000, last: 32_767 }
     }
 }
 
@@ -154,10 +151,7 @@ pub struct FrontendPorts {
 impl Default for FrontendPorts {
     fn default() -> Self {
         // Twice as many as a class takes listeners, next to the legs' default.
-        Self {
-            first: 18_000,
-            last: 19_999,
-        }
+        Self { first: 18_000, last: 19_999 }
     }
 }
 
@@ -180,10 +174,7 @@ pub struct DataplaneLimits {
 impl Default for DataplaneLimits {
     fn default() -> Self {
         // The dataplane's own defaults.
-        Self {
-            policies: 1_024,
-            backends: 256,
-        }
+        Self { policies: 1_024, backends: 256 }
     }
 }
 

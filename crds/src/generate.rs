@@ -46,17 +46,8 @@ pub fn definitions() -> Result<Vec<CustomResourceDefinition>, GenerateError> {
 /// See [`GenerateError`].
 pub fn files() -> Result<Vec<DefinitionFile>, GenerateError> {
     let file = |value: &Value| {
-        let text = |at: &str| {
-            value
-                .pointer(at)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        let name = format!(
-            "{}_{}.yaml",
-            text("/spec/group"),
-            text("/spec/names/plural")
-        );
+        let text = |at: &str| value.pointer(at).and_then(Value::as_str).unwrap_or_default();
+        let name = format!("{}_{}.yaml", text("/spec/group"), text("/spec/names/plural"));
         let yaml = serde_saphyr::to_string(value)?;
         let yaml = format!("# Written by `make generate` from the types in crds/src.\n---\n{yaml}");
         Ok(DefinitionFile { name, yaml })
@@ -75,10 +66,7 @@ pub(crate) fn values() -> Result<Vec<Value>, GenerateError> {
         }
         Ok(value)
     };
-    [BatonDataplane::crd(), LoadBalancerPolicy::crd()]
-        .into_iter()
-        .map(tidied)
-        .collect()
+    [BatonDataplane::crd(), LoadBalancerPolicy::crd()].into_iter().map(tidied).collect()
 }
 
 /// What is said of an object's metadata: only the names, and nothing else, not

@@ -20,17 +20,11 @@ pub fn invalid(rule: &str, message: &str) -> Value {
 pub fn within(min: &str, max: &str) -> Value {
     let rule =
         format!("duration(self) >= duration('{min}') && duration(self) <= duration('{max}')");
-    json!([invalid(
-        &rule,
-        &format!("is out of range: expected {min} to {max}")
-    )])
+    json!([invalid(&rule, &format!("is out of range: expected {min} to {max}"))])
 }
 
 /// The same without a lower bound: no duration is below zero.
 pub fn up_to(max: &str) -> Value {
     let rule = format!("duration(self) <= duration('{max}')");
-    json!([invalid(
-        &rule,
-        &format!("is out of range: expected 0s to {max}")
-    )])
+    json!([invalid(&rule, &format!("is out of range: expected 0s to {max}"))])
 }

@@ -182,11 +182,7 @@ impl Count {
     #[must_use]
     pub fn new(ready: i32, total: i32) -> Self {
         let summary = format!("{ready}/{total}");
-        Self {
-            ready,
-            total,
-            summary,
-        }
+        Self { ready, total, summary }
     }
 }
 

@@ -72,10 +72,8 @@ fn by_epoll(bytes: usize, rounds: u64) -> Duration {
 }
 
 fn by_tokio(bytes: usize, rounds: u64) -> Duration {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
     runtime.block_on(async {
         let socket = connection(bytes);
         socket.set_nonblocking(true).expect("an option");
@@ -122,11 +120,8 @@ fn messages(c: &mut Criterion) {
     for bytes in MESSAGE_BYTES {
         let mut group = c.benchmark_group("message");
         group.throughput(Throughput::Bytes(bytes as u64));
-        let ways: [(&str, Way); 3] = [
-            ("epoll", by_epoll),
-            ("tokio", by_tokio),
-            ("tokio-uring", by_tokio_uring),
-        ];
+        let ways: [(&str, Way); 3] =
+            [("epoll", by_epoll), ("tokio", by_tokio), ("tokio-uring", by_tokio_uring)];
         for (name, way) in ways {
             group.bench_function(BenchmarkId::new(name, bytes), |b| {
                 b.iter_custom(|rounds| way(bytes, rounds));

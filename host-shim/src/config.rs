@@ -227,10 +227,7 @@ impl Config {
         let refuse = |field: String, problem: String| {
             let problem = with_expected(problem, expected(&field));
             let place = document.place_of(&field);
-            ConfigError {
-                field,
-                ..ConfigError::new(file, problem).with_place(place)
-            }
+            ConfigError { field, ..ConfigError::new(file, problem).with_place(place) }
         };
         raw.check(file.parent().unwrap_or(Path::new("")), refuse)
     }
@@ -306,10 +303,7 @@ impl RawConfig {
         };
         let pin = self.pin.unwrap_or_else(|| DEFAULT_PIN_DIR.into());
         if !pin.is_absolute() {
-            return Err(refuse(
-                "pin".into(),
-                format!("`{}` is not absolute", pin.display()),
-            ));
+            return Err(refuse("pin".into(), format!("`{}` is not absolute", pin.display())));
         }
         let discovery = match self.discovery {
             Some(raw) => Some(raw.check(&refuse)?),
@@ -322,12 +316,8 @@ impl RawConfig {
                 return Err(refuse("keys".into(), problem));
             }
             None => {
-                let node = self
-                    .node
-                    .or_else(|| discovery.as_ref().map(|d| d.node.clone()));
-                Keys::Operator {
-                    node: this_node(node, "node", &refuse)?,
-                }
+                let node = self.node.or_else(|| discovery.as_ref().map(|d| d.node.clone()));
+                Keys::Operator { node: this_node(node, "node", &refuse)? }
             }
         };
         Ok(Config {
@@ -368,12 +358,7 @@ impl RawDiscovery {
             },
             None => None,
         };
-        Ok(Discovery {
-            daemon_set,
-            node,
-            kubeconfig: self.kubeconfig,
-            proc,
-        })
+        Ok(Discovery { daemon_set, node, kubeconfig: self.kubeconfig, proc })
     }
 }
 
@@ -394,9 +379,7 @@ fn is_name(name: &str, more: &str) -> bool {
         && name.len() <= 253
         && name != "."
         && name != ".."
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-._".contains(c) || more.contains(c))
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c) || more.contains(c))
 }
 
 /// The keys, the one to sign with first, and the files that were read.
@@ -416,18 +399,12 @@ fn read_keys(
                 };
                 refuse("keys.directory".into(), words)
             })?;
-            let keys = read.into_iter().map(|k| EpochKey {
-                epoch: k.epoch,
-                key: k.key,
-            });
+            let keys = read.into_iter().map(|k| EpochKey { epoch: k.epoch, key: k.key });
             return Ok((keys.collect(), files));
         }
     };
     if list.is_empty() || list.len() > KEYS_MAX {
-        return Err(refuse(
-            "keys".into(),
-            format!("{} keys are given", list.len()),
-        ));
+        return Err(refuse("keys".into(), format!("{} keys are given", list.len())));
     }
     let mut keys: Vec<EpochKey> = Vec::new();
     // As those of the other fields, relative paths begin at the configuration's folder.
@@ -453,10 +430,7 @@ fn check_pods(
     if raw.len() > PODS_MAX {
         return Err(refuse(
             "pods".into(),
-            format!(
-                "{} pods are given, at most {PODS_MAX} are possible",
-                raw.len()
-            ),
+            format!("{} pods are given, at most {PODS_MAX} are possible", raw.len()),
         ));
     }
     let mut names = HashMap::new();
@@ -465,10 +439,7 @@ fn check_pods(
     for (at, raw) in raw.into_iter().enumerate() {
         let path = format!("pods[{at}]");
         if !is_name(&raw.name, "/") {
-            return Err(refuse(
-                format!("{path}.name"),
-                format!("`{}` is not a name", raw.name),
-            ));
+            return Err(refuse(format!("{path}.name"), format!("`{}` is not a name", raw.name)));
         }
         if let Some(other) = names.insert(raw.name.clone(), at) {
             return Err(refuse(
@@ -490,10 +461,7 @@ fn check_pods(
                 ));
             }
             RawNetns::Pid(0) => {
-                return Err(refuse(
-                    format!("{path}.netns.pid"),
-                    "0 is no process".into(),
-                ));
+                return Err(refuse(format!("{path}.netns.pid"), "0 is no process".into()));
             }
             RawNetns::Name(name) => Netns::Name(name),
             RawNetns::Path(file) => Netns::Path(file),
@@ -514,12 +482,7 @@ fn check_pods(
                 format!("pods[{other}] has the same namespace and interface"),
             ));
         }
-        pods.push(Pod {
-            name: raw.name,
-            netns,
-            interface,
-            multipath: raw.multipath_tcp,
-        });
+        pods.push(Pod { name: raw.name, netns, interface, multipath: raw.multipath_tcp });
     }
     Ok(pods)
 }

@@ -103,10 +103,7 @@ pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) {
         let (from, pages) = (Some(peer.ip()), door.is_near_pages(&stream));
         match &door {
             Door::Plain | Door::Probes => {
-                places.serve(
-                    from,
-                    async move { http(stream, &control, paths, pages).await },
-                );
+                places.serve(from, async move { http(stream, &control, paths, pages).await });
             }
             Door::Tls(server) => {
                 let (server, places) = (Arc::clone(server), Arc::clone(&places));
@@ -131,9 +128,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let service = service_fn(|request| async move {
-        let refusal = near_pages
-            .then(|| refuse_pages(&request, control))
-            .flatten();
+        let refusal = near_pages.then(|| refuse_pages(&request, control)).flatten();
         let response = match refusal {
             Some(refusal) => refusal,
             None if request.uri().path() == KEYS_PATH && paths.contains(&KEYS_PATH) => {
@@ -154,22 +149,10 @@ where
 
 /// The refusal of what a web page may have had sent, or whose name DNS may have led here.
 fn refuse_pages(request: &Request<Incoming>, control: &Control) -> Option<Response<Full<Bytes>>> {
-    let all = |name| {
-        request
-            .headers()
-            .get_all(name)
-            .iter()
-            .map(HeaderValue::as_bytes)
-            .collect()
-    };
+    let all = |name| request.headers().get_all(name).iter().map(HeaderValue::as_bytes).collect();
     let asked = Asked::new(request.uri().authority().map(Authority::as_str), all);
     let foreign = asked.is_local().err()?;
-    for (counter, _) in control
-        .foreign
-        .iter()
-        .zip(Foreign::ALL)
-        .filter(|(_, f)| *f == foreign)
-    {
+    for (counter, _) in control.foreign.iter().zip(Foreign::ALL).filter(|(_, f)| *f == foreign) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
     let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
@@ -194,11 +177,7 @@ fn answer(request: &Request<Incoming>, control: &Control, paths: &[&str]) -> Res
         let text = format!("{attached} of {all} pods have the adopter\n");
         return match shim.unready() {
             None => respond(StatusCode::OK, TEXT, text.into()),
-            Some(why) => respond(
-                StatusCode::SERVICE_UNAVAILABLE,
-                TEXT,
-                format!("{why}\n").into(),
-            ),
+            Some(why) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n").into()),
         };
     }
     if path == "/v1/state" {
@@ -236,9 +215,7 @@ async fn take_keys(request: Request<Incoming>, control: &Control) -> Response<Fu
     if request.method() != Method::PUT {
         return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only PUT\n".into());
     }
-    let body = Limited::new(request.into_body(), KEYS_BYTES_MAX)
-        .collect()
-        .await;
+    let body = Limited::new(request.into_body(), KEYS_BYTES_MAX).collect().await;
     let Ok(body) = body else {
         let words = format!("expected the whole of at most {KEYS_BYTES_MAX} bytes");
         return refuse(StatusCode::PAYLOAD_TOO_LARGE, words);
@@ -279,8 +256,6 @@ fn failed(error: &dyn std::error::Error) -> Response<Full<Bytes>> {
 fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     response
 }

@@ -12,11 +12,7 @@ pub fn start(log: &Log) {
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
     };
-    let style = Style {
-        format: log.format,
-        colours: false,
-        modules: false,
-    };
+    let style = Style { format: log.format, colours: false, modules: false };
     // Fails only if logging has started already.
     let _ = logging::start(style, EnvFilter::new(level));
 }

@@ -91,11 +91,7 @@ fn main() -> ExitCode {
                 Output::Text => print!("{}", report.text()),
                 Output::Json => println!("{}", report.json()),
             }
-            if report.good() {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
+            if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
     }
 }

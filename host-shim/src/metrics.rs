@@ -19,15 +19,11 @@ pub fn text(
     let registry = Registry::new();
     registry.register(Box::new(ProcessCollector::for_self()))?;
     let info = IntGaugeVec::new(
-        Opts::new(
-            "baton_shim_build_info",
-            "Always 1; the labels tell what runs.",
-        ),
+        Opts::new("baton_shim_build_info", "Always 1; the labels tell what runs."),
         &["version", "kernel"],
     )?;
     registry.register(Box::new(info.clone()))?;
-    info.with_label_values(&[state.version, &state.kernel])
-        .set(1);
+    info.with_label_values(&[state.version, &state.kernel]).set(1);
 
     let segments = IntCounterVec::new(
         Opts::new(
@@ -67,10 +63,7 @@ pub fn text(
         &["result"],
     )?;
     registry.register(Box::new(reloads.clone()))?;
-    for (result, count) in [
-        ("good", state.config_reloads),
-        ("refused", state.config_refusals),
-    ] {
+    for (result, count) in [("good", state.config_reloads), ("refused", state.config_refusals)] {
         reloads.with_label_values(&[result]).inc_by(count);
     }
 
@@ -208,11 +201,7 @@ pub fn text(
             "Applications that are connected to host-shim, to hand connections out and take them.",
             i64::try_from(state.transfers.applications).unwrap_or(i64::MAX),
         ),
-        (
-            "baton_shim_key_epochs",
-            "Key epochs that are live.",
-            state.key_epochs.len() as i64,
-        ),
+        ("baton_shim_key_epochs", "Key epochs that are live.", state.key_epochs.len() as i64),
         (
             "baton_shim_uptime_seconds",
             "Time since the shim started.",

@@ -25,16 +25,10 @@ pub fn attend(state: &mut PodState, place: &Place) {
     if before.is_some_and(|it| it.netns == place.identity && it.done.is_ok()) {
         return;
     }
-    let now = Multipath {
-        netns: place.identity,
-        done: disable(place),
-    };
+    let now = Multipath { netns: place.identity, done: disable(place) };
     let pod = state.name();
     match &now.done {
-        Ok(()) => info!(
-            pod,
-            "listeners that are made from now on are without Multipath TCP"
-        ),
+        Ok(()) => info!(pod, "listeners that are made from now on are without Multipath TCP"),
         Err(_) if before == Some(&now) => {}
         Err(reason) => warn!(pod, reason, "its listeners stay with Multipath TCP"),
     }

@@ -89,12 +89,7 @@ pub enum AdopterState {
     /// It can adopt.
     Attached(Attachment),
     /// It cannot, and another attempt is due.
-    Failed {
-        reason: String,
-        cause: Cause,
-        attempts: u32,
-        retry_at: Instant,
-    },
+    Failed { reason: String, cause: Cause, attempts: u32, retry_at: Instant },
     /// Not tried yet.
     New,
 }
@@ -115,12 +110,7 @@ impl PodState {
     }
 
     fn new(origin: Origin) -> Self {
-        Self {
-            origin,
-            place: None,
-            multipath: None,
-            adopter: AdopterState::New,
-        }
+        Self { origin, place: None, multipath: None, adopter: AdopterState::New }
     }
 
     pub fn name(&self) -> &str {
@@ -173,12 +163,7 @@ impl PodState {
 
     /// What the cluster says of it now. Something new is worth an attempt at once.
     pub fn update(&mut self, news: WantedPod, now: Instant) {
-        if let Origin::Discovered {
-            wanted,
-            eager_until,
-            runs_since,
-            ..
-        } = &mut self.origin
+        if let Origin::Discovered { wanted, eager_until, runs_since, .. } = &mut self.origin
             && *wanted != news
         {
             *wanted = news;
@@ -212,12 +197,7 @@ impl PodState {
 
     /// Whether it is looked for at each turn.
     pub fn is_eager(&self, now: Instant) -> bool {
-        let Origin::Discovered {
-            wanted,
-            eager_until,
-            ..
-        } = &self.origin
-        else {
+        let Origin::Discovered { wanted, eager_until, .. } = &self.origin else {
             return false;
         };
         wanted.obstacle.is_none() && now < *eager_until && self.attachment().is_none()
@@ -255,25 +235,17 @@ impl PodState {
     /// Notes a failure. Returns whether it is a new one, worth a line in the log.
     pub fn failed(&mut self, unfit: Unfit, now: Instant) -> bool {
         let (attempts, new) = match &self.adopter {
-            AdopterState::Failed {
-                attempts, reason, ..
-            } => (attempts.saturating_add(1), *reason != unfit.reason),
+            AdopterState::Failed { attempts, reason, .. } => {
+                (attempts.saturating_add(1), *reason != unfit.reason)
+            }
             _ => (1, true),
         };
-        let retry_at = if self.is_eager(now) {
-            now
-        } else {
-            now + backoff(attempts)
-        };
+        let retry_at = if self.is_eager(now) { now } else { now + backoff(attempts) };
         // What is only not there yet is no news: pods start.
         let starts = matches!(unfit.cause, Cause::Absent | Cause::Waits);
         let news = new && !(starts && matches!(self.origin, Origin::Discovered { .. }));
-        self.adopter = AdopterState::Failed {
-            reason: unfit.reason,
-            cause: unfit.cause,
-            attempts,
-            retry_at,
-        };
+        self.adopter =
+            AdopterState::Failed { reason: unfit.reason, cause: unfit.cause, attempts, retry_at };
         news
     }
 }
@@ -281,11 +253,7 @@ impl PodState {
 /// Doubles from the first to the longest.
 fn backoff(attempts: u32) -> Duration {
     RETRY_FIRST
-        .saturating_mul(
-            1_u32
-                .checked_shl(attempts.saturating_sub(1))
-                .unwrap_or(u32::MAX),
-        )
+        .saturating_mul(1_u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX))
         .min(RETRY_MOST)
 }
 
@@ -306,10 +274,7 @@ mod tests {
     fn wanted(running: bool) -> WantedPod {
         WantedPod {
             name: "shop/web-0".into(),
-            pod: Arc::new(crate::discovery::NodePod {
-                running,
-                ..Default::default()
-            }),
+            pod: Arc::new(crate::discovery::NodePod { running, ..Default::default() }),
             obstacle: None,
             multipath: PodMultipathTcp::Unchanged,
         }
@@ -345,10 +310,7 @@ mod tests {
     fn a_discovered_pod_is_tried_at_each_turn_for_a_while_after_news() {
         let now = Instant::now();
         let mut pod = PodState::discovered(wanted(false), now);
-        let absent = || Unfit {
-            reason: "not started".into(),
-            cause: Cause::Absent,
-        };
+        let absent = || Unfit { reason: "not started".into(), cause: Cause::Absent };
         assert!(!pod.failed(absent(), now), "pods start: no line in the log");
         assert!(pod.is_eager(now) && pod.is_due(now));
         let later = now + EAGER_FOR;
@@ -360,10 +322,7 @@ mod tests {
         pod.update(wanted(true), later);
         assert!(pod.is_due(later) && pod.is_eager(later));
         // An obstacle is not looked for again and again.
-        let hindered = WantedPod {
-            obstacle: Some("hostNetwork"),
-            ..wanted(true)
-        };
+        let hindered = WantedPod { obstacle: Some("hostNetwork"), ..wanted(true) };
         pod.update(hindered, later);
         assert!(!pod.is_eager(later));
     }
@@ -407,11 +366,7 @@ mod tests {
             assert!(!pod.is_unsure() && !pod.is_wrong(), "not tried yet");
             let reason = "why".to_owned();
             pod.failed(Unfit { reason, cause }, now);
-            assert_eq!(
-                (pod.is_unsure(), pod.is_wrong()),
-                (unsure, wrong),
-                "{cause:?}"
-            );
+            assert_eq!((pod.is_unsure(), pod.is_wrong()), (unsure, wrong), "{cause:?}");
         }
     }
 }

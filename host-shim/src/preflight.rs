@@ -41,11 +41,7 @@ pub fn check(config: Option<&Path>, extra: Option<(String, String)>) -> Report {
         }
         Some((_, Err(refusal))) => {
             let change = "correct that line; the pods in it were not checked";
-            report.add(
-                "node",
-                "configuration",
-                Finding::missing(refusal.to_string(), change),
-            );
+            report.add("node", "configuration", Finding::missing(refusal.to_string(), change));
         }
         None => {}
     }

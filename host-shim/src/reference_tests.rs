@@ -41,11 +41,7 @@ fn metric_reference_is_what_the_shim_exports() {
             be_liberal: false,
             loose: true,
         }),
-        releases: ReleasesView {
-            unable: None,
-            decided: figures.decided(),
-            figures: Some(figures),
-        },
+        releases: ReleasesView { unable: None, decided: figures.decided(), figures: Some(figures) },
         transfers: TransfersView {
             unable: None,
             applications: 0,

@@ -124,12 +124,8 @@ impl Decider {
         std::thread::Builder::new()
             .name("releases".into())
             .spawn(move || {
-                let decides = Arc::new(Decides {
-                    releases,
-                    places: known,
-                    figures: counted,
-                    _ends: ends,
-                });
+                let decides =
+                    Arc::new(Decides { releases, places: known, figures: counted, _ends: ends });
                 if let Err(problem) = decide_all(&decides, &stopped) {
                     error!(
                         problem = format!("{problem:#}"),
@@ -138,12 +134,7 @@ impl Decider {
                 }
             })
             .context("a thread for Releases")?;
-        Ok(Self {
-            stop,
-            ended: Mutex::new(ended),
-            places,
-            figures,
-        })
+        Ok(Self { stop, ended: Mutex::new(ended), places, figures })
     }
 
     /// These namespaces have an adopter, and no others.
@@ -158,11 +149,7 @@ impl Drop for Decider {
         // Fails only if the counter is full, and then it is readable as well.
         let _ = write(&self.stop, &1_u64.to_ne_bytes());
         // An answer is an error: the threads' end of the channel is gone.
-        if self
-            .ended
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .recv_timeout(END_PATIENCE)
+        if self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(END_PATIENCE)
             == Err(RecvTimeoutError::Timeout)
         {
             warn!("a pass over a pod's sockets does not end: another process holds one of them");
@@ -191,10 +178,7 @@ fn decide_all(decides: &Arc<Decides>, stop: &OwnedFd) -> anyhow::Result<()> {
     let rounds = Arc::new(Rounds::default());
     let mut asks = decides.releases.asks()?;
     loop {
-        let mut wakes = [
-            PollFd::new(&asks, PollFlags::IN),
-            PollFd::new(stop, PollFlags::IN),
-        ];
+        let mut wakes = [PollFd::new(&asks, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut wakes, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e).context("waiting for Releases"),
@@ -215,12 +199,7 @@ fn decide_all(decides: &Arc<Decides>, stop: &OwnedFd) -> anyhow::Result<()> {
 }
 
 fn decide(decides: &Decides, cookie: u64, asked: &BTreeSet<Ask>) {
-    let Decides {
-        releases,
-        places,
-        figures,
-        ..
-    } = decides;
+    let Decides { releases, places, figures, .. } = decides;
     let known = places.lock().unwrap_or_else(PoisonError::into_inner);
     let place = known.get(&cookie).cloned();
     drop(known);
@@ -258,12 +237,7 @@ mod tests {
         for (at, decision) in Decision::ALL.iter().enumerate() {
             assert_eq!(*decision as usize, at);
         }
-        let expected = [
-            ("failed", 0),
-            ("kept", 3),
-            ("no_namespace", 1),
-            ("released", 0),
-        ];
+        let expected = [("failed", 0), ("kept", 3), ("no_namespace", 1), ("released", 0)];
         assert_eq!(figures.decided(), expected.into());
     }
 }

@@ -78,17 +78,8 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
         );
     }
     let (attached, all) = lock(&shim).attached();
-    info!(
-        version = env!("CARGO_PKG_VERSION"),
-        attached,
-        pods = all,
-        "running"
-    );
-    let control = Arc::new(Control {
-        shim: Arc::clone(&shim),
-        tls,
-        foreign: Default::default(),
-    });
+    info!(version = env!("CARGO_PKG_VERSION"), attached, pods = all, "running");
+    let control = Arc::new(Control { shim: Arc::clone(&shim), tls, foreign: Default::default() });
     let mut serving = JoinSet::new();
     for (listener, door) in doors {
         serving.spawn(control::serve(listener, Arc::clone(&control), door));
@@ -98,12 +89,7 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     let mut watch = Watch::new(changed);
     if watch.follow(file, &config) {
         // What changed between the first reading and the watch.
-        reload(
-            file,
-            &mut config,
-            &control,
-            "a file changed during the start",
-        );
+        reload(file, &mut config, &control, "a file changed during the start");
     }
     let mut attend = interval(ATTEND_EVERY);
     attend.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -162,9 +148,7 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
         return Ok(());
     }
     info!("detaching from all pods");
-    lock(&shim)
-        .stop()
-        .context("not everything could be removed")
+    lock(&shim).stop().context("not everything could be removed")
 }
 
 /// What the cluster says next of its pods; never, where nobody is asked.
@@ -227,10 +211,7 @@ fn reload(file: &Path, config: &mut Config, control: &Control, because: &str) {
         ("discovery", next.discovery != config.discovery),
     ] {
         if fixed {
-            warn!(
-                field,
-                "a change of this field takes effect at the next start"
-            );
+            warn!(field, "a change of this field takes effect at the next start");
         }
     }
     if let (Some(server), Some((_, material))) = (&control.tls, &next.control_tls) {
@@ -271,10 +252,7 @@ impl Watch {
         let watcher = watcher
             .inspect_err(|error| warn!(%error, "files are not watched; send SIGHUP after a change"))
             .ok();
-        Self {
-            watcher,
-            followed: Vec::new(),
-        }
+        Self { watcher, followed: Vec::new() }
     }
 
     /// Returns whether a directory is watched that was not before: a change in it may have gone

@@ -177,9 +177,8 @@ impl Shim {
             Keys::Configured(keys) => {
                 self.keys_of = None;
                 let keys = keys.iter();
-                let keys: Vec<_> = keys
-                    .map(|k| (k.epoch, k.key.0, transfer_key(&k.key.0)))
-                    .collect();
+                let keys: Vec<_> =
+                    keys.map(|k| (k.epoch, k.key.0, transfer_key(&k.key.0))).collect();
                 self.set_keys(&keys)?;
             }
             // Those that a predecessor was sent go on in the adopter's maps until the operator
@@ -255,13 +254,7 @@ impl Shim {
         let wanted = told.wanted.iter().cloned();
         let mut news: BTreeMap<_, _> = wanted.map(|w| (identity(&w), w)).collect();
         for state in &mut self.pods {
-            if let Origin::Discovered {
-                wanted,
-                gone,
-                unwanted,
-                ..
-            } = &mut state.origin
-            {
+            if let Origin::Discovered { wanted, gone, unwanted, .. } = &mut state.origin {
                 *gone = told.is_gone(&wanted.pod);
                 *unwanted = !news.contains_key(&identity(wanted));
             }
@@ -429,14 +422,10 @@ impl Shim {
             };
             let reason = unfit.reason.clone();
             if state.failed(unfit, now) {
-                warn!(
-                    pod = state.name(),
-                    reason, "not attached; will be tried again"
-                );
+                warn!(pod = state.name(), reason, "not attached; will be tried again");
             }
         }
-        self.pods
-            .retain(|state| !state.is_gone() || state.stays_to_the_end());
+        self.pods.retain(|state| !state.is_gone() || state.stays_to_the_end());
         if self.swept == Swept::No {
             self.swept = self.sweep();
         }
@@ -448,12 +437,7 @@ impl Shim {
             decider.know(places);
         }
         if let Ok(mover) = &self.transfers {
-            mover.know(
-                self.pods
-                    .iter()
-                    .filter_map(|s| transferable(s, adopter))
-                    .collect(),
-            );
+            mover.know(self.pods.iter().filter_map(|s| transferable(s, adopter)).collect());
         }
         self.look_at_rules(now);
         if now >= self.legs_due {
@@ -510,11 +494,8 @@ impl Shim {
         if unlisted || self.pods.iter().any(PodState::is_unsure) {
             return Swept::No;
         }
-        let wanted: HashSet<AttachmentId> = self
-            .pods
-            .iter()
-            .filter_map(|state| Some(state.attachment()?.id()))
-            .collect();
+        let wanted: HashSet<AttachmentId> =
+            self.pods.iter().filter_map(|state| Some(state.attachment()?.id())).collect();
         let Some(in_use) = restored::in_use(adopter) else {
             return Swept::No;
         };
@@ -529,11 +510,7 @@ impl Shim {
                         warn!(attachment = %id, %error, "not removed");
                     }
                 }
-                if stay.is_empty() {
-                    Swept::Wholly
-                } else {
-                    Swept::Partly
-                }
+                if stay.is_empty() { Swept::Wholly } else { Swept::Partly }
             }
             Err(error) => {
                 warn!(%error, "cannot look for what a predecessor left");
@@ -580,9 +557,7 @@ impl Shim {
             config_reloads: self.reloads.good,
             config_refusals: self.reloads.refused,
             attach_failures: self.attach_failures,
-            attached: When::ALL
-                .map(|when| (when.name(), self.attached[when as usize]))
-                .into(),
+            attached: When::ALL.map(|when| (when.name(), self.attached[when as usize])).into(),
             discovered: self.discovery.as_ref().map(|d| d.listed),
             adoption_segments: segments,
             conn_tracking: self.network.tracking(),
@@ -594,11 +569,7 @@ impl Shim {
 
     /// Pods that have the adopter, and all pods.
     pub fn attached(&self) -> (usize, usize) {
-        let attached = self
-            .pods
-            .iter()
-            .filter(|s| s.attachment().is_some())
-            .count();
+        let attached = self.pods.iter().filter(|s| s.attachment().is_some()).count();
         (attached, self.pods.len())
     }
 
@@ -617,9 +588,7 @@ impl Shim {
         if let (Ok(adopter), Some(node)) = (&self.adopter, &self.keys_of)
             && adopter.live_epochs().is_ok_and(|live| live.is_empty())
         {
-            return Some(format!(
-                "the operator has not sent the keys of node {node} yet"
-            ));
+            return Some(format!("the operator has not sent the keys of node {node} yet"));
         }
         let (attached, all) = self.attached();
         (attached == 0 && self.pods.iter().any(PodState::is_wrong))
@@ -654,10 +623,7 @@ fn is_lost(state: &mut PodState, discovery: Option<&mut Discovery>, now: Instant
     let Some(place) = &mut state.place else {
         return false;
     };
-    let moved = !place
-        .netns
-        .identity()
-        .is_ok_and(|now| now == place.identity);
+    let moved = !place.netns.identity().is_ok_and(|now| now == place.identity);
     match (&state.origin, discovery) {
         // That process ended. The namespace is another one's as well, which may have begun since,
         // or the pod is going: the link says so.
@@ -672,7 +638,6 @@ fn is_lost(state: &mut PodState, discovery: Option<&mut Discovery>, now: Instant
     // two threads.
     attachment.id().hook == Hook::Clsact
         && !place.netns.open().is_ok_and(|open| {
-            open.ifindex(&place.interface)
-                .is_ok_and(|index| index == attachment.id().ifindex)
+            open.ifindex(&place.interface).is_ok_and(|index| index == attachment.id().ifindex)
         })
 }

@@ -101,13 +101,8 @@ fn statistics() -> io::Result<String> {
 /// The sum of the column `invalid`: a line of names, then one of hexadecimal numbers for each CPU.
 fn invalid(text: &str) -> Option<u64> {
     let mut lines = text.lines();
-    let column = lines
-        .next()?
-        .split_whitespace()
-        .position(|name| name == "invalid")?;
-    lines
-        .map(|line| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok())
-        .sum()
+    let column = lines.next()?.split_whitespace().position(|name| name == "invalid")?;
+    lines.map(|line| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok()).sum()
 }
 
 #[cfg(test)]

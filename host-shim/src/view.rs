@@ -97,9 +97,7 @@ impl TransfersView {
         let figures = transfers.as_ref().ok().map(|m| Arc::clone(&m.figures));
         Self {
             unable: transfers.as_ref().err().cloned(),
-            applications: figures
-                .as_ref()
-                .map_or(0, |f| f.links.load(Ordering::Relaxed)),
+            applications: figures.as_ref().map_or(0, |f| f.links.load(Ordering::Relaxed)),
             ended: figures.as_ref().map(|f| f.ended()).unwrap_or_default(),
             received: figures.as_ref().map(|f| f.received()).unwrap_or_default(),
             figures,
@@ -144,9 +142,9 @@ impl PodView {
     /// With what it counted, if it has the adopter.
     pub fn new(state: &PodState, counters: Option<&Counters>) -> Self {
         let (reason, attempts) = match &state.adopter {
-            AdopterState::Failed {
-                reason, attempts, ..
-            } => (Some(reason.clone()), Some(*attempts)),
+            AdopterState::Failed { reason, attempts, .. } => {
+                (Some(reason.clone()), Some(*attempts))
+            }
             AdopterState::Attached(attachment) => (attachment.refusal().map(str::to_owned), None),
             AdopterState::New => (None, None),
         };
@@ -173,15 +171,10 @@ impl PodView {
 /// Live epochs, which are modulo 16, with the numbers that the configuration has for them.
 pub fn named(live: &[u8], configured: &[u8]) -> Vec<u8> {
     let name = |live: &u8| configured.iter().find(|c| *c % EPOCHS == *live).copied();
-    live.iter()
-        .map(|live| name(live).unwrap_or(*live))
-        .collect()
+    live.iter().map(|live| name(live).unwrap_or(*live)).collect()
 }
 
 /// Counters by the names of their outcomes.
 pub fn by_name(counters: &Counters) -> BTreeMap<&'static str, u64> {
-    counters
-        .iter()
-        .map(|(outcome, count): (Outcome, u64)| (outcome.name(), count))
-        .collect()
+    counters.iter().map(|(outcome, count): (Outcome, u64)| (outcome.name(), count)).collect()
 }

@@ -80,14 +80,7 @@ pub struct Options {
     #[arg(long, global = true, value_name = "NAME")]
     pub baton_namespace: Option<String>,
     /// The form of the answer
-    #[arg(
-        long,
-        short,
-        global = true,
-        value_enum,
-        default_value_t,
-        hide_possible_values = false
-    )]
+    #[arg(long, short, global = true, value_enum, default_value_t, hide_possible_values = false)]
     pub output: Output,
     /// Where dataplanes take commands within their Pods (`control:` of their configuration):
     /// ADDRESS:PORT or unix:/PATH
@@ -119,11 +112,7 @@ pub struct Explain {
 
 /// Asks Baton in a cluster whether it works, and why connections are where they are.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
-#[command(
-    name = "kubectl-baton",
-    bin_name = "kubectl baton",
-    disable_version_flag = true
-)]
+#[command(name = "kubectl-baton", bin_name = "kubectl baton", disable_version_flag = true)]
 #[command(after_help = "\
 Exit codes: 0 done (check: nothing forbids Baton; status: it works; drain --wait: the Pod is empty)
             1 not done (check: something forbids it; status: it does not work; explain: no such flow; drain: refused, or not empty in time;
@@ -272,10 +261,7 @@ pub fn completion(shell: Shell) -> Vec<u8> {
     // command nothing is proposed.
     let plain = BINARY.replace('-', "_");
     clap_complete::generate(shell, &mut command, &plain, &mut text);
-    let (has, wants) = (
-        format!("-o default {plain}"),
-        format!("-o default {BINARY}"),
-    );
+    let (has, wants) = (format!("-o default {plain}"), format!("-o default {BINARY}"));
     let text = String::from_utf8_lossy(&text).replace(&has, &wants);
     text.into_bytes()
 }
@@ -306,10 +292,7 @@ pub mod tests {
                 let typed = typed.split(" | ").next().expect("ours");
                 let words = typed.replacen("kubectl baton", "kubectl-baton", 1);
                 parsed(&words).expect(typed);
-                assert!(
-                    words.starts_with(&format!("kubectl-baton {name} ")),
-                    "{typed}"
-                );
+                assert!(words.starts_with(&format!("kubectl-baton {name} ")), "{typed}");
             }
         }
     }
@@ -366,10 +349,7 @@ pub mod tests {
     fn every_shell_gets_a_completion_with_the_commands() {
         for shell in Shell::value_variants() {
             let text = String::from_utf8(completion(*shell)).expect("text");
-            assert!(
-                text.contains("sysdump") && text.contains("kubectl-baton"),
-                "{shell}"
-            );
+            assert!(text.contains("sysdump") && text.contains("kubectl-baton"), "{shell}");
         }
     }
 }

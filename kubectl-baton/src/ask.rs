@@ -118,11 +118,8 @@ pub async fn permitted<T: DeserializeOwned>(
 /// labels are looked for in the namespace that the user names: anybody may put them on Pods, and
 /// programs are run in these.
 pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
-    let mut fleet = Fleet {
-        installed: true,
-        home: cluster.home().map(str::to_owned),
-        ..Fleet::default()
-    };
+    let mut fleet =
+        Fleet { installed: true, home: cluster.home().map(str::to_owned), ..Fleet::default() };
     match cluster.list(Kind::Classes, None, None).await {
         Ok(listed) => fleet.classes = typed(&listed.items, &mut fleet.unread),
         Err(Failure::Missing(_)) => {
@@ -140,19 +137,11 @@ pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
         let selector = &class.spec.selector.match_labels;
         let labels: Vec<String> = selector.iter().map(|(k, v)| format!("{k}={v}")).collect();
         let name = class.metadata.name.clone();
-        let pods = pods(
-            cluster,
-            Some(&class.spec.namespace),
-            &labels.join(","),
-            &mut fleet.unread,
-        )
-        .await?;
+        let pods = pods(cluster, Some(&class.spec.namespace), &labels.join(","), &mut fleet.unread)
+            .await?;
         for pod in pods {
             if found.insert(pod.name.clone()) {
-                fleet.dataplanes.push(Dataplane {
-                    class: name.clone(),
-                    pod,
-                });
+                fleet.dataplanes.push(Dataplane { class: name.clone(), pod });
             }
         }
     }
@@ -169,9 +158,7 @@ pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
             return Ok(fleet);
         };
         let pods = pods(cluster, Some(home), &part(PROGRAM), &mut fleet.unread).await?;
-        fleet
-            .dataplanes
-            .extend(pods.into_iter().map(|pod| Dataplane { class: None, pod }));
+        fleet.dataplanes.extend(pods.into_iter().map(|pod| Dataplane { class: None, pod }));
     }
     fleet.dataplanes.sort_by(|a, b| a.pod.name.cmp(&b.pod.name));
     Ok(fleet)
@@ -259,14 +246,7 @@ impl<C: Cluster> baton_cli::Fleet for Dataplanes<'_, C> {
         command.extend(["--control", &control]);
         let command: Vec<String> = command.into_iter().map(str::to_owned).collect();
         let (limit, stop) = (request.lasts, request.stop.clone());
-        let ran = self.0.exec_into(
-            &pod.name,
-            pod.container(PROGRAM),
-            &command,
-            limit,
-            stop,
-            out,
-        );
+        let ran = self.0.exec_into(&pod.name, pod.container(PROGRAM), &command, limit, stop, out);
         match ran.await {
             Ok(ran) if ran.code == 0 => Ok(()),
             Ok(ran) if ran.code == 1 => Err(Refused::Finally(complaint(&ran))),
@@ -293,10 +273,7 @@ mod tests {
 
     #[test]
     fn a_dataplane_that_complains_is_quoted() {
-        let ran = |code, stderr: &str| ExecOutput {
-            code,
-            stderr: stderr.into(),
-        };
+        let ran = |code, stderr: &str| ExecOutput { code, stderr: stderr.into() };
         let said = "nobody listens at unix:/run/baton/control.sock";
         assert_eq!(complaint(&ran(2, &format!("lb-dataplane: {said}\n"))), said);
         assert!(complaint(&ran(137, "")).contains("137"));

@@ -61,11 +61,7 @@ async fn every_dataplane_is_asked_in_its_own_names_and_makes_a_section() {
     let (file, seen) = captured(&fake, line).await;
     assert_eq!(file, [section("a"), section("b")].concat());
     let words = ": 7 frames; ended because its time is over\n";
-    assert!(
-        seen.is(0) && seen.err.matches(words).count() == 2,
-        "{}",
-        seen.err
-    );
+    assert!(seen.is(0) && seen.err.matches(words).count() == 2, "{}", seen.err);
     let query = "for=2000000us&payload=true&client=192.0.2.0/24&snaplen=100&policy=shop/web/http";
     assert_eq!(asked(&fake), [query, query]);
 }
@@ -75,10 +71,7 @@ async fn a_namespace_is_kept_to_and_a_pod_is_found_with_its_policies() {
     for (line, query) in [
         ("", "for=30000000us&payload=false&policy=shop/web/http"),
         ("-A", "for=30000000us&payload=false"),
-        (
-            "-A --backend cache-0",
-            "for=30000000us&payload=false&backend=cache-0",
-        ),
+        ("-A --backend cache-0", "for=30000000us&payload=false&backend=cache-0"),
         (
             "-n data --backend cache-0",
             "for=30000000us&payload=false&policy=data/cache/redis&backend=cache-0",

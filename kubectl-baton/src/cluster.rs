@@ -60,12 +60,9 @@ impl Kind {
                 "LoadBalancerPolicy",
                 "loadbalancerpolicies",
             ),
-            Self::Classes => (
-                baton_crds::GROUP,
-                baton_crds::VERSION,
-                "BatonDataplane",
-                "batondataplanes",
-            ),
+            Self::Classes => {
+                (baton_crds::GROUP, baton_crds::VERSION, "BatonDataplane", "batondataplanes")
+            }
             Self::Services => ("", "v1", "Service", "services"),
             Self::EndpointSlices => ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"),
             Self::Pods => ("", "v1", "Pod", "pods"),
@@ -81,11 +78,7 @@ impl Kind {
     /// As RBAC rules and `kubectl get` name it.
     pub fn resource(self) -> String {
         let (group, _, _, plural) = self.names();
-        if group.is_empty() {
-            plural.to_owned()
-        } else {
-            format!("{plural}.{group}")
-        }
+        if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
     }
 }
 

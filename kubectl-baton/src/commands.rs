@@ -27,22 +27,14 @@ const EXPLAINED_MAX: usize = 8;
 pub async fn run(command: &Command, options: &Options) -> anyhow::Result<ExitCode> {
     let show = Show::new("kubectl-baton", options.output);
     if let Command::Completion { shell } = command {
-        return show
-            .bytes(&args::completion(*shell))
-            .map(|()| ExitCode::SUCCESS);
+        return show.bytes(&args::completion(*shell)).map(|()| ExitCode::SUCCESS);
     }
     if let Command::Version { client: true } = command {
         let version = json!({"kubectlBaton": env!("CARGO_PKG_VERSION")});
-        return show
-            .print(&version, |_, _| client_version())
-            .map(|()| ExitCode::SUCCESS);
+        return show.print(&version, |_, _| client_version()).map(|()| ExitCode::SUCCESS);
     }
     let cluster = Live::new(options).await?;
-    let to = Asking {
-        cluster: &cluster,
-        options,
-        show,
-    };
+    let to = Asking { cluster: &cluster, options, show };
     to.run(command).await
 }
 
@@ -84,12 +76,7 @@ impl<C: Cluster> Asking<'_, C> {
         if self.options.all_namespaces {
             return None;
         }
-        Some(
-            self.options
-                .namespace
-                .as_deref()
-                .unwrap_or_else(|| self.cluster.namespace()),
-        )
+        Some(self.options.namespace.as_deref().unwrap_or_else(|| self.cluster.namespace()))
     }
 
     fn attaching(&self) -> anyhow::Result<Attaching<'_, C>> {
@@ -170,9 +157,7 @@ impl<C: Cluster> Asking<'_, C> {
                 explain::explain(flow, &waits::Around { state, spec })
             })
             .collect();
-        self.show.print(&explained, |explained, style| {
-            explain::render(explained, style)
-        })?;
+        self.show.print(&explained, |explained, style| explain::render(explained, style))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -182,20 +167,15 @@ impl<C: Cluster> Asking<'_, C> {
         flows: &[Flow],
     ) -> anyhow::Result<BTreeMap<(String, String), LoadBalancerPolicy>> {
         let mut found = BTreeMap::new();
-        let names: std::collections::BTreeSet<String> = flows
-            .iter()
-            .map(|flow| PolicyName::parse(&flow.flow.policy).namespace)
-            .collect();
+        let names: std::collections::BTreeSet<String> =
+            flows.iter().map(|flow| PolicyName::parse(&flow.flow.policy).namespace).collect();
         let mut unseen = Vec::new();
         for namespace in names.iter().filter(|name| !name.is_empty()) {
             let policies: Vec<LoadBalancerPolicy> =
                 ask::optional(self.cluster, Kind::Policies, Some(namespace), &mut unseen).await?;
             found.extend(policies.into_iter().filter_map(|policy| {
                 let metadata = &policy.metadata;
-                Some((
-                    (metadata.namespace.clone()?, metadata.name.clone()?),
-                    policy,
-                ))
+                Some(((metadata.namespace.clone()?, metadata.name.clone()?), policy))
             }));
         }
         self.show.notes(&unseen);
@@ -236,14 +216,8 @@ impl<C: Cluster> Asking<'_, C> {
         let dataplanes: BTreeMap<&str, String> = asked
             .iter()
             .map(|one| {
-                let version = one
-                    .result
-                    .as_ref()
-                    .map(|answer| answer.state.version.clone());
-                (
-                    one.name(),
-                    version.unwrap_or_else(|why| format!("unknown: {why}")),
-                )
+                let version = one.result.as_ref().map(|answer| answer.state.version.clone());
+                (one.name(), version.unwrap_or_else(|why| format!("unknown: {why}")))
             })
             .collect();
         let said = json!({"kubectlBaton": env!("CARGO_PKG_VERSION"), "kubernetes": server, "dataplanes": dataplanes});

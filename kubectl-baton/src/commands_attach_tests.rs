@@ -77,10 +77,7 @@ fn with(change: impl FnOnce(&mut Value)) -> Fake {
     let mut service = service_of_clients();
     change(&mut service);
     let objects = fake.objects.get_mut();
-    objects
-        .get_mut(&Kind::Services)
-        .expect("Services")
-        .push(service);
+    objects.get_mut(&Kind::Services).expect("Services").push(service);
     fake.reacts = Box::new(reacts);
     fake
 }
@@ -89,10 +86,7 @@ fn with(change: impl FnOnce(&mut Value)) -> Fake {
 /// several: each document is one object with a kind.
 fn manifests(seen: &Seen) -> Vec<Value> {
     let list: Value = serde_json::from_str(&seen.out).expect("JSON");
-    assert_eq!(
-        (&list["apiVersion"], &list["kind"]),
-        (&json!("v1"), &json!("List"))
-    );
+    assert_eq!((&list["apiVersion"], &list["kind"]), (&json!("v1"), &json!("List")));
     list["items"].as_array().expect("items").clone()
 }
 
@@ -109,11 +103,8 @@ async fn a_service_is_attached_in_the_order_that_loses_nobody_and_detached_again
     assert!(seen.is(0), "{}", seen.err);
     assert!(seen.out.contains("leads through Baton") && seen.out.contains("10.96.0.7:80"));
     assert!(seen.err.contains("protocol HTTP1"), "{}", seen.err);
-    let steps = [
-        "create services/front-pods",
-        "create loadbalancerpolicies/front",
-        "patch services/front",
-    ];
+    let steps =
+        ["create services/front-pods", "create loadbalancerpolicies/front", "patch services/front"];
     assert_eq!(*fake.written.borrow(), steps);
     {
         let objects = fake.objects.borrow();
@@ -129,21 +120,14 @@ async fn a_service_is_attached_in_the_order_that_loses_nobody_and_detached_again
         let problems = baton_crds::check(&policy.to_string(), std::path::Path::new("p.json"));
         assert!(problems.expect("checked").is_empty());
     }
-    typed_in(&fake, "attach front")
-        .await
-        .refuses("leads to policy front already");
-    typed_in(&fake, "attach front-pods")
-        .await
-        .refuses("clients use front");
+    typed_in(&fake, "attach front").await.refuses("leads to policy front already");
+    typed_in(&fake, "attach front-pods").await.refuses("clients use front");
 
     fake.written.borrow_mut().clear();
     let seen = typed_in(&fake, "detach svc/front").await;
     assert!(seen.is(0), "{}", seen.err);
-    let steps = [
-        "patch services/front",
-        "delete loadbalancerpolicies/front",
-        "delete services/front-pods",
-    ];
+    let steps =
+        ["patch services/front", "delete loadbalancerpolicies/front", "delete services/front-pods"];
     assert_eq!(*fake.written.borrow(), steps);
     {
         let objects = fake.objects.borrow();
@@ -151,9 +135,7 @@ async fn a_service_is_attached_in_the_order_that_loses_nobody_and_detached_again
         assert_eq!(service["spec"], service_of_clients()["spec"]);
         assert_eq!(service["metadata"]["labels"], json!({}));
     }
-    typed_in(&fake, "detach front")
-        .await
-        .refuses("is not attached");
+    typed_in(&fake, "detach front").await.refuses("is not attached");
 }
 
 #[tokio::test(start_paused = true)]
@@ -281,10 +263,7 @@ async fn a_detach_needs_no_operator_and_no_definitions() {
         let service = find(&objects, Kind::Services, "front").expect("it");
         assert_eq!(service["spec"]["selector"], json!({"app": "front"}));
         let left = &objects[&Kind::EndpointSlices];
-        assert_eq!(
-            (left.len(), &left[0]["metadata"]["name"]),
-            (1, &json!("front-abc"))
-        );
+        assert_eq!((left.len(), &left[0]["metadata"]["name"]), (1, &json!("front-abc")));
     }
 }
 
@@ -311,23 +290,14 @@ async fn a_detach_deletes_the_policy_that_the_label_names_and_none_of_several_wi
     let seen = typed_in(&fake, "detach front").await;
     assert!(seen.is(0), "{}", seen.err);
     let deleted = "delete loadbalancerpolicies/front".to_owned();
-    assert!(
-        fake.written.borrow().contains(&deleted),
-        "{:?}",
-        fake.written
-    );
+    assert!(fake.written.borrow().contains(&deleted), "{:?}", fake.written);
     // One that is for other Pods was not made by `attach`.
     let mut fake = with(|_| ());
     add(&mut fake, other("another", "elsewhere"));
     refused(&fake, "detach front", "is not attached").await;
     add(&mut fake, other("one", "front-pods"));
     add(&mut fake, other("two", "front-pods"));
-    refused(
-        &fake,
-        "detach front",
-        "policies two, one are all for the pods",
-    )
-    .await;
+    refused(&fake, "detach front", "policies two, one are all for the pods").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -347,10 +317,7 @@ async fn a_detach_that_was_stopped_goes_on_where_it_was_and_deletes_nothing_too_
     let began = tokio::time::Instant::now();
     let seen = typed_in(&fake, "detach front --linger 7s").await;
     assert!(seen.is(0), "{}", seen.err);
-    assert!(
-        began.elapsed().as_secs() >= 7,
-        "nodes had no time to follow"
-    );
+    assert!(began.elapsed().as_secs() >= 7, "nodes had no time to follow");
     assert_eq!(fake.written.borrow().len(), 3);
 }
 
@@ -377,12 +344,7 @@ async fn a_selector_that_somebody_gave_back_is_taken_again_and_another_one_kept(
     );
 
     apply("selector", json!({"app": "newer"}));
-    refused(
-        &fake,
-        "attach front",
-        "has another spec.selector than when it was attached",
-    )
-    .await;
+    refused(&fake, "attach front", "has another spec.selector than when it was attached").await;
     let seen = typed_in(&fake, "detach front").await;
     assert!(seen.is(0), "{}", seen.err);
     let objects = fake.objects.borrow();
@@ -420,10 +382,7 @@ async fn a_dry_run_shows_each_change_and_changes_nothing() {
     let seen = typed_in(&fake, "attach front --dry-run -o json").await;
     let made = manifests(&seen);
     let kinds: Vec<_> = made.iter().map(|m| m["kind"].as_str()).collect();
-    assert_eq!(
-        kinds,
-        [Some("Service"), Some("LoadBalancerPolicy"), Some("Service")]
-    );
+    assert_eq!(kinds, [Some("Service"), Some("LoadBalancerPolicy"), Some("Service")]);
     let front = &made[2];
     assert!(front["spec"]["selector"].is_null() && front["spec"]["clusterIP"].is_null());
     assert!(front["metadata"]["managedFields"].is_null(), "{front}");
@@ -435,90 +394,31 @@ async fn a_dry_run_shows_each_change_and_changes_nothing() {
 async fn what_cannot_be_attached_is_refused_with_what_to_do() {
     let spec = |key: &'static str, value: Value| with(move |s| s["spec"][key] = value);
     let udp = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
-    refused(
-        &with(|_| ()),
-        "attach nothing",
-        "there is no Service nothing",
-    )
-    .await;
-    refused(
-        &spec("type", json!("ExternalName")),
-        "attach front",
-        "of type ExternalName",
-    )
-    .await;
-    refused(
-        &spec("selector", Value::Null),
-        "attach front",
-        "has no selector",
-    )
-    .await;
-    refused(
-        &spec("clusterIP", json!("None")),
-        "attach front",
-        "is headless",
-    )
-    .await;
-    refused(
-        &spec("ports", udp),
-        "attach front",
-        "port 53 of Service front is UDP",
-    )
-    .await;
+    refused(&with(|_| ()), "attach nothing", "there is no Service nothing").await;
+    refused(&spec("type", json!("ExternalName")), "attach front", "of type ExternalName").await;
+    refused(&spec("selector", Value::Null), "attach front", "has no selector").await;
+    refused(&spec("clusterIP", json!("None")), "attach front", "is headless").await;
+    refused(&spec("ports", udp), "attach front", "port 53 of Service front is UDP").await;
     refused(&spec("ports", json!([])), "attach front", "has 0 ports").await;
     let all = typed_in(&with(|_| ()), "attach front -A").await;
-    assert_eq!(
-        all.code,
-        Err("a Service is of one namespace: name it with -n".into())
-    );
+    assert_eq!(all.code, Err("a Service is of one namespace: name it with -n".into()));
     for (key, value, who) in [
-        (
-            "managedFields",
-            json!([{"manager": "argocd-controller"}]),
-            "Argo CD",
-        ),
-        (
-            "managedFields",
-            json!([{"manager": "kustomize-controller"}]),
-            "Flux",
-        ),
-        (
-            "labels",
-            json!({"helm.toolkit.fluxcd.io/name": "shop"}),
-            "Flux",
-        ),
+        ("managedFields", json!([{"manager": "argocd-controller"}]), "Argo CD"),
+        ("managedFields", json!([{"manager": "kustomize-controller"}]), "Flux"),
+        ("labels", json!({"helm.toolkit.fluxcd.io/name": "shop"}), "Flux"),
     ] {
         let kept = with(|s| s["metadata"][key] = value);
         let why = format!("is kept by {who}");
         refused(&kept, "attach front", &why).await;
         let seen = typed_in(&kept, "attach front --dry-run -o yaml").await;
-        assert!(
-            seen.is(0) && seen.out.contains("baton.dev/policy: front"),
-            "{}",
-            seen.err
-        );
+        assert!(seen.is(0) && seen.out.contains("baton.dev/policy: front"), "{}", seen.err);
     }
     // A policy of the samples.
-    refused(
-        &with(|_| ()),
-        "attach front --policy web",
-        "there is a policy web already",
-    )
-    .await;
+    refused(&with(|_| ()), "attach front --policy web", "there is a policy web already").await;
     let mut taken = with(|_| ());
     let other = json!({"metadata": {"name": "front-pods", "namespace": "shop"}, "spec": {}});
-    taken
-        .objects
-        .get_mut()
-        .get_mut(&Kind::Services)
-        .expect("Services")
-        .push(other);
-    refused(
-        &taken,
-        "attach front",
-        "there is a Service front-pods already",
-    )
-    .await;
+    taken.objects.get_mut().get_mut(&Kind::Services).expect("Services").push(other);
+    refused(&taken, "attach front", "there is a Service front-pods already").await;
 }
 
 #[tokio::test]
@@ -542,10 +442,7 @@ async fn the_protocol_is_the_ports_unless_said_otherwise() {
     let made = manifests(&seen);
     let spec = &made[1]["spec"];
     let said = [0, 1].map(|at| spec["listeners"][at]["protocol"].as_str());
-    assert_eq!(
-        (said, &spec["protocol"]),
-        ([Some("HTTP1"), Some("RESP")], &Value::Null)
-    );
+    assert_eq!((said, &spec["protocol"]), ([Some("HTTP1"), Some("RESP")], &Value::Null));
     let sticky = with(|s| s["spec"]["sessionAffinity"] = json!("ClientIP"));
     let seen = typed_in(&sticky, "attach front --dry-run -o json").await;
     let made = manifests(&seen);

@@ -10,11 +10,7 @@ use std::{cell::Cell, rc::Rc};
 async fn trace_shows_what_happens_on_all_dataplanes_in_order() {
     let fake = Fake::new();
     let seen = typed_in(&fake, "trace -A --for 3s").await;
-    assert!(
-        seen.is(0) && seen.out.is_empty(),
-        "from now on, and nothing happens: {}",
-        seen.out
-    );
+    assert!(seen.is(0) && seen.out.is_empty(), "from now on, and nothing happens: {}", seen.out);
     let ran = fake.ran.borrow().clone();
     assert!(ran[0].ends_with(" events"), "{ran:?}");
     assert!(ran[2].ends_with(" events?since=104"), "{ran:?}");
@@ -24,11 +20,8 @@ async fn trace_shows_what_happens_on_all_dataplanes_in_order() {
     assert!(seen.is(0) && seen.err.is_empty(), "{}", seen.err);
     golden("trace.txt", &seen.out);
     let seen = typed_in(&Fake::new(), "trace --past --for 1s -o json").await;
-    let lines: Vec<Value> = seen
-        .out
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let lines: Vec<Value> =
+        seen.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(lines.len(), 6, "those of namespace shop");
     assert_eq!(lines[0]["time"], "2025-12-31T23:59:58.01Z");
     assert_eq!(lines[0]["dataplane"], "baton-lb-dataplane-6c8d5b7f9-zq8vt");
@@ -41,20 +34,13 @@ async fn trace_shows_what_happens_on_all_dataplanes_in_order() {
     )
     .await;
     assert_eq!(seen.out.lines().count(), 1, "{}", seen.out);
-    assert!(
-        seen.out
-            .contains("moved web-5d4f-abcde -> web-5d4f-fghij (drain)")
-    );
+    assert!(seen.out.contains("moved web-5d4f-abcde -> web-5d4f-fghij (drain)"));
     assert!(
         fake.ran.borrow()[0].ends_with(" events?since=0&client=192.0.2.7%3A40112"),
         "{:?}",
         fake.ran
     );
-    let one = typed_in(
-        &Fake::new(),
-        "trace -A --past --for 1s --policy data/cache/redis",
-    )
-    .await;
+    let one = typed_in(&Fake::new(), "trace -A --past --for 1s --policy data/cache/redis").await;
     assert_eq!(one.out.matches("lost on").count(), 2, "{}", one.out);
 }
 
@@ -76,10 +62,7 @@ async fn trace_says_what_it_missed_and_goes_on_without_a_silent_dataplane() {
     });
     let seen = typed_in(&fake, "trace -A --for 3s").await;
     assert!(seen.is(0));
-    let (missed, silent) = (
-        "7 events were overwritten",
-        "zq8vt is left out: no dataplane",
-    );
+    let (missed, silent) = ("7 events were overwritten", "zq8vt is left out: no dataplane");
     assert_eq!(seen.err.matches(missed).count(), 1, "{}", seen.err);
     assert_eq!(seen.err.matches(silent).count(), 1, "{}", seen.err);
     fake.answers = Box::new(|_, _| bad(2, "lb-dataplane: no dataplane answers"));
@@ -97,11 +80,7 @@ async fn trace_does_not_wait_for_its_next_look_while_there_is_more() {
     });
     let seen = typed_in(&fake, "trace -A --for 1s").await;
     assert!(seen.is(0));
-    assert_eq!(
-        looks.get(),
-        20 + 2 * 2,
-        "two dataplanes: ten looks, then one a second"
-    );
+    assert_eq!(looks.get(), 20 + 2 * 2, "two dataplanes: ten looks, then one a second");
 }
 
 #[tokio::test]
@@ -119,10 +98,7 @@ async fn migrate_orders_one_flow_from_its_own_dataplane() {
     let seen = typed_in(&fake, "migrate 192.0.2.7:40112 -o json").await;
     let said: Value = serde_json::from_str(&seen.out).expect("JSON");
     assert_eq!(said["begun"], true);
-    assert_eq!(
-        said["id"],
-        "baton-lb-dataplane-6c8d5b7f9-x2b4k/192.0.2.7:40112"
-    );
+    assert_eq!(said["id"], "baton-lb-dataplane-6c8d5b7f9-x2b4k/192.0.2.7:40112");
     let seen = typed_in(&fake, "migrate 192.0.2.7").await;
     seen.refuses("192.0.2.7 has 2 flows: name one");
     let seen = typed_in(&fake, "migrate 198.51.100.1:1").await;
@@ -156,17 +132,11 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
     }
     for (cause, words) in [
         ("manual", "because somebody asked for it (`migrate`)"),
-        (
-            "rescue",
-            "because the Pod before it ended the connection or died",
-        ),
+        ("rescue", "because the Pod before it ended the connection or died"),
         ("every_request", "(`migration.mode: Always`)"),
     ] {
         let text = with(move |flow| flow["lastMove"] = json!({"cause": cause, "ago": "2s"})).await;
-        assert!(
-            text.contains("2s ago, because") && text.contains(words),
-            "{text}"
-        );
+        assert!(text.contains("2s ago, because") && text.contains(words), "{text}");
         assert!(!text.contains("It rests"), "{text}");
     }
     let text = with(|flow| {
@@ -254,15 +224,8 @@ async fn explain_says_of_no_flow_without_a_protocol_that_it_moves() {
             false => "It stays for now: - The policy's protocol is None",
             true => "It can move: - The policy's protocol is None",
         };
-        assert!(
-            text.contains(verdict),
-            "{drains} {transfers} {mode}: {text}"
-        );
-        assert_eq!(
-            text.contains("it hands the connection on"),
-            transfers,
-            "{text}"
-        );
+        assert!(text.contains(verdict), "{drains} {transfers} {mode}: {text}");
+        assert_eq!(text.contains("it hands the connection on"), transfers, "{text}");
     }
 }
 
@@ -291,25 +254,16 @@ async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
         assert!(text.contains(words), "{text}");
     }
     let text = with(move |state| here(state, "error", "1ms".into())).await;
-    assert!(
-        text.contains("It stays, since that is not sure yet"),
-        "{text}"
-    );
+    assert!(text.contains("It stays, since that is not sure yet"), "{text}");
     let text = with(move |state| here(state, "standing", "distressed".into())).await;
-    assert!(
-        text.contains("It moves: web-5d4f-abcde is distressed"),
-        "{text}"
-    );
+    assert!(text.contains("It moves: web-5d4f-abcde is distressed"), "{text}");
     let text = with(move |state| here(state, "stalled", "30ms".into())).await;
     assert!(text.contains("has answered nothing for 30.0ms"), "{text}");
     let text = with(|state| {
         state["backends"][1]["placement"]["standing"] = "joining".into();
     });
     let text = text.await;
-    assert!(
-        text.contains("web-5d4f-fghij has come or come back"),
-        "{text}"
-    );
+    assert!(text.contains("web-5d4f-fghij has come or come back"), "{text}");
     let text = with(|state| state["placement"]["uneven"] = true.into()).await;
     assert!(text.contains("unevenly busy"), "{text}");
     let text = with(|state| state["placement"] = Value::Null).await;
@@ -330,11 +284,8 @@ async fn explain_says_to_which_pods_it_goes_by_translation() {
                 }
             }
         });
-        let spec = &mut fake
-            .objects
-            .get_mut()
-            .get_mut(&Kind::Policies)
-            .expect("policies")[0]["spec"];
+        let spec =
+            &mut fake.objects.get_mut().get_mut(&Kind::Policies).expect("policies")[0]["spec"];
         spec["migration"]["method"] = method.into();
         typed_in(&fake, "explain 192.0.2.7:40112").await.words()
     }
@@ -379,12 +330,7 @@ async fn explain_says_to_which_pods_it_goes_by_translation() {
             "Translation",
             "No other Pod can take it now: none moves to web-5d4f-fghij by translation: it has no TCP",
         ),
-        (
-            "ready",
-            false,
-            "Translation",
-            "`migration.method: Translation`",
-        ),
+        ("ready", false, "Translation", "`migration.method: Translation`"),
     ] {
         let text = with(adoptability, unlike, method).await;
         assert!(text.contains(words), "{adoptability}, {method}: {text}");

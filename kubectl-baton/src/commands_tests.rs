@@ -45,15 +45,8 @@ pub async fn typed_in(fake: &Fake, line: &str) -> Seen {
         options: &options,
         show: Show::into("kubectl-baton", options.output, out.clone(), err.clone()),
     };
-    let code = asking
-        .run(&command)
-        .await
-        .map_err(|error| format!("{error:#}"));
-    Seen {
-        out: out.text(),
-        err: err.text(),
-        code,
-    }
+    let code = asking.run(&command).await.map_err(|error| format!("{error:#}"));
+    Seen { out: out.text(), err: err.text(), code }
 }
 
 #[tokio::test]
@@ -76,9 +69,7 @@ async fn tables_are_as_committed() {
         golden(file, &seen.out);
         if !line.contains("-o") {
             assert!(
-                seen.out
-                    .lines()
-                    .all(|line| line.chars().count() <= baton_cli::WIDTH_MAX),
+                seen.out.lines().all(|line| line.chars().count() <= baton_cli::WIDTH_MAX),
                 "{}",
                 seen.out
             );
@@ -105,25 +96,16 @@ async fn status_ends_as_lb_dataplane_does() {
     assert_eq!(report["works"], false);
     let mut blind = Fake::new();
     blind.forbidden = vec![Kind::Pods];
-    let error = typed_in(&blind, "status")
-        .await
-        .code
-        .expect_err("cannot be asked: main ends with 2");
-    assert!(
-        error.contains("`list` on `pods` in namespace `baton-system`"),
-        "{error}"
-    );
+    let error =
+        typed_in(&blind, "status").await.code.expect_err("cannot be asked: main ends with 2");
+    assert!(error.contains("`list` on `pods` in namespace `baton-system`"), "{error}");
 }
 
 #[tokio::test]
 async fn namespaces_are_meant_as_kubectl_means_them() {
     let policies = |seen: &Seen| seen.out.matches("Policy ").count();
     let fake = Fake::new();
-    assert_eq!(
-        policies(&typed_in(&fake, "backends").await),
-        1,
-        "the context's: shop"
-    );
+    assert_eq!(policies(&typed_in(&fake, "backends").await), 1, "the context's: shop");
     assert_eq!(policies(&typed_in(&fake, "backends -n data").await), 1);
     assert_eq!(policies(&typed_in(&fake, "backends -A").await), 2);
     assert!(typed_in(&fake, "backends -n data cache").await.is(0));
@@ -141,36 +123,18 @@ async fn flows_are_filtered_and_sorted() {
         let seen = typed_in(&Fake::new(), &format!("{line} -o json")).await;
         let flows: Value = serde_json::from_str(&seen.out).expect("JSON");
         let flows = flows["flows"].as_array().expect("a list").clone();
-        flows
-            .iter()
-            .map(|flow| flow["client"].as_str().expect("a client").to_owned())
-            .collect()
+        flows.iter().map(|flow| flow["client"].as_str().expect("a client").to_owned()).collect()
     }
-    assert_eq!(
-        clients("flows --client 192.0.2.7").await,
-        ["192.0.2.7:40112", "192.0.2.7:40114"]
-    );
-    assert_eq!(
-        clients("flows --client [2001:db8::9]:33001").await,
-        ["[2001:db8::9]:33001"]
-    );
+    assert_eq!(clients("flows --client 192.0.2.7").await, ["192.0.2.7:40112", "192.0.2.7:40114"]);
+    assert_eq!(clients("flows --client [2001:db8::9]:33001").await, ["[2001:db8::9]:33001"]);
     assert_eq!(clients("flows --pinned").await, ["192.0.2.7:40114"]);
-    assert_eq!(
-        clients("flows --state idle -A").await,
-        ["192.0.2.7:40112", "192.0.2.9:51000"]
-    );
+    assert_eq!(clients("flows --state idle -A").await, ["192.0.2.7:40112", "192.0.2.9:51000"]);
     assert_eq!(
         clients("flows --sort moves --limit 2").await,
         ["192.0.2.7:40112", "[2001:db8::9]:33001"]
     );
-    assert_eq!(
-        clients("flows --sort quiet --limit 1").await,
-        ["192.0.2.8:40999"]
-    );
-    assert_eq!(
-        clients("flows --policy data/cache/redis").await,
-        ["192.0.2.9:51000"]
-    );
+    assert_eq!(clients("flows --sort quiet --limit 1").await, ["192.0.2.8:40999"]);
+    assert_eq!(clients("flows --policy data/cache/redis").await, ["192.0.2.9:51000"]);
     let fake = Fake::new();
     let seen = typed_in(&fake, "flows --backend web-5d4f-klmno --limit 1").await;
     assert!(seen.out.contains("192.0.2.8:40999"), "{}", seen.out);
@@ -189,10 +153,7 @@ async fn a_dataplane_that_is_silent_is_named_and_all_silent_is_an_error() {
     let mut fake = Fake::new();
     fake.answers = Box::new(|pod, words| match which(pod) {
         "a" => answer("a", words),
-        _ => bad(
-            2,
-            "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock",
-        ),
+        _ => bad(2, "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock"),
     });
     let seen = typed_in(&fake, "flows -A").await;
     assert!(
@@ -204,40 +165,20 @@ async fn a_dataplane_that_is_silent_is_named_and_all_silent_is_an_error() {
         seen.err
     );
     fake.answers = Box::new(|_, _| {
-        bad(
-            2,
-            "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock",
-        )
+        bad(2, "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock")
     });
-    let error = typed_in(&fake, "flows")
-        .await
-        .code
-        .expect_err("nobody answers");
+    let error = typed_in(&fake, "flows").await.code.expect_err("nobody answers");
     assert!(
         error.starts_with("no dataplane answers: baton-lb-dataplane-6c8d5b7f9-x2b4k: no dataplane")
             && error.contains("1 more"),
         "{error}"
     );
-    fake.objects
-        .get_mut()
-        .get_mut(&Kind::Classes)
-        .expect("classes")
-        .clear();
-    fake.objects
-        .get_mut()
-        .get_mut(&Kind::Pods)
-        .expect("Pods")
-        .clear();
-    let error = typed_in(&fake, "top --count 1")
-        .await
-        .code
-        .expect_err("there is none");
+    fake.objects.get_mut().get_mut(&Kind::Classes).expect("classes").clear();
+    fake.objects.get_mut().get_mut(&Kind::Pods).expect("Pods").clear();
+    let error = typed_in(&fake, "top --count 1").await.code.expect_err("there is none");
     assert!(error.contains("there is no dataplane"), "{error}");
     fake.objects.get_mut().remove(&Kind::Classes);
-    let error = typed_in(&fake, "drain a")
-        .await
-        .code
-        .expect_err("not there");
+    let error = typed_in(&fake, "drain a").await.code.expect_err("not there");
     assert!(error.contains("nothing was drained"), "{error}");
 }
 
@@ -265,10 +206,7 @@ async fn top_shows_what_happened_between_two_looks() {
     let (first, second) = seen.out.split_once("\n\n").expect("two frames");
     assert!(first.starts_with("99 flows, - requests/s"), "{first}");
     // Two dataplanes, each 1,000 + 2,000 + 3,000 requests in 2 s.
-    assert!(
-        second.starts_with("99 flows, 6000 requests/s, 9.0 moves/s"),
-        "{second}"
-    );
+    assert!(second.starts_with("99 flows, 6000 requests/s, 9.0 moves/s"), "{second}");
     assert_eq!(looks.get(), 4);
 }
 
@@ -285,75 +223,37 @@ async fn explain_says_why_a_flow_stays() {
     let fake = Fake::new();
     let seen = typed_in(&fake, "explain 198.51.100.1:1").await;
     seen.refuses("no dataplane has a flow of 198.51.100.1:1");
-    let seen = typed_in(
-        &fake,
-        "explain baton-lb-dataplane-6c8d5b7f9-zq8vt/192.0.2.7:40112",
-    )
-    .await;
+    let seen = typed_in(&fake, "explain baton-lb-dataplane-6c8d5b7f9-zq8vt/192.0.2.7:40112").await;
     assert!(seen.is(1), "it is on the other one");
     let seen = typed_in(&fake, "explain 192.0.2.7").await;
-    assert_eq!(
-        seen.out.matches(" is on web-5d4f-abcde").count(),
-        2,
-        "{}",
-        seen.out
-    );
+    assert_eq!(seen.out.matches(" is on web-5d4f-abcde").count(), 2, "{}", seen.out);
     async fn why(change: impl Fn(&mut Value)) -> String {
         let mut fake = Fake::new();
-        change(
-            &mut fake
-                .objects
-                .get_mut()
-                .get_mut(&Kind::Policies)
-                .expect("policies")[0]["spec"],
-        );
+        change(&mut fake.objects.get_mut().get_mut(&Kind::Policies).expect("policies")[0]["spec"]);
         typed_in(&fake, "explain 192.0.2.7:40112").await.words()
     }
     for (field, value, words) in [
-        (
-            "mode",
-            json!("Never"),
-            "It stays for now: - The policy says `migration.mode: Never`",
-        ),
+        ("mode", json!("Never"), "It stays for now: - The policy says `migration.mode: Never`"),
         (
             "mode",
             json!("DrainOnly"),
             "`migration.mode: DrainOnly`, and web-5d4f-abcde does not drain",
         ),
-        (
-            "mode",
-            json!("Always"),
-            "It moves: - The policy says `migration.mode: Always`",
-        ),
-        (
-            "perFlow",
-            json!(3),
-            "It has made the 3 moves that `migration.perFlow` allows",
-        ),
-        (
-            "perSecond",
-            json!(50),
-            "`migration.perSecond` lets 50 flows move per second",
-        ),
+        ("mode", json!("Always"), "It moves: - The policy says `migration.mode: Always`"),
+        ("perFlow", json!(3), "It has made the 3 moves that `migration.perFlow` allows"),
+        ("perSecond", json!(50), "`migration.perSecond` lets 50 flows move per second"),
         (
             "ratioPercent",
             json!(500),
             "It stays: the wait here is 403 % of that at web-5d4f-fghij (`ratioPercent` 500), a move would gain 940us a request and cost 35us once.",
         ),
-        (
-            "cooldown",
-            json!("1s"),
-            "It rests from its last move for another",
-        ),
+        ("cooldown", json!("1s"), "It rests from its last move for another"),
     ] {
         let text = why(|spec| spec["migration"][field] = value.clone()).await;
         assert!(text.contains(words), "{field}: {text}");
     }
     let text = why(|spec| spec["affinity"] = json!({"clientIP": {"timeout": "3h"}})).await;
-    assert!(
-        text.contains("affinity keeps all flows of this client on web-5d4f-abcde"),
-        "{text}"
-    );
+    assert!(text.contains("affinity keeps all flows of this client on web-5d4f-abcde"), "{text}");
 }
 
 /// Dataplanes on which a Pod drains: how many flows are left at each look, and whether it drains at
@@ -385,13 +285,8 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
         "{}",
         seen.out
     );
-    let orders: Vec<String> = fake
-        .ran
-        .borrow()
-        .iter()
-        .filter(|line| line.contains(" drain "))
-        .cloned()
-        .collect();
+    let orders: Vec<String> =
+        fake.ran.borrow().iter().filter(|line| line.contains(" drain ")).cloned().collect();
     let order = r#"drain {"backend":"web-5d4f-abcde","policy":"shop/web/http","undo":false}"#;
     assert_eq!(
         orders,
@@ -401,11 +296,7 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
         ],
         "each dataplane once, and only the policy of this namespace"
     );
-    let seen = typed_in(
-        &draining(vec![5, 1]),
-        "drain web-5d4f-abcde --wait --timeout 3s",
-    )
-    .await;
+    let seen = typed_in(&draining(vec![5, 1]), "drain web-5d4f-abcde --wait --timeout 3s").await;
     assert!(seen.is(1));
     let words = seen.words();
     assert!(
@@ -414,18 +305,12 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
     );
     let seen = typed_in(&draining(vec![3, 0]), "drain web-5d4f-abcde --wait -o json").await;
     let outcome: Value = serde_json::from_str(&seen.out).expect("JSON");
-    assert_eq!(
-        (&outcome["empty"], &outcome["dataplanes"]),
-        (&json!(true), &json!(2))
-    );
+    assert_eq!((&outcome["empty"], &outcome["dataplanes"]), (&json!(true), &json!(2)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_to_do_next_is_for_the_cluster_that_was_asked() {
-    let fake = Fake {
-        options: " --context prod",
-        ..draining(vec![5])
-    };
+    let fake = Fake { options: " --context prod", ..draining(vec![5]) };
     let seen = typed_in(&fake, "drain web-5d4f-abcde").await;
     let next = "  kubectl baton --context prod -n shop drain web-5d4f-abcde --undo\n";
     assert!(seen.out.contains(next), "{}", seen.out);
@@ -504,10 +389,7 @@ async fn a_drain_that_cannot_be_says_why() {
     let seen = typed_in(&fake, "drain web-5d4f-abcde --undo").await;
     seen.refuses("goes on draining on dataplane");
     assert!(
-        typed_in(&Fake::new(), "drain web-5d4f-abcde -A")
-            .await
-            .code
-            .is_err(),
+        typed_in(&Fake::new(), "drain web-5d4f-abcde -A").await.code.is_err(),
         "which namespace?"
     );
     assert_eq!(Output::default(), Output::Table);
@@ -531,10 +413,7 @@ fn the_page_shows_what_is_committed() {
     ] {
         let path = format!("{}/golden/{name}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).expect("a golden file");
-        assert!(
-            page.contains(&text),
-            "docs/kubectl.md does not show golden/{name}"
-        );
+        assert!(page.contains(&text), "docs/kubectl.md does not show golden/{name}");
     }
 }
 

@@ -37,10 +37,7 @@ pub fn answer(mut command: Command, words: &[String]) -> String {
     let mut propose = |name: &str, about: Option<String>| {
         if name.starts_with(prefix) {
             let about = about.unwrap_or_default();
-            text.push_str(&format!(
-                "{name}\t{}\n",
-                about.lines().next().unwrap_or_default()
-            ));
+            text.push_str(&format!("{name}\t{}\n", about.lines().next().unwrap_or_default()));
         }
     };
     if let Some(option) = option {
@@ -54,10 +51,7 @@ pub fn answer(mut command: Command, words: &[String]) -> String {
         }
     } else {
         for command in at.command.get_subcommands().filter(|c| !c.is_hide_set()) {
-            propose(
-                command.get_name(),
-                command.get_about().map(ToString::to_string),
-            );
+            propose(command.get_name(), command.get_about().map(ToString::to_string));
         }
         if let Some(positional) = at.command.get_positionals().nth(at.positionals) {
             directive = values(positional, &mut propose);
@@ -77,11 +71,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn of(command: &'a Command, words: &[String]) -> Self {
-        let mut this = Self {
-            command,
-            waiting: None,
-            positionals: 0,
-        };
+        let mut this = Self { command, waiting: None, positionals: 0 };
         for word in words {
             if this.waiting.take().is_some() {
                 continue;
@@ -121,11 +111,7 @@ fn values(arg: &Arg, propose: &mut impl FnMut(&str, Option<String>)) -> u8 {
     }
     let is_file = |name: &clap::builder::Str| name.as_str() == "FILE";
     let names = arg.get_value_names().unwrap_or_default();
-    if names.iter().any(is_file) {
-        FILES
-    } else {
-        NO_FILES
-    }
+    if names.iter().any(is_file) { FILES } else { NO_FILES }
 }
 
 #[cfg(test)]
@@ -152,20 +138,12 @@ mod tests {
             assert!(commands.iter().any(|c| c == command), "{commands:?}");
         }
         assert_eq!(proposed("dr").0, ["drain"]);
-        assert_eq!(
-            proposed("-n shop dr").0,
-            ["drain"],
-            "behind an option's value"
-        );
+        assert_eq!(proposed("-n shop dr").0, ["drain"], "behind an option's value");
         let (options, _) = proposed("drain --wa");
         assert_eq!(options, ["--wait"]);
         assert!(proposed("flows --").0.contains(&"--namespace".to_owned()));
         for line in ["flows -o ", "-o ", "flows --output=", "flows --output "] {
-            assert_eq!(
-                proposed(line).0,
-                ["table", "wide", "json", "yaml"],
-                "{line}"
-            );
+            assert_eq!(proposed(line).0, ["table", "wide", "json", "yaml"], "{line}");
         }
         assert_eq!(proposed("flows --output=j").0, ["json"]);
         assert!(proposed("completion ").0.contains(&"zsh".to_owned()));
@@ -182,11 +160,9 @@ mod tests {
 
     #[test]
     fn kubectl_asks_by_a_name_of_its_own() {
-        for (program, asked) in [
-            ("/usr/local/bin/kubectl_complete-baton", true),
-            ("kubectl-baton", false),
-            ("", false),
-        ] {
+        for (program, asked) in
+            [("/usr/local/bin/kubectl_complete-baton", true), ("kubectl-baton", false), ("", false)]
+        {
             assert_eq!(is_asked(Path::new(program)), asked, "{program}");
         }
     }

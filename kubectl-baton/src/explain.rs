@@ -59,12 +59,7 @@ const LEGLESS: &str = "Legless";
 /// All sentences about one flow.
 pub fn explain(flow: &Flow, around: &Around<'_>) -> Explained {
     let (verdict, why) = verdict(flow, around);
-    Explained {
-        flow: flow.clone(),
-        here: here(flow, around),
-        verdict,
-        why,
-    }
+    Explained { flow: flow.clone(), here: here(flow, around), verdict, why }
 }
 
 fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
@@ -88,10 +83,8 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
         0 if again.is_some() => {}
         moves if again.is_some() => said.push(format!("Before, it had moved {}.", times(moves))),
         0 => {
-            let algorithm = around
-                .state
-                .map(|state| format!(" ({:?})", state.algorithm))
-                .unwrap_or_default();
+            let algorithm =
+                around.state.map(|state| format!(" ({:?})", state.algorithm)).unwrap_or_default();
             let bound = around.spec.is_some_and(|spec| spec.affinity.is_some());
             let by = if bound {
                 format!(
@@ -100,9 +93,7 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
             } else {
                 format!("the policy's algorithm{algorithm} chose it")
             };
-            said.push(format!(
-                "It has been on {pod} since the client connected: {by}."
-            ));
+            said.push(format!("It has been on {pod} since the client connected: {by}."));
         }
         moves => said.push(format!(
             "It has moved {}, the last time to {pod}{}.",
@@ -110,10 +101,7 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
             last_move(view),
         )),
     }
-    if let Some(LastMove {
-        cause: None, ago, ..
-    }) = &view.last_move
-    {
+    if let Some(LastMove { cause: None, ago, .. }) = &view.last_move {
         said.push(format!(
             "A move was taken back {} ago: the other Pod refused it, or did not answer in time.",
             micros(ago.0)
@@ -154,15 +142,10 @@ fn kernel_says(pod: &str, load: BackendLoad) -> Option<String> {
     let mut said = Vec::new();
     if load.accept_queue > 0 {
         let (queue, room) = (load.accept_queue, load.accept_queue_room);
-        said.push(format!(
-            "{queue} of {room} places of its accept queue are taken"
-        ));
+        said.push(format!("{queue} of {room} places of its accept queue are taken"));
     }
     for (percent, what) in [
-        (
-            load.throttled_percent,
-            "of the last seconds it ran out of its CPU quota",
-        ),
+        (load.throttled_percent, "of the last seconds it ran out of its CPU quota"),
         (load.cpu_percent, "of them it wanted a CPU and had none"),
         (load.memory_percent, "of them it waited for memory"),
     ] {
@@ -179,12 +162,7 @@ fn kernel_says(pod: &str, load: BackendLoad) -> Option<String> {
 
 /// When and why it last moved, as far as that is told.
 fn last_move(view: &FlowView) -> String {
-    let Some(LastMove {
-        cause: Some(cause),
-        ago,
-        by,
-    }) = &view.last_move
-    else {
+    let Some(LastMove { cause: Some(cause), ago, by }) = &view.last_move else {
         return String::new();
     };
     let why = match cause.as_str() {
@@ -246,10 +224,7 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
     }
     match view.state.as_str() {
         "Adopting" | "AdoptingIdle" | "Orphan" => {
-            return (
-                Verdict::Moves,
-                vec!["It is being adopted, or waits for that.".to_owned()],
-            );
+            return (Verdict::Moves, vec!["It is being adopted, or waits for that.".to_owned()]);
         }
         LEGLESS => {
             return (
@@ -258,20 +233,12 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
             );
         }
         "ClientFin" | "ServerFin" | "FinSentToClient" | "Closed" | "Gone" => {
-            return (
-                Verdict::Never,
-                vec!["A flow that closes is not moved any more.".to_owned()],
-            );
+            return (Verdict::Never, vec!["A flow that closes is not moved any more.".to_owned()]);
         }
         _ => {}
     }
     // The dataplane knows it also where the Service's port says it.
-    let by_spec = || {
-        around
-            .spec?
-            .protocol
-            .map(|it| it == baton_crds::Protocol::None)
-    };
+    let by_spec = || around.spec?.protocol.map(|it| it == baton_crds::Protocol::None);
     let by_state = around.state.map(|state| state.protocol == Protocol::None);
     if by_state.or_else(by_spec) == Some(true) {
         let why = format!(
@@ -284,11 +251,7 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
         };
     }
     if let Some(to) = &view.asked_to {
-        let to = if to.is_empty() {
-            "the best other Pod"
-        } else {
-            to
-        };
+        let to = if to.is_empty() { "the best other Pod" } else { to };
         return (
             Verdict::Moves,
             vec![format!(
@@ -329,10 +292,7 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
     }
     let mut why = Vec::new();
     let others = others(flow, around);
-    let can: Vec<&&BackendState> = others
-        .iter()
-        .filter(|b| takes(b, migration.method))
-        .collect();
+    let can: Vec<&&BackendState> = others.iter().filter(|b| takes(b, migration.method)).collect();
     let translated = by_translation(&can, migration.method);
     if leaves {
         why.push(format!(
@@ -408,10 +368,8 @@ fn by_translation(can: &[&&BackendState], method: MoveMethod) -> Option<String> 
         return Some(why.to_owned());
     }
     let those = can.iter().filter(|b| !b.adoptability.is_ready());
-    let words: Vec<String> = those
-        .take(OTHERS_MAX)
-        .map(|b| format!("{} ({})", b.name, b.adoptability))
-        .collect();
+    let words: Vec<String> =
+        those.take(OTHERS_MAX).map(|b| format!("{} ({})", b.name, b.adoptability)).collect();
     (!words.is_empty()).then(|| {
         format!(
             "By translation, one round trip longer, to Pods that do not adopt: {}.",
@@ -422,19 +380,16 @@ fn by_translation(can: &[&&BackendState], method: MoveMethod) -> Option<String> 
 
 fn others<'a>(flow: &Flow, around: &Around<'a>) -> Vec<&'a BackendState> {
     let all = around.state.map_or(&[][..], |state| &state.backends);
-    all.iter()
-        .filter(|backend| backend.name != flow.flow.backend)
-        .collect()
+    all.iter().filter(|backend| backend.name != flow.flow.backend).collect()
 }
 
 fn refusals(others: &[&BackendState]) -> String {
     let one = |backend: &&BackendState| match (backend.word(), backend.untranslatable()) {
         ("no adopt", None) => format!("{} cannot adopt: {}", backend.name, backend.adoptability),
         // Where nobody listens or accepts.
-        ("no adopt", Some(why)) if why == backend.adoptability.words() => format!(
-            "{} can neither adopt nor be connected to: {why}",
-            backend.name
-        ),
+        ("no adopt", Some(why)) if why == backend.adoptability.words() => {
+            format!("{} can neither adopt nor be connected to: {why}", backend.name)
+        }
         ("no adopt", Some(why)) => format!(
             "{} cannot adopt: {}, and none moves there by translation: {why}",
             backend.name, backend.adoptability

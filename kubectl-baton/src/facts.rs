@@ -60,9 +60,7 @@ impl From<CorePod> for Pod {
         let ready = condition("Ready").is_some_and(|c| c.status == "True");
         let containers = status.container_statuses.unwrap_or_default();
         let running = !containers.is_empty()
-            && containers
-                .iter()
-                .all(|c| c.state.as_ref().is_some_and(|s| s.running.is_some()));
+            && containers.iter().all(|c| c.state.as_ref().is_some_and(|s| s.running.is_some()));
         let why = (!ready).then(|| {
             let stuck = containers.iter().find_map(waits);
             let unscheduled = condition("PodScheduled").filter(|c| c.status == "False");
@@ -70,12 +68,7 @@ impl From<CorePod> for Pod {
             stuck
                 .or_else(|| unscheduled.and_then(|c| c.message.clone()))
                 .or_else(|| unready.filter(|message| !message.is_empty()))
-                .or_else(|| {
-                    status
-                        .phase
-                        .clone()
-                        .map(|phase| format!("its phase is {phase}"))
-                })
+                .or_else(|| status.phase.clone().map(|phase| format!("its phase is {phase}")))
         });
         Self {
             name: PodName {
@@ -89,11 +82,7 @@ impl From<CorePod> for Pod {
             terminating: pod.metadata.deletion_timestamp.is_some(),
             why: why.flatten(),
             restarts: containers.iter().map(|c| c.restart_count).sum(),
-            image: spec
-                .containers
-                .first()
-                .and_then(|c| c.image.clone())
-                .unwrap_or_default(),
+            image: spec.containers.first().and_then(|c| c.image.clone()).unwrap_or_default(),
             containers: spec.containers.into_iter().map(|c| c.name).collect(),
         }
     }
@@ -113,10 +102,7 @@ fn waits(container: &ContainerStatus) -> Option<String> {
     }
     let ended = state.terminated.as_ref()?;
     let reason = ended.reason.as_deref().unwrap_or("it ended");
-    Some(format!(
-        "{}: {reason} (exit code {})",
-        container.name, ended.exit_code
-    ))
+    Some(format!("{}: {reason} (exit code {})", container.name, ended.exit_code))
 }
 
 /// A node.
@@ -137,13 +123,8 @@ impl From<CoreNode> for Node {
         let conditions = status.conditions.unwrap_or_default();
         Self {
             name: node.metadata.name.unwrap_or_default(),
-            ready: conditions
-                .iter()
-                .any(|c| c.type_ == "Ready" && c.status == "True"),
-            kernel: status
-                .node_info
-                .map(|info| info.kernel_version)
-                .unwrap_or_default(),
+            ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
+            kernel: status.node_info.map(|info| info.kernel_version).unwrap_or_default(),
         }
     }
 }
@@ -160,9 +141,7 @@ impl Node {
 
 /// The first two numbers of a version: 6 and 12 of `6.12.9-cos`.
 pub fn numbers(version: &str) -> Option<(u32, u32)> {
-    let mut numbers = version
-        .split(|c: char| !c.is_ascii_digit())
-        .map(str::parse::<u32>);
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
         _ => None,
@@ -180,10 +159,7 @@ pub fn places(slices: &[EndpointSlice]) -> Places {
         let Some(service) = labels.and_then(|l| l.get("kubernetes.io/service-name")) else {
             continue;
         };
-        let key = (
-            slice.metadata.namespace.clone().unwrap_or_default(),
-            service.clone(),
-        );
+        let key = (slice.metadata.namespace.clone().unwrap_or_default(), service.clone());
         let place = places.entry(key).or_default();
         for endpoint in &slice.endpoints {
             let addresses = endpoint.addresses.iter().filter_map(|a| a.parse().ok());
@@ -225,9 +201,7 @@ mod tests {
             "spec": {"nodeName": "node-1", "containers": [{"name": "a", "image": "i:1"}, {"name": "b"}]},
             "status": status,
         });
-        serde_json::from_value::<CorePod>(pod)
-            .expect("a pod")
-            .into()
+        serde_json::from_value::<CorePod>(pod).expect("a pod").into()
     }
 
     #[test]
@@ -236,10 +210,7 @@ mod tests {
             "containerStatuses": [{"name": "a", "ready": true, "restartCount": 2, "image": "", "imageID": "",
                 "state": {"running": {}}}]}));
         assert!(good.ready && good.running && good.why.is_none());
-        assert_eq!(
-            (good.word(), good.restarts, good.image.as_str()),
-            ("ready", 2, "i:1")
-        );
+        assert_eq!((good.word(), good.restarts, good.image.as_str()), ("ready", 2, "i:1"));
         assert_eq!((good.container("b"), good.container("c")), ("b", "a"));
         let stuck = pod(
             &json!({"phase": "Pending", "containerStatuses": [{"name": "a", "ready": false, "restartCount": 0,
@@ -264,12 +235,7 @@ mod tests {
     #[test]
     fn old_kernels_are_known_and_odd_ones_are_not_blamed() {
         let old = |kernel: &str| {
-            Node {
-                name: String::new(),
-                ready: true,
-                kernel: kernel.into(),
-            }
-            .is_too_old()
+            Node { name: String::new(), ready: true, kernel: kernel.into() }.is_too_old()
         };
         assert!(old("5.15.0-1053-aws") && old("6.8.12"));
         assert!(!old("6.9.0") && !old("6.12.9-cos") && !old("7.0") && !old("") && !old("strange"));
@@ -297,9 +263,6 @@ mod tests {
         let places = places(&[slice("a", "10.0.0.1", "n1"), slice("b", "10.0.0.2", "n2")]);
         let web = &places[&("shop".to_owned(), "web".to_owned())];
         assert_eq!(web.len(), 2);
-        assert_eq!(
-            web[&"10.0.0.2".parse::<IpAddr>().expect("address")].as_deref(),
-            Some("n2")
-        );
+        assert_eq!(web[&"10.0.0.2".parse::<IpAddr>().expect("address")].as_deref(), Some("n2"));
     }
 }

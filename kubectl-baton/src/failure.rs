@@ -21,11 +21,7 @@ pub struct Deed {
 impl Deed {
     /// `verb` on `resource`.
     pub fn new(verb: &'static str, resource: impl Into<String>, namespace: Option<&str>) -> Self {
-        Self {
-            verb,
-            resource: resource.into(),
-            namespace: namespace.map(str::to_owned),
-        }
+        Self { verb, resource: resource.into(), namespace: namespace.map(str::to_owned) }
     }
 }
 
@@ -108,10 +104,9 @@ impl Failure {
             Error::Auth(why) => Self::Config(format!(
                 "the credentials of this context cannot be had: {why}: does the program or file that the kubeconfig names for its user work?"
             )),
-            other => Self::Other {
-                what: format!("asking for {deed} failed"),
-                why: innermost(other),
-            },
+            other => {
+                Self::Other { what: format!("asking for {deed} failed"), why: innermost(other) }
+            }
         }
     }
 
@@ -140,10 +135,7 @@ impl Failure {
 
     /// Whether asking somebody else is of no use either.
     pub fn is_for_all(&self) -> bool {
-        matches!(
-            self,
-            Self::Config(_) | Self::Unreachable { .. } | Self::Unauthorized
-        )
+        matches!(self, Self::Config(_) | Self::Unreachable { .. } | Self::Unauthorized)
     }
 }
 
@@ -183,10 +175,7 @@ mod tests {
         assert!(!failure.is_for_all());
         let list = Deed::new("list", "batondataplanes.baton.dev", None);
         let text = Failure::of(&api(403, "no"), &list, "https://c").to_string();
-        assert!(
-            text.contains("`list` on `batondataplanes.baton.dev` in all namespaces"),
-            "{text}"
-        );
+        assert!(text.contains("`list` on `batondataplanes.baton.dev` in all namespaces"), "{text}");
     }
 
     #[test]
@@ -195,11 +184,7 @@ mod tests {
         let of = |error: &Error| Failure::of(error, &deed, "https://c:6443");
         assert_eq!(of(&api(401, "")), Failure::Unauthorized);
         assert_eq!(of(&api(404, "")), Failure::Missing(deed.clone()));
-        assert!(
-            of(&api(500, "etcd is down"))
-                .to_string()
-                .contains("etcd is down (500)")
-        );
+        assert!(of(&api(500, "etcd is down")).to_string().contains("etcd is down (500)"));
         let refused =
             std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
         let failure = of(&Error::Service(Box::new(refused)));

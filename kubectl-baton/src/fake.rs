@@ -55,12 +55,7 @@ pub fn golden(name: &str, text: &str) {
         fs::write(&path, text).expect("a golden file");
     }
     let committed = fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(
-        text,
-        committed,
-        "{} is stale: `BATON_GENERATE=1` writes it anew",
-        path.display()
-    );
+    assert_eq!(text, committed, "{} is stale: `BATON_GENERATE=1` writes it anew", path.display());
 }
 
 /// An answer of a program that went well.
@@ -76,11 +71,7 @@ pub fn bad(code: i32, text: &str) -> Said {
 
 /// Letters that say which of the two dataplanes a Pod is.
 pub fn which(pod: &PodName) -> &'static str {
-    if pod.name.ends_with("x2b4k") {
-        "a"
-    } else {
-        "b"
-    }
+    if pod.name.ends_with("x2b4k") { "a" } else { "b" }
 }
 
 impl Fake {
@@ -129,10 +120,7 @@ impl Fake {
             change(which(pod), &mut said);
             good(said.to_string())
         };
-        Self {
-            answers: Box::new(answers),
-            ..Self::new()
-        }
+        Self { answers: Box::new(answers), ..Self::new() }
     }
 
     /// With nothing but the definitions.
@@ -159,10 +147,7 @@ pub fn answer(which: &str, words: &[&str]) -> Said {
 
 /// The value of this name in the query.
 fn value(words: &[&str], name: &str) -> Option<String> {
-    let value = words
-        .iter()
-        .find_map(|w| w.split_once('=').filter(|(n, _)| *n == name))?
-        .1;
+    let value = words.iter().find_map(|w| w.split_once('=').filter(|(n, _)| *n == name))?.1;
     let escapes = [("%5B", "["), ("%5D", "]"), ("%3A", ":")];
     let plain = |text: String, (from, to)| text.replace(from, to);
     Some(escapes.into_iter().fold(value.to_owned(), plain))
@@ -175,9 +160,7 @@ fn flows(which: &str, words: &[&str]) -> String {
     let backend = value(words, "backend");
     let client = value(words, "client").map(|c| c.parse::<Clients>().expect("clients"));
     reply.flows.retain(|flow| {
-        backend
-            .as_ref()
-            .is_none_or(|backend| is_backend(&flow.backend, backend))
+        backend.as_ref().is_none_or(|backend| is_backend(&flow.backend, backend))
             && client.is_none_or(|clients| clients.has(flow.client))
     });
     json!(reply).to_string()
@@ -191,10 +174,7 @@ fn events(which: &str, words: &[&str]) -> String {
     let since = since.unwrap_or(last);
     let event = |seq: u64| {
         let (event, more) = match seq % 4 {
-            1 => (
-                "adopting",
-                json!({"cause": "drain", "to": "web-5d4f-fghij"}),
-            ),
+            1 => ("adopting", json!({"cause": "drain", "to": "web-5d4f-fghij"})),
             2 => ("moved", json!({"cause": "drain", "to": "web-5d4f-fghij"})),
             3 => ("pinned", json!({"reason": "upgrade"})),
             _ => ("lost", json!({"reason": "response_begun"})),
@@ -264,10 +244,7 @@ impl Cluster for Fake {
             namespace.is_none_or(|namespace| item["metadata"]["namespace"] == namespace)
                 && labels.is_none_or(|labels| has_labels(item, labels))
         };
-        Ok(Listed {
-            items: items.iter().filter(wanted).cloned().collect(),
-            truncated: false,
-        })
+        Ok(Listed { items: items.iter().filter(wanted).cloned().collect(), truncated: false })
     }
 
     async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Value>, Failure> {

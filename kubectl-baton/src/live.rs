@@ -53,11 +53,8 @@ const MANAGER: &str = "kubectl-baton";
 
 fn resource(kind: Kind) -> ApiResource {
     let (group, version, name, plural) = kind.names();
-    let api_version = if group.is_empty() {
-        version.to_owned()
-    } else {
-        format!("{group}/{version}")
-    };
+    let api_version =
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     ApiResource {
         group: group.to_owned(),
         version: version.to_owned(),
@@ -108,10 +105,8 @@ impl Live {
     /// # Errors
     /// There is no usable kubeconfig.
     pub async fn new(options: &Options) -> Result<Self, Failure> {
-        let wanted = KubeConfigOptions {
-            context: options.context.clone(),
-            ..KubeConfigOptions::default()
-        };
+        let wanted =
+            KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
         let file = match &options.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
@@ -134,9 +129,7 @@ impl Live {
         };
         let namespace = config.default_namespace.clone();
         let client = Client::try_from(config).map_err(|e| {
-            Failure::Config(format!(
-                "the kubeconfig's cluster or user cannot be used: {e}"
-            ))
+            Failure::Config(format!("the kubeconfig's cluster or user cannot be used: {e}"))
         })?;
         Ok(Self {
             client,
@@ -156,10 +149,7 @@ impl Live {
     ) -> Result<T, Failure> {
         match timeout(limit, asking).await {
             Ok(answer) => answer.map_err(|error| Failure::of(&error, deed, &self.server)),
-            Err(_) => Err(Failure::Slow {
-                what: deed.to_string(),
-                seconds: limit.as_secs(),
-            }),
+            Err(_) => Err(Failure::Slow { what: deed.to_string(), seconds: limit.as_secs() }),
         }
     }
 
@@ -254,12 +244,9 @@ impl Cluster for Live {
                     what: format!("{deed} is not possible"),
                     why: error.to_string(),
                 })?;
-                let params = PostParams {
-                    field_manager: Some(MANAGER.to_owned()),
-                    ..PostParams::default()
-                };
-                self.ask(&deed, ASK_LIMIT, api.create(&params, &object))
-                    .await?;
+                let params =
+                    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+                self.ask(&deed, ASK_LIMIT, api.create(&params, &object)).await?;
             }
             Edit::Merge(patch) => {
                 let params = PatchParams {
@@ -304,9 +291,8 @@ impl Cluster for Live {
         };
         let api = self.pods(pod);
         let asking = async {
-            let mut process = self
-                .ask(&deed, EXEC_LIMIT, api.exec(&pod.name, command, &params))
-                .await?;
+            let mut process =
+                self.ask(&deed, EXEC_LIMIT, api.exec(&pod.name, command, &params)).await?;
             let interrupted = interrupted(stop, process.stdin());
             tokio::select! {
                 ran = finish(process, pod, out) => ran,
@@ -316,14 +302,12 @@ impl Cluster for Live {
                 }),
             }
         };
-        timeout(EXEC_LIMIT + limit, asking)
-            .await
-            .unwrap_or_else(|_| {
-                Err(Failure::Slow {
-                    what: format!("a command in Pod {pod}"),
-                    seconds: (EXEC_LIMIT + limit).as_secs(),
-                })
+        timeout(EXEC_LIMIT + limit, asking).await.unwrap_or_else(|_| {
+            Err(Failure::Slow {
+                what: format!("a command in Pod {pod}"),
+                seconds: (EXEC_LIMIT + limit).as_secs(),
             })
+        })
     }
 
     async fn log(&self, pod: &PodName, container: &str, previous: bool) -> Result<String, Failure> {
@@ -335,24 +319,18 @@ impl Cluster for Live {
             limit_bytes: Some(LOG_MAX_BYTES),
             ..LogParams::default()
         };
-        self.ask(&deed, ASK_LIMIT, self.pods(pod).logs(&pod.name, &params))
-            .await
+        self.ask(&deed, ASK_LIMIT, self.pods(pod).logs(&pod.name, &params)).await
     }
 
     async fn version(&self) -> Result<String, Failure> {
         let deed = Deed::new("get", "/version", None);
-        let info = self
-            .ask(&deed, ASK_LIMIT, self.client.apiserver_version())
-            .await?;
+        let info = self.ask(&deed, ASK_LIMIT, self.client.apiserver_version()).await?;
         Ok(info.git_version)
     }
 }
 
 fn unreadable(deed: &Deed, error: &serde_json::Error) -> Failure {
-    Failure::Other {
-        what: format!("an answer to {deed} cannot be read"),
-        why: error.to_string(),
-    }
+    Failure::Other { what: format!("an answer to {deed} cannot be read"), why: error.to_string() }
 }
 
 /// Hands the user's first wish to end on to the command; ends with the second one, and never
@@ -378,10 +356,8 @@ async fn finish(
     pod: &PodName,
     out: &mut dyn Write,
 ) -> Result<ExecOutput, Failure> {
-    let broke = |why: String| Failure::Other {
-        what: format!("a command in Pod {pod} broke off"),
-        why,
-    };
+    let broke =
+        |why: String| Failure::Other { what: format!("a command in Pod {pod} broke off"), why };
     let status = process.take_status();
     let (stdout, stderr) = (process.stdout(), process.stderr());
     let mut errors = Bounded::new(STDERR_MAX_BYTES, "it is more than 64 KiB");
@@ -423,19 +399,11 @@ fn exit_code(status: &Status) -> Result<i32, String> {
     if status.status.as_deref() == Some("Success") {
         return Ok(0);
     }
-    let causes = status
-        .details
-        .iter()
-        .flat_map(|d| d.causes.iter().flatten());
+    let causes = status.details.iter().flat_map(|d| d.causes.iter().flatten());
     let code = causes
         .filter(|cause| cause.reason.as_deref() == Some("ExitCode"))
         .find_map(|cause| cause.message.as_deref()?.parse().ok());
-    code.ok_or_else(|| {
-        status
-            .message
-            .clone()
-            .unwrap_or_else(|| "no reason given".to_owned())
-    })
+    code.ok_or_else(|| status.message.clone().unwrap_or_else(|| "no reason given".to_owned()))
 }
 
 #[cfg(test)]
@@ -455,11 +423,7 @@ mod tests {
         let absent = status(
             r#"{"status":"Failure","reason":"InternalError","message":"exec: \"lb-dataplane\": executable file not found in $PATH"}"#,
         );
-        assert!(
-            exit_code(&absent)
-                .expect_err("did not run")
-                .contains("executable file not found")
-        );
+        assert!(exit_code(&absent).expect_err("did not run").contains("executable file not found"));
     }
 
     /// What is proposed next changes the cluster that was asked.
@@ -497,16 +461,10 @@ mod tests {
         let (ours, mut theirs) = tokio::io::duplex(16);
         let mut ending = tokio::spawn(interrupted(Some(stop.clone()), Some(ours)));
         let soon = Duration::from_secs(1);
-        assert!(
-            timeout(soon, &mut ending).await.is_err(),
-            "nobody wished it"
-        );
+        assert!(timeout(soon, &mut ending).await.is_err(), "nobody wished it");
         tell.send_replace(1);
         assert_eq!(theirs.read_u8().await.expect("a byte"), b'\n');
-        assert!(
-            timeout(soon, &mut ending).await.is_err(),
-            "it ends by itself"
-        );
+        assert!(timeout(soon, &mut ending).await.is_err(), "it ends by itself");
         tell.send_replace(2);
         ending.await.expect("ends");
     }

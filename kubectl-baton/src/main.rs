@@ -35,10 +35,7 @@ const NOT_ASKED: u8 = 2;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
-    if words
-        .next()
-        .is_some_and(|name| complete::is_asked(Path::new(&name)))
-    {
+    if words.next().is_some_and(|name| complete::is_asked(Path::new(&name))) {
         // No name of ours begins like a word that is no text.
         let words: Vec<String> = words.map(|w| w.to_string_lossy().into_owned()).collect();
         // Whoever asks reads all of it.
@@ -46,14 +43,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let line = args::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {
         Ok(runtime) => runtime.block_on(commands::run(&line.command, &line.options)),
-        Err(error) => Err(anyhow::anyhow!(
-            "cannot start the asynchronous runtime: {error}"
-        )),
+        Err(error) => Err(anyhow::anyhow!("cannot start the asynchronous runtime: {error}")),
     };
     done.unwrap_or_else(|error| {
         // A kubeconfig that cannot be read is quoted in several lines.

@@ -107,24 +107,13 @@ mod tests {
             };
             chosen(own.map(str::to_owned), server, env)
         };
-        let (server, env) = (
-            "https://api.corp:6443",
-            Some("http://proxy.corp:3128".into()),
-        );
+        let (server, env) = ("https://api.corp:6443", Some("http://proxy.corp:3128".into()));
         assert_eq!(chosen(None, server, ""), env);
-        assert_eq!(
-            chosen(None, server, "proxy.corp"),
-            env,
-            "it is the proxy's name"
-        );
+        assert_eq!(chosen(None, server, "proxy.corp"), env, "it is the proxy's name");
         for except in ["api.corp", ".corp", "*", "x, corp"] {
             assert_eq!(chosen(None, server, except), None, "{except}");
             let own = chosen(Some("socks5://own:1080"), server, except);
-            assert_eq!(
-                own.as_deref(),
-                Some("socks5://own:1080"),
-                "as kubectl has it"
-            );
+            assert_eq!(own.as_deref(), Some("socks5://own:1080"), "as kubectl has it");
         }
         assert_eq!(chosen(None, "https://10.1.2.3:6443", "10.0.0.0/8"), None);
         for near in [

@@ -36,10 +36,8 @@ pub fn written<T: DeserializeOwned + Serialize>(name: &str, text: &str) -> Value
 /// Compares a sample with what its type makes of it; `BATON_GENERATE=1` writes that.
 fn kept<T: DeserializeOwned + Serialize>(name: &str) {
     let text = sample(name);
-    let (is, written) = (
-        serde_json::from_str::<Value>(&text).expect("JSON"),
-        written::<T>(name, &text),
-    );
+    let (is, written) =
+        (serde_json::from_str::<Value>(&text).expect("JSON"), written::<T>(name, &text));
     if std::env::var_os("BATON_GENERATE").is_some() {
         let text = serde_json::to_string_pretty(&written).expect("JSON") + "\n";
         // At once: other tests read it meanwhile.

@@ -53,10 +53,7 @@ pub fn look(
     wanted: impl Fn(&PolicyName) -> bool,
     at: Duration,
 ) -> Look {
-    Look {
-        backends: backends(answers, &Nodes::new(), wanted),
-        at,
-    }
+    Look { backends: backends(answers, &Nodes::new(), wanted), at }
 }
 
 /// The difference between two looks. A backend or dataplane that is new, or that started anew, has
@@ -77,10 +74,7 @@ pub fn frame(before: Option<&Look>, now: &Look, rows: usize, silent: Vec<String>
         .iter()
         .map(|backend| {
             let same = |old: &&&Backend| old.dataplanes == backend.dataplanes;
-            let old = old
-                .get(&key(backend))
-                .filter(same)
-                .filter(|_| seconds > 0.0);
+            let old = old.get(&key(backend)).filter(same).filter(|_| seconds > 0.0);
             let rate = |of: fn(&Backend) -> u64| {
                 let grown = of(backend).checked_sub(of(old?))?;
                 Some(grown as f64 / seconds)
@@ -97,27 +91,16 @@ pub fn frame(before: Option<&Look>, now: &Look, rows: usize, silent: Vec<String>
         let known: Vec<f64> = all.iter().filter_map(of).collect();
         (!known.is_empty()).then(|| known.iter().sum::<f64>())
     };
-    let (requests_per_second, moves_per_second) = (
-        sum(|r| r.requests_per_second),
-        sum(|r| r.moves_in_per_second),
-    );
+    let (requests_per_second, moves_per_second) =
+        (sum(|r| r.requests_per_second), sum(|r| r.moves_in_per_second));
     let flows = all.iter().map(|row| row.backend.flows).sum();
     let busy = |row: &Row| row.requests_per_second.unwrap_or_default();
     all.sort_by(|a, b| {
-        busy(b)
-            .total_cmp(&busy(a))
-            .then_with(|| b.backend.flows.cmp(&a.backend.flows))
+        busy(b).total_cmp(&busy(a)).then_with(|| b.backend.flows.cmp(&a.backend.flows))
     });
     let hidden = all.len().saturating_sub(rows);
     all.truncate(rows);
-    Frame {
-        flows,
-        requests_per_second,
-        moves_per_second,
-        rows: all,
-        hidden,
-        silent,
-    }
+    Frame { flows, requests_per_second, moves_per_second, rows: all, hidden, silent }
 }
 
 fn rate(rate: Option<f64>) -> String {

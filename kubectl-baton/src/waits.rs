@@ -28,11 +28,7 @@ pub struct Around<'a> {
 
 /// The Pod that owns the flow, if the policy still has it.
 pub fn owner<'a>(flow: &Flow, around: &Around<'a>) -> Option<&'a BackendState> {
-    around
-        .state?
-        .backends
-        .iter()
-        .find(|backend| backend.name == flow.flow.backend)
+    around.state?.backends.iter().find(|backend| backend.name == flow.flow.backend)
 }
 
 /// Whether a flow on a good Pod moves with its next request (`migration.mode: WhenBetter`), and
@@ -51,13 +47,7 @@ pub fn when_better(
     };
     let mut why = vec![
         figures(view, &here, policy),
-        verdict(&Case {
-            owner,
-            here: &here,
-            policy,
-            migration,
-            can,
-        }),
+        verdict(&Case { owner, here: &here, policy, migration, can }),
     ];
     why.extend(rests(view, migration));
     why.extend(rates(migration));
@@ -87,9 +77,7 @@ struct Case<'a> {
 
 /// Whether it moves, in the order in which the dataplane looks at reasons.
 fn verdict(case: &Case<'_>) -> String {
-    let Case {
-        owner, here, can, ..
-    } = case;
+    let Case { owner, here, can, .. } = case;
     let name = &owner.name;
     match here.standing.as_str() {
         "distressed" => {
@@ -105,10 +93,7 @@ fn verdict(case: &Case<'_>) -> String {
         _ => {}
     }
     if here.stalled.0 >= STALLED_US {
-        return format!(
-            "It moves: {name} has answered nothing for {}.",
-            micros(here.stalled.0)
-        );
+        return format!("It moves: {name} has answered nothing for {}.", micros(here.stalled.0));
     }
     let joins = |b: &&&&BackendState| {
         let standing = b.placement.as_ref().map(|p| p.standing.as_str());
@@ -137,11 +122,7 @@ fn in_calm(case: &Case<'_>) -> String {
         .iter()
         .filter_map(|b| {
             let placement = b.placement.as_ref()?;
-            Some((
-                placement.mean_wait.0,
-                placement.move_cost.0,
-                b.name.as_str(),
-            ))
+            Some((placement.mean_wait.0, placement.move_cost.0, b.name.as_str()))
         })
         .collect();
     others.sort_unstable();

@@ -63,16 +63,9 @@ fn run_with(kubeconfig: &Path, words: &[&str], env: &[(&str, &str)]) -> Said {
         .output()
         .expect("the program runs");
     let text = |bytes: &[u8]| {
-        String::from_utf8_lossy(bytes)
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
+        String::from_utf8_lossy(bytes).split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    Said {
-        out: text(&output.stdout),
-        err: text(&output.stderr),
-        code: output.status.code(),
-    }
+    Said { out: text(&output.stdout), err: text(&output.stderr), code: output.status.code() }
 }
 
 async fn post(server: &ApiServer, path: &str, object: &Value) {
@@ -106,8 +99,7 @@ async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
     let said = run(&admin, &["status"]);
     assert_eq!(said.code, Some(1), "{} {}", said.out, said.err);
     assert!(
-        said.out
-            .contains("Baton is not installed: the cluster does not know its definitions"),
+        said.out.contains("Baton is not installed: the cluster does not know its definitions"),
         "{}",
         said.out
     );
@@ -123,19 +115,10 @@ async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
     }
     let said = run(&admin, &["backends"]);
     assert_eq!(said.code, Some(2), "{}", said.err);
-    assert!(
-        said.err.contains("Baton is not installed in this cluster"),
-        "{}",
-        said.err
-    );
+    assert!(said.err.contains("Baton is not installed in this cluster"), "{}", said.err);
 
     for definition in definitions() {
-        post(
-            server,
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-            &definition,
-        )
-        .await;
+        post(server, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
     }
     let started = Instant::now();
     let said = loop {
@@ -156,11 +139,7 @@ async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
     );
     assert_eq!(report["unseen"], json!([]), "an admin may see all");
     let said = run(&admin, &["flows"]);
-    assert!(
-        said.code == Some(2) && said.err.contains("there is no dataplane"),
-        "{}",
-        said.err
-    );
+    assert!(said.code == Some(2) && said.err.contains("there is no dataplane"), "{}", said.err);
 
     let namespace = server.namespace("kubectl").await.expect("a namespace");
     let namespace = namespace.name.as_str();
@@ -178,42 +157,21 @@ async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"},
         "spec": {"selector": {"app": "front"}, "ports": [{"name": "http", "port": 80}]},
     });
-    post(
-        server,
-        &format!("/api/v1/namespaces/{namespace}/services"),
-        &service,
-    )
-    .await;
+    post(server, &format!("/api/v1/namespaces/{namespace}/services"), &service).await;
     let said = run(&admin, &["check", "-n", namespace]);
     let row = format!("{namespace}/front 80 HTTP1 0 0 0 move");
     assert!(said.out.contains(&row), "{}", said.out);
     let said = run(&admin, &["status", "-n", namespace]);
     let words = format!("policy {namespace}/web: the operator has said nothing about it");
-    assert!(
-        said.code == Some(1) && said.out.contains(&words),
-        "{}",
-        said.out
-    );
+    assert!(said.code == Some(1) && said.out.contains(&words), "{}", said.out);
 
     // Next to a Secret whose content is nowhere in the dump.
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"password": "hunter2"}});
-    post(
-        server,
-        &format!("/api/v1/namespaces/{namespace}/secrets"),
-        &secret,
-    )
-    .await;
+    post(server, &format!("/api/v1/namespaces/{namespace}/secrets"), &secret).await;
     let file = folder.0.join("dump.tar.gz");
-    let said = run(
-        &admin,
-        &["sysdump", "--file", file.to_str().expect("a path")],
-    );
+    let said = run(&admin, &["sysdump", "--file", file.to_str().expect("a path")]);
     assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
-    let listed = Command::new("tar")
-        .args(["-xzOf"])
-        .arg(&file)
-        .output()
-        .expect("tar");
+    let listed = Command::new("tar").args(["-xzOf"]).arg(&file).output().expect("tar");
     let text = String::from_utf8_lossy(&listed.stdout);
     assert!(
         text.contains("\"loadbalancerpolicies\"") || text.contains("\"LoadBalancerPolicy\""),
@@ -230,24 +188,13 @@ async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
 
 /// Somebody without any right is told which one is missing.
 async fn nobody(server: &ApiServer, namespace: &str) {
-    let identity = server
-        .service_account(namespace, "default")
-        .await
-        .expect("a token");
+    let identity = server.service_account(namespace, "default").await.expect("a token");
     let folder = Folder::new("nobody");
     let config = folder.kubeconfig(&identity.kubeconfig());
     let said = run(&config, &["status", "-n", namespace]);
     assert_eq!(said.code, Some(2), "{} {}", said.out, said.err);
-    assert!(
-        said.err.contains("no permission for `list` on `"),
-        "{}",
-        said.err
-    );
-    assert!(
-        said.err.contains("ask for a Role or ClusterRole"),
-        "{}",
-        said.err
-    );
+    assert!(said.err.contains("no permission for `list` on `"), "{}", said.err);
+    assert!(said.err.contains("ask for a Role or ClusterRole"), "{}", said.err);
     // What one may not see does not forbid Baton.
     let said = run(&config, &["check", "-n", namespace]);
     assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
@@ -280,17 +227,12 @@ fn without_a_cluster_the_error_says_what_to_change() {
     let said = run(&config, &["status"]);
     assert_eq!(said.code, Some(2), "{}", said.err);
     assert!(
-        said.err
-            .contains(&format!("http://127.0.0.1:{port} does not answer: ")),
+        said.err.contains(&format!("http://127.0.0.1:{port} does not answer: ")),
         "{}",
         said.err
     );
     let said = run(&config, &["--context", "other", "status"]);
-    assert!(
-        said.code == Some(2) && said.err.contains("no context `other`"),
-        "{}",
-        said.err
-    );
+    assert!(said.code == Some(2) && said.err.contains("no context `other`"), "{}", said.err);
 }
 
 /// A proxy that refuses; what it is asked comes out of the channel.
@@ -332,10 +274,7 @@ fn a_proxy_is_asked_as_kubectl_asks_it_and_nobody_sees_its_password() {
     // The second one's exception is of the proxy itself.
     for (own, env) in [
         (json!(url), vec![]),
-        (
-            Value::Null,
-            vec![("HTTPS_PROXY", &*url), ("NO_PROXY", "127.0.0.1")],
-        ),
+        (Value::Null, vec![("HTTPS_PROXY", &*url), ("NO_PROXY", "127.0.0.1")]),
     ] {
         let said = run_with(&config(own), &["status"], &env);
         assert_eq!(said.code, Some(2), "{}", said.err);
@@ -362,17 +301,11 @@ fn what_needs_no_cluster_works_without_one() {
     let said = run(nowhere, &["version", "--client"]);
     assert_eq!(
         (said.code, said.out),
-        (
-            Some(0),
-            format!("kubectl-baton {}", env!("CARGO_PKG_VERSION"))
-        )
+        (Some(0), format!("kubectl-baton {}", env!("CARGO_PKG_VERSION")))
     );
     for shell in ["bash", "zsh", "fish"] {
         let said = run(nowhere, &["completion", shell]);
-        assert!(
-            said.code == Some(0) && said.out.contains("sysdump"),
-            "{shell}"
-        );
+        assert!(said.code == Some(0) && said.out.contains("sysdump"), "{shell}");
     }
     let said = run(nowhere, &["migrate"]);
     assert_eq!(said.code, Some(2), "there is no such command");

@@ -100,8 +100,7 @@ Examples:
 
 fn path(text: &str) -> Result<String, &'static str> {
     let good = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic());
-    good.then(|| text.to_owned())
-        .ok_or("expected a path and its query, escaped as in a URL")
+    good.then(|| text.to_owned()).ok_or("expected a path and its query, escaped as in a URL")
 }
 
 /// Which file.
@@ -171,10 +170,7 @@ mod tests {
         let mut all = line();
         let capture = all.find_subcommand_mut("capture").expect("capture");
         let help = capture.render_long_help().to_string();
-        assert!(
-            help.contains("--backend") && !help.contains("--dataplane"),
-            "{help}"
-        );
+        assert!(help.contains("--backend") && !help.contains("--dataplane"), "{help}");
     }
 
     #[test]
@@ -182,28 +178,19 @@ mod tests {
         let config = "a.yaml".into();
         assert_eq!(
             parse("lb-dataplane run --config a.yaml").expect("run"),
-            Command::Run {
-                file: File { config },
-                grace_seconds: 0
-            }
+            Command::Run { file: File { config }, grace_seconds: 0 }
         );
         let asked = parse("lb-dataplane flows --policy p --limit 5 -o json --control [::1]:7");
         let Ok(Command::Ask(question)) = asked else {
             panic!("{asked:?}");
         };
-        let at = At {
-            control: "[::1]:7".parse().expect("address"),
-            netns: None,
-        };
+        let at = At { control: "[::1]:7".parse().expect("address"), netns: None };
         let output = Output::Json;
         assert_eq!(*question.options(), Ask { at, output });
         let Question::Flows(with) = *question else {
             panic!("another question");
         };
-        assert_eq!(
-            (with.order.policy.as_deref(), with.order.limit),
-            (Some("p"), 5)
-        );
+        assert_eq!((with.order.policy.as_deref(), with.order.limit), (Some("p"), 5));
     }
 
     #[test]

@@ -38,9 +38,6 @@ mod tests {
         let second = now();
         assert!(second.0 >= first.0);
         assert_eq!(until(second, Instant(0)), Duration::ZERO);
-        assert_eq!(
-            until(Instant(1_000), Instant(3_500)),
-            Duration::from_micros(2_500)
-        );
+        assert_eq!(until(Instant(1_000), Instant(3_500)), Duration::from_micros(2_500));
     }
 }

@@ -107,10 +107,7 @@ impl Agreement {
     /// Of so many.
     #[must_use]
     pub fn new(workers: u32) -> Self {
-        Self {
-            missing: AtomicU32::new(workers),
-            refused: AtomicBool::new(false),
-        }
+        Self { missing: AtomicU32::new(workers), refused: AtomicBool::new(false) }
     }
 
     /// One of them can.
@@ -195,16 +192,8 @@ pub fn channel() -> io::Result<(WorkerHandle, Inbox)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
     let beat = Arc::new(AtomicU64::new(0));
     let (sender, receiver) = mpsc::channel(QUEUE_MAX);
-    let handle = WorkerHandle {
-        queue: sender,
-        wake: Arc::clone(&wake),
-        beat: Arc::clone(&beat),
-    };
-    let inbox = Inbox {
-        queue: receiver,
-        wake,
-        beat,
-    };
+    let handle = WorkerHandle { queue: sender, wake: Arc::clone(&wake), beat: Arc::clone(&beat) };
+    let inbox = Inbox { queue: receiver, wake, beat };
     Ok((handle, inbox))
 }
 
@@ -322,10 +311,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     fn readable(inbox: &Inbox) -> bool {
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::from_borrowed_fd(inbox.wake_fd(), PollFlags::IN)];
         poll(&mut fds, Some(&now)).expect("polled") == 1
     }
@@ -335,19 +321,13 @@ mod tests {
         let (handle, mut inbox) = channel().expect("an eventfd");
         assert!(!readable(&inbox));
         for _ in 0..3 {
-            handle
-                .tell(Command::Notice(Notice::Stop))
-                .await
-                .expect("sent");
+            handle.tell(Command::Notice(Notice::Stop)).await.expect("sent");
         }
         assert!(readable(&inbox));
         inbox.rearm();
         assert!(!readable(&inbox), "the loop would never sleep again");
         assert_eq!(std::iter::from_fn(|| inbox.next()).count(), 3);
-        handle
-            .tell(Command::Notice(Notice::Stop))
-            .await
-            .expect("sent");
+        handle.tell(Command::Notice(Notice::Stop)).await.expect("sent");
         assert!(readable(&inbox), "a later command must wake too");
     }
 
@@ -355,27 +335,18 @@ mod tests {
     async fn a_worker_that_is_gone_or_never_answers_is_told_apart() {
         let (handle, mut inbox) = channel().expect("an eventfd");
         tokio::time::pause();
-        assert_eq!(
-            handle.ask(Command::Report).await.err(),
-            Some(WorkerError::Stuck)
-        );
+        assert_eq!(handle.ask(Command::Report).await.err(), Some(WorkerError::Stuck));
         assert!(matches!(inbox.next(), Some(Command::Report(_))));
         // The queue is bounded: more than fit must wait, and then be refused.
         for _ in 0..QUEUE_MAX {
-            handle
-                .tell(Command::Notice(Notice::Stop))
-                .await
-                .expect("fits");
+            handle.tell(Command::Notice(Notice::Stop)).await.expect("fits");
         }
         assert_eq!(
             handle.tell(Command::Notice(Notice::Stop)).await.err(),
             Some(WorkerError::Stuck)
         );
         drop(inbox);
-        assert_eq!(
-            handle.ask(Command::Report).await.err(),
-            Some(WorkerError::Gone)
-        );
+        assert_eq!(handle.ask(Command::Report).await.err(), Some(WorkerError::Gone));
         assert!(!handle.is_alive());
     }
 }

@@ -44,11 +44,7 @@ struct Rule {
 
 impl Rule {
     fn new() -> Self {
-        Self {
-            throttled: None,
-            rest: REST_MIN,
-            rests_until: None,
-        }
+        Self { throttled: None, rest: REST_MIN, rests_until: None }
     }
 
     /// Whether the packet thread may wait awake until the next look.
@@ -166,11 +162,7 @@ pub struct CpuQuota {
 impl CpuQuota {
     /// Finds them and looks for the first time.
     pub fn find() -> Self {
-        let mut quota = Self {
-            groups: Groups::find(),
-            rule: Rule::new(),
-            allowed: true,
-        };
+        let mut quota = Self { groups: Groups::find(), rule: Rule::new(), allowed: true };
         quota.changes();
         quota
     }
@@ -251,10 +243,7 @@ mod tests {
         );
         // In a container without a namespace of its own, the mount is the own group.
         let inside = "31 25 0:27 /kubepods/pod1/c1 /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n";
-        assert_eq!(
-            paths(parse("2:cpu:/kubepods/pod1/c1\n", inside)),
-            ["/sys/fs/cgroup/cpu/"]
-        );
+        assert_eq!(paths(parse("2:cpu:/kubepods/pod1/c1\n", inside)), ["/sys/fs/cgroup/cpu/"]);
         // With one, the path is the root.
         let v2 = "32 25 0:28 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
         assert_eq!(paths(parse("0::/\n", v2)), ["/sys/fs/cgroup/"]);
@@ -305,15 +294,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("baton-quota-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join("cpu.max"), "50000 100000").expect("written");
-        let groups = Groups {
-            version: Version::V2,
-            paths: vec![folder.clone()],
-        };
-        let quota = CpuQuota {
-            groups: Some(groups),
-            rule: Rule::new(),
-            allowed: true,
-        };
+        let groups = Groups { version: Version::V2, paths: vec![folder.clone()] };
+        let quota = CpuQuota { groups: Some(groups), rule: Rule::new(), allowed: true };
         let (workers, mut inboxes) = Workers::new(1).expect("an eventfd");
         while workers.tell(Notice::Link(true)).await.is_ok() {}
         let mut watch = std::pin::pin!(quota.watch(workers));
@@ -332,13 +314,7 @@ mod tests {
         let mut rule = Rule::new();
         let mut now = Instant::now();
         for throttled in 0..100 {
-            let _ = rule.allows(
-                now,
-                Reading {
-                    cpus: None,
-                    throttled,
-                },
-            );
+            let _ = rule.allows(now, Reading { cpus: None, throttled });
             now += REST_MAX;
         }
         assert!(rule.rest == REST_MAX);

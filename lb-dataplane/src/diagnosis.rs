@@ -26,15 +26,8 @@ pub fn problems(state: &State) -> Vec<String> {
 }
 
 fn refused(refused: &RefusedPolicy) -> String {
-    let then = if refused.kept {
-        "what it had before stays in force"
-    } else {
-        "it is not served"
-    };
-    format!(
-        "policy `{}` of the snapshot is refused, {then}: {}",
-        refused.policy, refused.message
-    )
+    let then = if refused.kept { "what it had before stays in force" } else { "it is not served" };
+    format!("policy `{}` of the snapshot is refused, {then}: {}", refused.policy, refused.message)
 }
 
 fn problem(policy: &PolicyState) -> Option<String> {
@@ -101,11 +94,7 @@ pub fn notes(state: &State) -> Vec<String> {
         }
         let lost: u64 = policy.lost_total.values().sum();
         if lost > 0 {
-            let connections = if lost == 1 {
-                "connection"
-            } else {
-                "connections"
-            };
+            let connections = if lost == 1 { "connection" } else { "connections" };
             let advice = most(&policy.lost_total).map_or("", advice);
             notes.push(format!(
                 "policy `{}`: {lost} {connections} of clients broken since start ({}){advice}",
@@ -187,10 +176,7 @@ mod tests {
             p.panic = true;
         }))
         .join("\n");
-        assert!(
-            text.starts_with("policy `web` is in panic mode: too few of its 2"),
-            "{text}"
-        );
+        assert!(text.starts_with("policy `web` is in panic mode: too few of its 2"), "{text}");
         assert!(text.contains("(b is down)"), "{text}");
         let text = problems(&state(|p| p.backends.clear())).join("\n");
         assert!(text.contains("`web` has no backend"), "{text}");
@@ -208,10 +194,7 @@ mod tests {
                 backend.health = BackendHealth::NotListening;
             }
         });
-        assert!(
-            problems(&many)[0].contains("b is down, 2 more)"),
-            "{many:?}"
-        );
+        assert!(problems(&many)[0].contains("b is down, 2 more)"), "{many:?}");
     }
 
     #[test]
@@ -237,12 +220,8 @@ mod tests {
             let why = "GET /healthz: 503, expected 200-399".to_owned();
             p.backends[0].health = BackendHealth::Unhealthy(Some(why));
             p.backends[1].health = BackendHealth::Ejected(Micros::from_secs(20));
-            p.lost_total = [
-                ("fate_unknown".into(), 2),
-                ("no_backend".into(), 3),
-                ("policy".into(), 0),
-            ]
-            .into();
+            p.lost_total =
+                [("fate_unknown".into(), 2), ("no_backend".into(), 3), ("policy".into(), 0)].into();
         }));
         assert_eq!(noted.len(), 3, "{noted:?}");
         assert_eq!(

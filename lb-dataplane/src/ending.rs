@@ -43,10 +43,7 @@ impl Ending {
             grace_seconds = grace.as_secs(),
             "ending: not ready any more; connections go on until they end or the grace period does. A second signal ends at once"
         );
-        Self {
-            heard: now + HEARD.min(grace),
-            deadline: now + grace,
-        }
+        Self { heard: now + HEARD.min(grace), deadline: now + grace }
     }
 
     /// Waits until there is no connection left, or no time.
@@ -56,10 +53,7 @@ impl Ending {
             let now = Instant::now();
             let left = control.left().await;
             if now >= self.deadline {
-                info!(
-                    flows = left.map(|left| left.flows),
-                    "the grace period is over"
-                );
+                info!(flows = left.map(|left| left.flows), "the grace period is over");
                 return;
             }
             if now >= self.heard && rest.is_over(now, left) {

@@ -9,10 +9,6 @@ use std::io::{IsTerminal as _, stderr};
 /// # Errors
 /// The level is none, or logging has been started before.
 pub fn start(log: &Log) -> anyhow::Result<Level> {
-    let style = Style {
-        format: log.format,
-        colours: stderr().is_terminal(),
-        modules: true,
-    };
+    let style = Style { format: log.format, colours: stderr().is_terminal(), modules: true };
     Ok(logging::start(style, log.filter()?)?)
 }

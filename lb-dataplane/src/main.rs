@@ -43,13 +43,12 @@ fn main() -> ExitCode {
     let asked =
         |done: anyhow::Result<ExitCode>| done.unwrap_or_else(|error| complain(&error, NOT_ASKED));
     match args::parse() {
-        Command::Run {
-            file,
-            grace_seconds,
-        } => match run::run(&file.config, Duration::from_secs(grace_seconds.into())) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => complain(&error, 1),
-        },
+        Command::Run { file, grace_seconds } => {
+            match run::run(&file.config, Duration::from_secs(grace_seconds.into())) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => complain(&error, 1),
+            }
+        }
         Command::Check(file) => match config::Loaded::read(&file.config) {
             Ok(_) => {
                 println!("{}: good", file.config.display());

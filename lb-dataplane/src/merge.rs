@@ -21,12 +21,7 @@ pub fn report(into: &mut Report, more: Report) {
         debug_assert_eq!((&*name, &*label), (&other, &of));
         *value += more;
     }
-    by(
-        &mut into.figures,
-        more.figures,
-        |a, b| a.name == b.name,
-        figures,
-    );
+    by(&mut into.figures, more.figures, |a, b| a.name == b.name, figures);
 }
 
 /// Merges what is the same thing and appends what is not there. Both lists are mostly in the same
@@ -34,11 +29,7 @@ pub fn report(into: &mut Report, more: Report) {
 fn by<T>(into: &mut Vec<T>, more: Vec<T>, same: fn(&T, &T) -> bool, merge: fn(&mut T, T)) {
     for (at, other) in more.into_iter().enumerate() {
         let here = into.get(at).is_some_and(|one| same(one, &other));
-        let at = if here {
-            Some(at)
-        } else {
-            into.iter().position(|one| same(one, &other))
-        };
+        let at = if here { Some(at) } else { into.iter().position(|one| same(one, &other)) };
         match at {
             Some(at) => merge(&mut into[at], other),
             None => into.push(other),
@@ -47,12 +38,7 @@ fn by<T>(into: &mut Vec<T>, more: Vec<T>, same: fn(&T, &T) -> bool, merge: fn(&m
 }
 
 fn state(into: &mut State, more: State) {
-    by(
-        &mut into.policies,
-        more.policies,
-        |a, b| a.name == b.name,
-        policy,
-    );
+    by(&mut into.policies, more.policies, |a, b| a.name == b.name, policy);
     for (name, other) in more.tables {
         let table = into.tables.entry(name).or_default();
         *table = fuller(*table, other);
@@ -62,11 +48,7 @@ fn state(into: &mut State, more: State) {
 /// Of two pairs of how much and of how much that with the larger part.
 fn fuller(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
     let part = |a: (u64, u64), b: (u64, u64)| u128::from(a.0) * u128::from(b.1);
-    if a.1 == 0 || part(b, a) > part(a, b) {
-        b
-    } else {
-        a
-    }
+    if a.1 == 0 || part(b, a) > part(a, b) { b } else { a }
 }
 
 fn add(into: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {

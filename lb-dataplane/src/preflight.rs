@@ -80,10 +80,7 @@ pub fn interface_index(name: &str) -> Result<u32, PreflightError> {
         .and_then(|socket| name_to_index(socket, name));
     index.map_err(|_| {
         let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
-        PreflightError::NoInterface {
-            name: name.to_owned(),
-            existing: interfaces(&table),
-        }
+        PreflightError::NoInterface { name: name.to_owned(), existing: interfaces(&table) }
     })
 }
 
@@ -98,9 +95,7 @@ pub fn interface_name(of_default_route: Option<u32>) -> Result<String, Preflight
     });
     name.ok_or_else(|| {
         let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
-        PreflightError::NoDefaultRoute {
-            existing: interfaces(&table),
-        }
+        PreflightError::NoDefaultRoute { existing: interfaces(&table) }
     })
 }
 
@@ -124,14 +119,10 @@ pub fn own_addresses(
     config: &Config,
     of_interface: Addresses,
 ) -> Result<Vec<IpAddr>, PreflightError> {
-    let Addresses {
-        lasting, others, ..
-    } = of_interface;
+    let Addresses { lasting, others, .. } = of_interface;
     if config.address.is_empty() {
         return match lasting.is_empty() {
-            true => Err(PreflightError::NoAddress {
-                name: config.interface.clone(),
-            }),
+            true => Err(PreflightError::NoAddress { name: config.interface.clone() }),
             false => Ok(lasting),
         };
     }
@@ -183,10 +174,7 @@ fn check_local_range(ports: Ports, local: &str, reserved: &str) -> Result<(), Pr
         (first..=last).contains(&port) && !reserved.iter().any(|range| range.contains(&port))
     });
     if taken {
-        return Err(PreflightError::LocalPortRange {
-            ports,
-            local: first..=last,
-        });
+        return Err(PreflightError::LocalPortRange { ports, local: first..=last });
     }
     Ok(())
 }
@@ -227,25 +215,16 @@ mod tests {
     fn the_kernels_ports_must_be_reserved() {
         let local = "32768\t60999\n";
         assert_eq!(check_local_range(ports("20000-32767"), local, ""), Ok(()));
-        for (range, reserved) in [
-            ("20000-32768", ""),
-            ("40000-41000", "40000-40999\n"),
-            ("60999-61100", "1,2"),
-        ] {
+        for (range, reserved) in
+            [("20000-32768", ""), ("40000-41000", "40000-40999\n"), ("60999-61100", "1,2")]
+        {
             let error = check_local_range(ports(range), local, reserved).expect_err(range);
             let text = error.to_string();
             assert!(text.starts_with("port range in use: "), "{text}");
-            assert!(
-                text.contains(&format!("ip_local_reserved_ports={range}")),
-                "{text}"
-            );
+            assert!(text.contains(&format!("ip_local_reserved_ports={range}")), "{text}");
         }
         assert_eq!(
-            check_local_range(
-                ports("20000-59999"),
-                local,
-                "8080,32768-40000,40001-59999\n"
-            ),
+            check_local_range(ports("20000-59999"), local, "8080,32768-40000,40001-59999\n"),
             Ok(())
         );
         assert_eq!(check_local_range(ports("20000-59999"), "", ""), Ok(()));
@@ -277,11 +256,8 @@ mod tests {
             Config::parse(std::path::Path::new("test.yaml"), &text).expect("good")
         };
         let [first, second] = ["10.0.0.5", "10.0.0.6"].map(|a| a.parse().expect("an address"));
-        let of_interface = Addresses {
-            lasting: vec![first],
-            others: vec![second],
-            tentative: Vec::new(),
-        };
+        let of_interface =
+            Addresses { lasting: vec![first], others: vec![second], tentative: Vec::new() };
         let own = |config| own_addresses(&config, of_interface.clone());
         assert_eq!(own(parse("")), Ok(vec![first]));
         assert_eq!(own(parse("10.0.0.6")), Ok(vec![second]));

@@ -106,12 +106,8 @@ async fn serve(
     };
     let (ports, maps) = open_ports(&loaded, &addresses)?;
     let (mode, mtu) = (ports[0].mode(), ports[0].mtu());
-    let steerer = Steerer::new(
-        Box::new(maps),
-        addresses.clone(),
-        config.ports.range(),
-        config.host_network,
-    );
+    let steerer =
+        Steerer::new(Box::new(maps), addresses.clone(), config.ports.range(), config.host_network);
     let quota = CpuQuota::find();
     let (workers, inboxes) = Workers::new(ports.len() as u32).context("cannot make an eventfd")?;
     let (asks, asked) = mpsc::channel(neighbour::ASKS_MAX);
@@ -156,21 +152,13 @@ async fn serve(
         port.allow_spinning(quota.allows_spinning());
         let engine = engine(&loaded, settings, &port)?;
         // One of them tells what is counted once.
-        let failures = if at == 0 {
-            steerer.failures()
-        } else {
-            Arc::default()
-        };
+        let failures = if at == 0 { steerer.failures() } else { Arc::default() };
         let packets = Worker::new(engine, port, inbox, asks.clone(), seat, failures);
         spawn(&mut ended, at, packets)?;
     }
     drop(asks);
     tokio::spawn(quota.watch(workers.clone()));
-    let place = neighbour::Place {
-        ifindex,
-        mtu,
-        host: config.host_network,
-    };
+    let place = neighbour::Place { ifindex, mtu, host: config.host_network };
     let frontends = steerer.ports();
     let followed = neighbour::run(place, workers.clone(), steerer, asked, Arc::clone(&network));
     let mut neighbours = tokio::spawn(followed);
@@ -319,9 +307,7 @@ fn open_ports(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<(Vec<Port
         backends: config.host_network.then(Vec::new),
     };
     let (ports, maps) = Port::open(&settings, &steering)?;
-    let first = ports
-        .first()
-        .context("an interface was opened without a port")?;
+    let first = ports.first().context("an interface was opened without a port")?;
     for (mode, why) in first.fallbacks() {
         warn!(mode = mode.label(), why, "this mode does not work here");
     }
@@ -428,11 +414,7 @@ impl Reloader<'_> {
         if result == "applied" {
             info!(file = %self.file.display(), "configuration in force");
         }
-        self.control
-            .metrics
-            .reloads
-            .with_label_values(&[result])
-            .inc();
+        self.control.metrics.reloads.with_label_values(&[result]).inc();
         if let Ok(mut shown) = self.control.facts.config_problems.lock() {
             *shown = problems;
         }
@@ -444,20 +426,14 @@ impl Reloader<'_> {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
-        let watched = if refused {
-            watcher.follow_too(sources)
-        } else {
-            watcher.follow(sources)
-        };
+        let watched = if refused { watcher.follow_too(sources) } else { watcher.follow(sources) };
         if let Err(error) = watched {
             error!(%error, "a folder of the configuration cannot be watched");
         }
     }
 
     async fn use_keys(&self, loaded: &Loaded) -> anyhow::Result<()> {
-        self.workers
-            .tell(Notice::Keys(loaded.engine_keys()))
-            .await?;
+        self.workers.tell(Notice::Keys(loaded.engine_keys())).await?;
         if let Ok(mut shown) = self.control.facts.key_epochs.lock() {
             *shown = loaded.key_epochs();
         }

@@ -102,18 +102,8 @@ impl Steerer {
         ports: RangeInclusive<u16>,
         known_backends: bool,
     ) -> Self {
-        let parts = Parts {
-            maps,
-            own,
-            ports,
-            known_backends,
-            sources: Vec::new(),
-        };
-        Self {
-            parts: Arc::new(Mutex::new(parts)),
-            failures: Arc::default(),
-            ports: Arc::default(),
-        }
+        let parts = Parts { maps, own, ports, known_backends, sources: Vec::new() };
+        Self { parts: Arc::new(Mutex::new(parts)), failures: Arc::default(), ports: Arc::default() }
     }
 
     /// How often the kernel refused a change.

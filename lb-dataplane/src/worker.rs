@@ -173,10 +173,7 @@ impl Worker {
             seat,
             job: None,
             tap: None,
-            own: OwnCounters {
-                steering_failures,
-                ..OwnCounters::default()
-            },
+            own: OwnCounters { steering_failures, ..OwnCounters::default() },
         }
     }
 
@@ -212,11 +209,7 @@ impl Worker {
     }
 
     fn batch(&mut self, now: Instant) -> usize {
-        self.port.process(&mut Batch {
-            engine: &mut self.engine,
-            tap: &mut self.tap,
-            now,
-        })
+        self.port.process(&mut Batch { engine: &mut self.engine, tap: &mut self.tap, now })
     }
 
     fn timers(&mut self, now: Instant) {
@@ -361,12 +354,8 @@ impl Worker {
         // An asker that has gone away is no reason to stop: answers may fail.
         match command {
             Command::Apply(prepared, agreement, answer) => {
-                self.job = Some(Job::Apply(Applying {
-                    prepared,
-                    agreement,
-                    agreed: false,
-                    answer,
-                }));
+                self.job =
+                    Some(Job::Apply(Applying { prepared, agreement, agreed: false, answer }));
             }
             Command::Notice(notice) => return self.notice(now, notice),
             Command::Routes(mut routes, answer) => {
@@ -374,12 +363,9 @@ impl Worker {
                 let _ = answer.send(routes);
             }
             Command::Steering(ends, answer) => self.job = Some(Job::Steering(ends, answer)),
-            Command::Drain {
-                policy,
-                backend,
-                on,
-                answer,
-            } => self.job = Some(Job::Drain(DrainOrder::new(policy, backend, on), answer)),
+            Command::Drain { policy, backend, on, answer } => {
+                self.job = Some(Job::Drain(DrainOrder::new(policy, backend, on), answer));
+            }
             Command::Migrate(wanted, answer) => {
                 let order = Box::new(MigrateOrder::new(wanted));
                 self.job = Some(Job::Migrate(order, answer));
@@ -405,11 +391,9 @@ impl Worker {
             Notice::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
             Notice::Link(up) => self.engine.set_link(now, up),
             Notice::Spin(allowed) => self.port.allow_spinning(allowed),
-            Notice::Health {
-                policy,
-                backend,
-                healthy,
-            } => self.engine.set_health(now, &policy, backend, healthy),
+            Notice::Health { policy, backend, healthy } => {
+                self.engine.set_health(now, &policy, backend, healthy);
+            }
             Notice::Stop => {
                 info!("the packet worker stops");
                 return false;
@@ -422,11 +406,7 @@ impl Worker {
         let tap = self.tap.as_deref().map(Tap::counts);
         let counters = counters(&self.engine, &self.port.stats(), &self.own, tap);
         let (state, figures) = gathered.end();
-        Report {
-            state,
-            counters,
-            figures,
-        }
+        Report { state, counters, figures }
     }
 }
 
@@ -443,11 +423,7 @@ fn counters(
         ("worker_turns_total", None, own.turns),
         ("worker_commands_total", None, own.commands),
         ("neighbour_asks_lost_total", None, own.asks_lost),
-        (
-            "steering_failures_total",
-            None,
-            own.steering_failures.load(Ordering::Relaxed),
-        ),
+        ("steering_failures_total", None, own.steering_failures.load(Ordering::Relaxed)),
         ("captures_total", None, own.captures),
     ]);
     let now = tap.map(captured).unwrap_or_default();
@@ -465,12 +441,7 @@ fn counters(
 
 /// In the order of [`OwnCounters::captured`].
 fn captured(counts: &Counts) -> [u64; 4] {
-    let all = [
-        &counts.matched,
-        &counts.ring_full,
-        &counts.rate,
-        &counts.unseen,
-    ];
+    let all = [&counts.matched, &counts.ring_full, &counts.rate, &counts.unseen];
     all.map(|count| count.load(Ordering::Relaxed))
 }
 
@@ -488,11 +459,7 @@ fn port_counters(stats: &Stats, counters: &mut Vec<CounterValue>) {
         ("rx_bytes_total", None, stats.rx_bytes),
         ("tx_frames_total", None, stats.tx_frames),
         ("tx_bytes_total", None, stats.tx_bytes),
-        (
-            "rx_segmented_total",
-            None,
-            stats.rx_segmented + stats.host.rx_segmented,
-        ),
+        ("rx_segmented_total", None, stats.rx_segmented + stats.host.rx_segmented),
         ("host_rx_frames_total", None, stats.host.rx_frames),
         ("host_tx_frames_total", None, stats.host.tx_frames),
         ("fill_ring_empty_total", None, stats.fill_ring_empty),

@@ -155,9 +155,7 @@ impl Workers {
         let Some(worker) = self.each.get(at) else {
             return Ok((Vec::new(), None));
         };
-        let (flows, next) = worker
-            .ask(|answer| Command::Flows(cursor, max, answer))
-            .await?;
+        let (flows, next) = worker.ask(|answer| Command::Flows(cursor, max, answer)).await?;
         let next = match next {
             Some(next) => Some((at, next)),
             None => (at + 1 < self.each.len()).then_some((at + 1, 0)),
@@ -194,14 +192,7 @@ impl Workers {
         for worker in &*self.each {
             let (policy, backend) = (policy.clone(), backend.clone());
             // All have the same backends in force.
-            result = worker
-                .ask(|answer| Command::Drain {
-                    policy,
-                    backend,
-                    on,
-                    answer,
-                })
-                .await?;
+            result = worker.ask(|answer| Command::Drain { policy, backend, on, answer }).await?;
         }
         Ok(result)
     }
@@ -243,9 +234,7 @@ impl Workers {
         let mut result = Err(MigrateError::NoFlow(wanted.client));
         for worker in &*self.each {
             let wanted = wanted.clone();
-            result = worker
-                .ask(|answer| Command::Migrate(wanted, answer))
-                .await?;
+            result = worker.ask(|answer| Command::Migrate(wanted, answer)).await?;
             if !matches!(result, Err(MigrateError::NoFlow(_))) {
                 break;
             }
@@ -270,9 +259,7 @@ impl Workers {
         let known = since.map(|since| (since, since.0.len() == self.each.len()));
         for (at, worker) in self.each.iter().enumerate() {
             let since = known.map(|(since, same)| if same { since.0[at] } else { 0 });
-            let mut told = worker
-                .ask(|answer| Command::Events(since, max, answer))
-                .await?;
+            let mut told = worker.ask(|answer| Command::Events(since, max, answer)).await?;
             for event in &mut told.events {
                 event.worker = at as u16;
             }

@@ -75,20 +75,14 @@ async fn flow_tables_are_gone_through_one_after_the_other() {
         cursor = part.expect("served").1;
     }
     let all = [0, 10, 20].into_iter();
-    let both: Vec<_> = (0..2)
-        .flat_map(|w| all.clone().map(move |f| (w, f)))
-        .collect();
+    let both: Vec<_> = (0..2).flat_map(|w| all.clone().map(move |f| (w, f))).collect();
     assert_eq!(asked, both);
 }
 
 #[tokio::test]
 async fn a_move_is_made_by_the_worker_that_has_the_flow() {
     let client = "10.1.0.1:4000".parse().expect("an address");
-    let wanted = Migrate {
-        client,
-        frontend: None,
-        to: None,
-    };
+    let wanted = Migrate { client, frontend: None, to: None };
     for has in [0, 1, 2] {
         let (workers, mut inboxes) = two();
         let serve = |at, command| {
@@ -101,9 +95,7 @@ async fn a_move_is_made_by_the_worker_that_has_the_flow() {
             }
         };
         let asked = workers.migrate(wanted.clone());
-        let said = while_served(&mut inboxes, serve, asked)
-            .await
-            .expect("served");
+        let said = while_served(&mut inboxes, serve, asked).await.expect("served");
         let expected = match has {
             2 => MigrateError::NoFlow(client),
             _ => MigrateError::Moving,
@@ -146,9 +138,7 @@ async fn events_go_on_where_those_of_each_worker_ended() {
             }
         };
         let asked = workers.events(since.as_ref(), 8);
-        let told = while_served(&mut inboxes, serve, asked)
-            .await
-            .expect("served");
+        let told = while_served(&mut inboxes, serve, asked).await.expect("served");
         assert_eq!(told.next.to_string(), "10.20");
         assert_eq!((told.missed, told.more, told.now_micros), (30, true, 20));
         let of: Vec<_> = told.events.iter().map(|e| (e.worker, e.seq)).collect();
@@ -169,10 +159,7 @@ fn policy(name: &str, port: u16, backends: std::ops::Range<u16>) -> Policy {
 }
 
 fn snapshot(generation: u64, policies: Vec<Policy>) -> Snapshot {
-    Snapshot {
-        generation,
-        policies,
-    }
+    Snapshot { generation, policies }
 }
 
 struct Engines {
@@ -188,18 +175,10 @@ impl Engines {
         let own = ["10.0.0.1".parse().expect("an address")];
         let settings = engines::settings(&config, &own, 2);
         let made = settings.iter().map(|settings| {
-            let settings = Settings {
-                mac: Mac([2; 6]),
-                mtu: 1_500,
-                ..settings.clone()
-            };
+            let settings = Settings { mac: Mac([2; 6]), mtu: 1_500, ..settings.clone() };
             Engine::new(settings, Instant(0)).expect("good settings")
         });
-        Self {
-            engines: made.collect(),
-            planner: Planner::for_workers(&settings, 7),
-            settings,
-        }
+        Self { engines: made.collect(), planner: Planner::for_workers(&settings, 7), settings }
     }
 
     /// Goes on with both until neither has anything to do.
@@ -223,15 +202,8 @@ impl Engines {
 #[test]
 fn engines_of_two_workers_have_the_same_in_force_and_ports_of_their_own() {
     let mut lab = Engines::new();
-    assert_eq!(
-        lab.offer(&snapshot(1, vec![policy("web", 80, 1..4)])),
-        [true; 2]
-    );
-    let states: Vec<_> = lab
-        .engines
-        .iter_mut()
-        .map(|engine| engine.state(Instant(2)))
-        .collect();
+    assert_eq!(lab.offer(&snapshot(1, vec![policy("web", 80, 1..4)])), [true; 2]);
+    let states: Vec<_> = lab.engines.iter_mut().map(|engine| engine.state(Instant(2))).collect();
     assert_eq!(states[0].policies, states[1].policies);
     assert_eq!(states[0].policies[0].backends.len(), 3);
     let (a, b) = (&lab.settings[0].ports, &lab.settings[1].ports);
@@ -268,11 +240,7 @@ fn figures_are_added_and_the_worst_word_is_shown() {
         let mut figures = engine_figures.clone();
         figures[0].backends[0].leg_ports = 100;
         figures[0].backends[0].ready_leg_ports = 100 - used;
-        Report {
-            state,
-            counters: vec![("rx_frames_total", None, 5)],
-            figures,
-        }
+        Report { state, counters: vec![("rx_frames_total", None, 5)], figures }
     };
     let mut all = report(3, |policy| {
         policy.flows = 2;

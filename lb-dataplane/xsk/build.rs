@@ -9,10 +9,8 @@ use std::{
 };
 
 /// Each source and the skeleton that is made of it.
-const SOURCES: [(&str, &str); 2] = [
-    ("src/bpf/steer.bpf.c", "steer.skel.rs"),
-    ("src/bpf/host.bpf.c", "host.skel.rs"),
-];
+const SOURCES: [(&str, &str); 2] =
+    [("src/bpf/steer.bpf.c", "steer.skel.rs"), ("src/bpf/host.bpf.c", "host.skel.rs")];
 
 fn main() {
     println!("cargo:rerun-if-changed=src/bpf");

@@ -284,17 +284,14 @@ fn command(raw: Raw) -> anyhow::Result<Command> {
         RawCommand::Crds { apply: false, .. } => Command::Crds,
         RawCommand::Crds { kubeconfig, .. } => Command::Apply(Apply { kubeconfig }),
         RawCommand::Detach { kubeconfig } => Command::Detach(Apply { kubeconfig }),
-        RawCommand::Verify {
-            namespace,
-            within_seconds,
-            kubeconfig,
-            workloads,
-        } => Command::Verify(Verify {
-            namespace: namespace.unwrap_or_else(own_namespace),
-            workloads,
-            within: Duration::from_secs(within_seconds.into()),
-            kubeconfig,
-        }),
+        RawCommand::Verify { namespace, within_seconds, kubeconfig, workloads } => {
+            Command::Verify(Verify {
+                namespace: namespace.unwrap_or_else(own_namespace),
+                workloads,
+                within: Duration::from_secs(within_seconds.into()),
+                kubeconfig,
+            })
+        }
     })
 }
 
@@ -378,24 +375,14 @@ mod tests {
     #[test]
     fn a_directory_needs_a_state_directory_and_no_cluster() {
         let got = parsed(&["run", "--from-dir", "m", "--state-dir", "s"]).expect("good");
-        let Command::Run(run) = got else {
-            panic!("{got:?}")
-        };
+        let Command::Run(run) = got else { panic!("{got:?}") };
         assert!(matches!(run.source, Source::Directory { .. }));
         assert_eq!(run.listen.port(), 9_902);
         assert!(!run.shim_selector.is_empty());
         for words in [
             &["run", "--from-dir", "m"][..],
             &["run", "--state-dir", "s"],
-            &[
-                "run",
-                "--from-dir",
-                "m",
-                "--state-dir",
-                "s",
-                "--namespace",
-                "x",
-            ],
+            &["run", "--from-dir", "m", "--state-dir", "s", "--namespace", "x"],
             &["run", "--lease-seconds", "1"],
             &["run", "--log-level", "loud"],
             &["run", "--shim-selector", "app"],
@@ -420,26 +407,15 @@ mod tests {
             "--owned-by-account",
         ];
         let got = parsed(&words).expect("good");
-        let Command::Run(run) = got else {
-            panic!("{got:?}")
-        };
+        let Command::Run(run) = got else { panic!("{got:?}") };
         assert!(run.shim_selector.is_empty());
-        let Source::Kubernetes(kubernetes) = run.source else {
-            panic!("a cluster")
-        };
-        assert_eq!(
-            (kubernetes.namespace.as_str(), kubernetes.identity.as_str()),
-            ("baton", "a")
-        );
+        let Source::Kubernetes(kubernetes) = run.source else { panic!("a cluster") };
+        assert_eq!((kubernetes.namespace.as_str(), kubernetes.identity.as_str()), ("baton", "a"));
         assert_eq!(kubernetes.lease, Duration::from_secs(3));
         assert!(kubernetes.owned_by_account);
         let got = parsed(&["run"]).expect("good");
-        let Command::Run(run) = got else {
-            panic!("{got:?}")
-        };
-        let Source::Kubernetes(kubernetes) = run.source else {
-            panic!("a cluster")
-        };
+        let Command::Run(run) = got else { panic!("{got:?}") };
+        let Source::Kubernetes(kubernetes) = run.source else { panic!("a cluster") };
         // Only who knows that the account is Baton's own may say so.
         assert!(!kubernetes.owned_by_account);
     }
@@ -468,10 +444,7 @@ mod tests {
         let got = parsed(&["check", "-f", "a.yaml", "b.yaml"]).expect("good");
         assert!(matches!(got, Command::Check(files) if files.len() == 2));
         assert!(matches!(parsed(&["crds"]), Ok(Command::Crds)));
-        assert!(matches!(
-            parsed(&["crds", "--apply"]),
-            Ok(Command::Apply(_))
-        ));
+        assert!(matches!(parsed(&["crds", "--apply"]), Ok(Command::Apply(_))));
         assert!(parsed(&["crds", "--kubeconfig", "a"]).is_err());
         assert!(matches!(parsed(&["detach"]), Ok(Command::Detach(_))));
     }
@@ -487,9 +460,7 @@ mod tests {
             "deployment/a",
             "daemonset/b",
         ];
-        let Ok(Command::Verify(verify)) = parsed(&words) else {
-            panic!("good")
-        };
+        let Ok(Command::Verify(verify)) = parsed(&words) else { panic!("good") };
         assert_eq!(verify.namespace, "baton");
         assert_eq!(verify.within, Duration::from_secs(5));
         let named: Vec<_> = verify.workloads.iter().map(ToString::to_string).collect();

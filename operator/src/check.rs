@@ -17,10 +17,7 @@ pub fn run(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
         let text = match fs::read_to_string(file) {
             Ok(text) => text,
             Err(error) => {
-                eprintln!(
-                    "baton-operator: {}: cannot be read: {error}",
-                    file.display()
-                );
+                eprintln!("baton-operator: {}: cannot be read: {error}", file.display());
                 unread += 1;
                 continue;
             }

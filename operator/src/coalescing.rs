@@ -83,12 +83,7 @@ impl<K: Clone + Ord + Hash, V> Default for CoalescingQueue<K, V> {
             turns: HashMap::new(),
             count: 0,
         };
-        Self {
-            inner: Arc::new(Inner {
-                waiting: Mutex::new(waiting),
-                changed: Notify::new(),
-            }),
-        }
+        Self { inner: Arc::new(Inner { waiting: Mutex::new(waiting), changed: Notify::new() }) }
     }
 }
 
@@ -176,10 +171,7 @@ impl<K: Clone + Ord + Hash, V> CoalescingQueue<K, V> {
             return Err(None);
         };
         waiting.turns.insert(key.clone(), false);
-        let turn = Turn {
-            key: key.clone(),
-            inner: Arc::clone(&self.inner),
-        };
+        let turn = Turn { key: key.clone(), inner: Arc::clone(&self.inner) };
         Ok((key, item.value, turn))
     }
 

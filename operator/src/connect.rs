@@ -42,10 +42,7 @@ impl Connector {
     /// Nothing is in force any more: the material is another leader's to renew, and may be old when
     /// this one leads again.
     pub fn client(&self) -> Option<Arc<Client>> {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

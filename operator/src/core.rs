@@ -193,9 +193,7 @@ impl Core {
         drop(entered);
         drop(span);
         self.metrics.folds.inc();
-        self.metrics
-            .fold_seconds
-            .observe(started.elapsed().as_secs_f64());
+        self.metrics.fold_seconds.observe(started.elapsed().as_secs_f64());
         let left = self.pass_on(update);
         if !left.is_empty() {
             self.apply(left);
@@ -275,11 +273,7 @@ impl Core {
     /// Not with each fold: a change of one endpoint shall not cost a look at all policies.
     fn count(&self) {
         let mut counts = [[0_i64; STATUSES.len()]; ConditionKind::ALL.len()];
-        for condition in self
-            .index
-            .verdicts()
-            .flat_map(|verdict| &verdict.conditions)
-        {
+        for condition in self.index.verdicts().flat_map(|verdict| &verdict.conditions) {
             let status = STATUSES.iter().position(|s| *s == condition.status);
             if let Some(status) = status {
                 counts[condition.kind as usize][status] += 1;

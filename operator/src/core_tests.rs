@@ -48,9 +48,7 @@ fn start(path: &Path, epoch: u32) -> Operator {
         let (_trigger, ended) = shutdown();
         core.run(ended).await;
     });
-    operator
-        .leadership
-        .send_replace(Leadership::Leading { epoch });
+    operator.leadership.send_replace(Leadership::Leading { epoch });
     operator
 }
 
@@ -62,15 +60,9 @@ fn stand_by(path: &Path) -> (Core, Operator) {
     let (outbox, _) = Outbox::new(Arc::clone(&ledger), metrics.clone());
     let (messages, received) = mpsc::channel(LIMIT_QUEUE);
     let (leadership, led) = watch::channel(Leadership::Standby);
-    let settings = Settings {
-        overtaken_wait: Duration::ZERO,
-        ..Settings::default()
-    };
-    let shims = ShimPods {
-        namespace: None,
-        selector: [("app", "shim")].into_iter().collect(),
-        port: 1,
-    };
+    let settings = Settings { overtaken_wait: Duration::ZERO, ..Settings::default() };
+    let shims =
+        ShimPods { namespace: None, selector: [("app", "shim")].into_iter().collect(), port: 1 };
     let push_metrics = Arc::new(PushMetrics::default());
     let peers = Arc::new(Peers::default());
     let texts = crate::translate::SharedInterner::default();
@@ -103,15 +95,9 @@ fn stand_by(path: &Path) -> (Core, Operator) {
     let mut tasks = JoinSet::new();
     let path = path.to_owned();
     tasks.spawn(async move {
-        source::directory::run(path, sink)
-            .await
-            .expect("a directory");
+        source::directory::run(path, sink).await.expect("a directory");
     });
-    let operator = Operator {
-        metrics,
-        tasks,
-        leadership,
-    };
+    let operator = Operator { metrics, tasks, leadership };
     (core, operator)
 }
 
@@ -165,10 +151,8 @@ status: {{podIP: {}}}
 
 /// A policy, its Service and where its pods are.
 fn app(name: &str, port: u16, pods: &[&str]) -> String {
-    let endpoints: Vec<String> = pods
-        .iter()
-        .map(|address| format!("{{addresses: [{address}]}}"))
-        .collect();
+    let endpoints: Vec<String> =
+        pods.iter().map(|address| format!("{{addresses: [{address}]}}")).collect();
     format!(
         "apiVersion: baton.dev/v1alpha1
 kind: LoadBalancerPolicy
@@ -232,35 +216,24 @@ async fn a_bad_file_takes_nothing_from_dataplanes_while_the_operator_runs_or_sta
     folder.write("one.yaml", &app("one", 81, &["10.0.0.1", "10.0.0.2"]));
     folder.write("two.yaml", &app("two", 82, &["10.0.1.1"]));
     let operator = start(&folder.0, 1);
-    let all = [
-        "shop/one/http:81 10.0.0.1 10.0.0.2",
-        "shop/two/http:82 10.0.1.1",
-    ];
+    let all = ["shop/one/http:81 10.0.0.1 10.0.0.2", "shop/two/http:82 10.0.1.1"];
     serves(&plane, &all).await;
     // While it runs, the others go on.
     folder.write("one.yaml", "kind: [");
     folder.write("two.yaml", &app("two", 82, &["10.0.1.1", "10.0.1.2"]));
-    let two = [
-        "shop/one/http:81 10.0.0.1 10.0.0.2",
-        "shop/two/http:82 10.0.1.1 10.0.1.2",
-    ];
+    let two = ["shop/one/http:81 10.0.0.1 10.0.0.2", "shop/two/http:82 10.0.1.1 10.0.1.2"];
     serves(&plane, &two).await;
     drop(operator);
     // And when it starts: what the bad file held is known to the dataplane alone. Backends that are
     // not there any more stay too, because they may be in the bad file; new ones come.
     folder.write("two.yaml", &app("two", 83, &["10.0.1.2", "10.0.1.3"]));
     let operator = start(&folder.0, 2);
-    let kept = [
-        "shop/one/http:81 10.0.0.1 10.0.0.2",
-        "shop/two/http:83 10.0.1.1 10.0.1.2 10.0.1.3",
-    ];
+    let kept =
+        ["shop/one/http:81 10.0.0.1 10.0.0.2", "shop/two/http:83 10.0.1.1 10.0.1.2 10.0.1.3"];
     serves(&plane, &kept).await;
     // All is good again: the manifests alone count.
     folder.write("one.yaml", &app("one", 81, &["10.0.0.2"]));
-    let good = [
-        "shop/one/http:81 10.0.0.2",
-        "shop/two/http:83 10.0.1.2 10.0.1.3",
-    ];
+    let good = ["shop/one/http:81 10.0.0.2", "shop/two/http:83 10.0.1.2 10.0.1.3"];
     serves(&plane, &good).await;
     drop(operator);
 }

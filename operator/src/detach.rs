@@ -38,11 +38,8 @@ pub fn detach(settings: &Apply) -> anyhow::Result<()> {
         let found = limited(all.list(&ListParams::default().labels(&attached))).await?;
         let mut failed = Ok(());
         for service in found {
-            let name = format!(
-                "{}/{}",
-                service.namespace().unwrap_or_default(),
-                service.name_any()
-            );
+            let name =
+                format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
             match one(&client, &service).await {
                 Ok(true) => println!("Service {name}: leads to its pods"),
                 Ok(false) => println!(
@@ -80,11 +77,7 @@ async fn one(client: &Client, service: &Service) -> anyhow::Result<bool> {
         Ok((!led).then(|| "the cluster makes no EndpointSlices of it".to_owned()))
     })
     .await?;
-    for slice in limited(slices.list(&of))
-        .await?
-        .iter()
-        .filter(|slice| ours(slice))
-    {
+    for slice in limited(slices.list(&of)).await?.iter().filter(|slice| ours(slice)) {
         let gone = limited(slices.delete(&slice.name_any(), &DeleteParams::default())).await;
         // The operator, if it runs, does it, too.
         if let Err(error) = gone

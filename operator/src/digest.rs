@@ -23,11 +23,7 @@ pub struct Digests {
 impl Digests {
     /// Of a policy's.
     pub fn policy(status: &LoadBalancerPolicyStatus) -> Self {
-        Self {
-            whole: whole(status),
-            settled: settled(status),
-            rough: rough(status),
-        }
+        Self { whole: whole(status), settled: settled(status), rough: rough(status) }
     }
 
     /// Of a class's. What is settled is all but how far its dataplanes are, which changes with each
@@ -40,11 +36,7 @@ impl Digests {
         let passing = [Reason::Programmed, Reason::Pending].map(Reason::as_str);
         let conditions = &mut settled.conditions;
         conditions.retain(|c| !passing.contains(&c.reason.as_str()));
-        Self {
-            whole,
-            settled: digest(&settled),
-            rough: whole,
-        }
+        Self { whole, settled: digest(&settled), rough: whole }
     }
 }
 
@@ -146,12 +138,8 @@ fn with_figures(
         movable.percent.clear();
     }
     let of = |listener: &str, name: &str| (listener.to_owned(), name.to_owned());
-    status
-        .backend_figures
-        .sort_by_cached_key(|b| (of(&b.listener, &b.name), b.endpoint.clone()));
-    status
-        .drains
-        .sort_by_cached_key(|d| of(&d.listener, &d.backend));
+    status.backend_figures.sort_by_cached_key(|b| (of(&b.listener, &b.name), b.endpoint.clone()));
+    status.drains.sort_by_cached_key(|d| of(&d.listener, &d.backend));
     status
 }
 
@@ -191,11 +179,7 @@ mod tests {
         let mut changed = status();
         edit(&mut changed);
         let (before, after) = (of(&status()), of(&changed));
-        (
-            before.whole != after.whole,
-            before.settled != after.settled,
-            before.rough != after.rough,
-        )
+        (before.whole != after.whole, before.settled != after.settled, before.rough != after.rough)
     }
 
     #[test]
@@ -230,10 +214,7 @@ mod tests {
             assert_eq!(news(change), (true, false, false), "{pointer}");
         }
         let order = |s: &mut Value| {
-            s["backendFigures"]
-                .as_array_mut()
-                .expect("a list")
-                .reverse();
+            s["backendFigures"].as_array_mut().expect("a list").reverse();
         };
         assert_eq!(news(order), (true, false, false));
     }

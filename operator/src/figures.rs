@@ -27,10 +27,7 @@ struct Shared {
 impl Inbox {
     /// Empty, with texts of these.
     pub fn new(texts: SharedInterner) -> Self {
-        Self(Arc::new(Shared {
-            texts,
-            figures: Mutex::default(),
-        }))
+        Self(Arc::new(Shared { texts, figures: Mutex::default() }))
     }
 
     /// Takes out what a dataplane counts, if something came.
@@ -89,10 +86,7 @@ mod tests {
     }
 
     fn state(uptime_seconds: u64) -> State {
-        State {
-            uptime_seconds,
-            ..State::default()
-        }
+        State { uptime_seconds, ..State::default() }
     }
 
     #[test]
@@ -114,11 +108,7 @@ mod tests {
         assert!(inbox.take("b").is_none());
         let figures = inbox.take("a").expect("came");
         assert_eq!(figures.uptime, 6);
-        let found: Vec<_> = figures
-            .policies
-            .iter()
-            .map(|p| (&*p.name, p.flows))
-            .collect();
+        let found: Vec<_> = figures.policies.iter().map(|p| (&*p.name, p.flows)).collect();
         assert_eq!(found, [("p", 6), ("q", 6)]);
         assert!(inbox.take("a").is_none(), "taken");
     }

@@ -139,19 +139,12 @@ impl Fleet {
             return;
         };
         let wanted = &self.shim_pods;
-        let in_namespace = wanted
-            .namespace
-            .as_deref()
-            .is_none_or(|n| n == &*key.namespace);
+        let in_namespace = wanted.namespace.as_deref().is_none_or(|n| n == &*key.namespace);
         let shim = pod.as_ref().filter(|pod| {
             in_namespace && !wanted.selector.is_empty() && pod.labels.include(&wanted.selector)
         });
-        let shim = shim.and_then(|pod| {
-            Some(ShimPod {
-                node: pod.node.clone()?,
-                address: pod.address?,
-            })
-        });
+        let shim =
+            shim.and_then(|pod| Some(ShimPod { node: pod.node.clone()?, address: pod.address? }));
         match shim {
             Some(shim) => {
                 self.shims.insert(key.clone(), shim);
@@ -241,11 +234,7 @@ impl Fleet {
     /// while shims only go without adoptions.
     fn targets(
         &self,
-    ) -> (
-        BTreeMap<String, Target>,
-        BTreeMap<String, Where>,
-        BTreeMap<String, Text>,
-    ) {
+    ) -> (BTreeMap<String, Target>, BTreeMap<String, Where>, BTreeMap<String, Text>) {
         let mut targets = BTreeMap::new();
         let mut dataplanes = BTreeMap::new();
         let mut shims = BTreeMap::new();
@@ -253,9 +242,7 @@ impl Fleet {
             let room = LIMIT_TARGETS - targets.len();
             for dataplane in class.dataplanes.iter().take(room) {
                 let name = format!("dataplane/{}", dataplane.pod);
-                let kind = TargetKind::Dataplane {
-                    class: class_name.to_string(),
-                };
+                let kind = TargetKind::Dataplane { class: class_name.to_string() };
                 let address = SocketAddr::new(dataplane.address, dataplane.control_port);
                 targets.insert(name.clone(), Target { address, kind });
                 let known = Where {
@@ -335,10 +322,7 @@ impl Fleet {
                 self.moved = true;
                 let class = found.place.class.clone();
                 let policies = term.recovery.answered(found);
-                policies
-                    .map(|p| Change::Held(class, p))
-                    .into_iter()
-                    .collect()
+                policies.map(|p| Change::Held(class, p)).into_iter().collect()
             }
         }
     }

@@ -75,10 +75,7 @@ impl Plane {
             ),
             (Method::PUT, "/v1/snapshot") => {
                 inside.0 = serde_json::from_slice(&body).expect("JSON");
-                (
-                    StatusCode::OK,
-                    json!({"generation": inside.0["generation"]}),
-                )
+                (StatusCode::OK, json!({"generation": inside.0["generation"]}))
             }
             (Method::GET, "/v1/snapshot") if inside.0.is_null() => {
                 (StatusCode::OK, json!({"generation": 0, "policies": []}))
@@ -153,9 +150,7 @@ async fn progress(fleet: &mut Fleet, is_it: impl Fn(&baton_index::Report) -> boo
             }
         }
     };
-    timeout(Duration::from_secs(30), wait)
-        .await
-        .expect("in time");
+    timeout(Duration::from_secs(30), wait).await.expect("in time");
 }
 
 fn names(held: &Value) -> Vec<&str> {
@@ -170,10 +165,7 @@ async fn a_term_publishes_all_and_then_what_changes_and_the_index_hears_how_far_
     let mut fleet = fleet();
     fleet.update("edge".into(), update(1, &["a", "b"], &[], Some(address)));
     fleet.publish();
-    assert!(
-        !fleet.leads() && plane.held().is_null(),
-        "a standby pushes nothing"
-    );
+    assert!(!fleet.leads() && plane.held().is_null(), "a standby pushes nothing");
     assert!(fleet.term(Some(7)).is_empty());
     fleet.publish();
     progress(&mut fleet, |p| p.acknowledged == Some(1)).await;
@@ -186,12 +178,7 @@ async fn a_term_publishes_all_and_then_what_changes_and_the_index_hears_how_far_
     assert_eq!(names(&plane.held()), ["b", "c"]);
     // The term ends: what dataplanes have is not known any more.
     let forgotten = fleet.term(None);
-    assert!(
-        forgotten
-            .iter()
-            .any(|c| matches!(c, Change::Report(_, None))),
-        "{forgotten:?}"
-    );
+    assert!(forgotten.iter().any(|c| matches!(c, Change::Report(_, None))), "{forgotten:?}");
     fleet.update("edge".into(), update(3, &["d"], &[], None));
     fleet.publish();
     assert_eq!(names(&plane.held()), ["b", "c"]);
@@ -199,10 +186,7 @@ async fn a_term_publishes_all_and_then_what_changes_and_the_index_hears_how_far_
     fleet.publish();
     progress(&mut fleet, |p| p.acknowledged == Some(3)).await;
     assert_eq!(names(&plane.held()), ["b", "c", "d"]);
-    assert_eq!(
-        plane.held()["generation"].as_u64().expect("a number") >> 32,
-        9
-    );
+    assert_eq!(plane.held()["generation"].as_u64().expect("a number") >> 32, 9);
 }
 
 #[tokio::test]
@@ -223,10 +207,7 @@ async fn a_refusal_is_told_with_its_words_and_is_over_with_the_next_good_snapsho
     plane.refuse(false);
     fleet.update("edge".into(), update(2, &["b"], &[], None));
     fleet.publish();
-    progress(&mut fleet, |p| {
-        p.acknowledged == Some(2) && p.refused.is_none()
-    })
-    .await;
+    progress(&mut fleet, |p| p.acknowledged == Some(2) && p.refused.is_none()).await;
 }
 
 /// What the index asks for is asked before the first push, so that the push can hold it.
@@ -250,9 +231,7 @@ async fn a_dataplane_is_asked_for_what_is_not_known_before_anything_is_pushed_to
             }
         }
     };
-    let (class, policies) = timeout(Duration::from_secs(30), found)
-        .await
-        .expect("asked");
+    let (class, policies) = timeout(Duration::from_secs(30), found).await.expect("asked");
     let found: Vec<_> = policies.iter().map(|p| p.name.as_str()).collect();
     assert_eq!((&*class, found), ("edge", vec!["ns/slip/http"]));
     // Nothing was pushed, though the class has content.
@@ -332,17 +311,10 @@ async fn what_is_known_of_who_leaves_within_a_term_is_forgotten() {
         panic!("{left:?}");
     };
     assert_eq!(&**node, "n1");
-    let no_dataplanes = ClassUpdate {
-        dataplanes: Some(Vec::new()),
-        ..update(1, &[], &[], None)
-    };
+    let no_dataplanes = ClassUpdate { dataplanes: Some(Vec::new()), ..update(1, &[], &[], None) };
     fleet.update("edge".into(), no_dataplanes);
     let left = fleet.publish();
-    let [
-        Change::Report(reported, None),
-        Change::Figures(counted, None),
-    ] = &*left
-    else {
+    let [Change::Report(reported, None), Change::Figures(counted, None)] = &*left else {
         panic!("{left:?}");
     };
     let lb = Key::new("baton", "lb-0");
@@ -359,23 +331,10 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
         fleet.targets().0.len()
     };
     let shim = [("app", "shim"), ("x", "y")];
-    assert_eq!(
-        see(&mut fleet, "other", Some(pod(&shim, Some("10.0.0.1")))),
-        0
-    );
-    assert_eq!(
-        see(
-            &mut fleet,
-            "baton",
-            Some(pod(&[("app", "web")], Some("10.0.0.1")))
-        ),
-        0
-    );
+    assert_eq!(see(&mut fleet, "other", Some(pod(&shim, Some("10.0.0.1")))), 0);
+    assert_eq!(see(&mut fleet, "baton", Some(pod(&[("app", "web")], Some("10.0.0.1")))), 0);
     assert_eq!(see(&mut fleet, "baton", Some(pod(&shim, None))), 0);
-    assert_eq!(
-        see(&mut fleet, "baton", Some(pod(&shim, Some("10.0.0.1")))),
-        1
-    );
+    assert_eq!(see(&mut fleet, "baton", Some(pod(&shim, Some("10.0.0.1")))), 1);
     // Whose keys it gets.
     let node = "n1".to_owned();
     let target = fleet.targets().0.remove("shim/baton/shim-0");

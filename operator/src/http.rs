@@ -79,13 +79,7 @@ fn refuse_pages(
     headers: &HeaderMap,
     metrics: &Metrics,
 ) -> Option<Response<Full<Bytes>>> {
-    let all = |name| {
-        headers
-            .get_all(name)
-            .iter()
-            .map(HeaderValue::as_bytes)
-            .collect()
-    };
+    let all = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
     let asked = Asked::new(target.authority().map(Authority::as_str), all);
     let foreign = asked.is_local().err()?;
     metrics.foreign.with_label_values(&[foreign.label()]).inc();
@@ -104,10 +98,7 @@ fn route(method: &Method, path: &str, metrics: &Metrics, health: &Health) -> Res
         "/healthz" => verdict(&health.stuck()),
         "/readyz" => verdict(&health.unready()),
         "/metrics" => reply(StatusCode::OK, metrics.text()),
-        _ => reply(
-            StatusCode::NOT_FOUND,
-            "expected /healthz, /readyz or /metrics\n".to_owned(),
-        ),
+        _ => reply(StatusCode::NOT_FOUND, "expected /healthz, /readyz or /metrics\n".to_owned()),
     }
 }
 
@@ -115,10 +106,7 @@ fn verdict(problems: &[String]) -> Response<Full<Bytes>> {
     if problems.is_empty() {
         return reply(StatusCode::OK, "ok\n".to_owned());
     }
-    reply(
-        StatusCode::SERVICE_UNAVAILABLE,
-        format!("{}\n", problems.join("\n")),
-    )
+    reply(StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", problems.join("\n")))
 }
 
 fn reply(status: StatusCode, text: String) -> Response<Full<Bytes>> {
@@ -140,10 +128,7 @@ mod tests {
         let reply = route(&method, path, &metrics, health);
         let status = reply.status();
         let body = reply.into_body().collect().await.expect("in memory");
-        (
-            status,
-            String::from_utf8_lossy(&body.to_bytes()).into_owned(),
-        )
+        (status, String::from_utf8_lossy(&body.to_bytes()).into_owned())
     }
 
     #[tokio::test]
@@ -156,10 +141,7 @@ mod tests {
         health.synced("Pod");
         let (status, text) = ask(Method::GET, "/readyz", &health).await;
         assert_eq!((status, text.as_str()), (StatusCode::OK, "ok\n"));
-        assert_eq!(
-            ask(Method::GET, "/healthz", &health).await.0,
-            StatusCode::OK
-        );
+        assert_eq!(ask(Method::GET, "/healthz", &health).await.0, StatusCode::OK);
         let (status, text) = ask(Method::GET, "/metrics", &health).await;
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("baton_operator_build_info"), "{text}");
@@ -202,10 +184,7 @@ mod tests {
     #[tokio::test]
     async fn anything_else_is_refused() {
         let health = Health::new(&[]);
-        assert_eq!(
-            ask(Method::GET, "/", &health).await.0,
-            StatusCode::NOT_FOUND
-        );
+        assert_eq!(ask(Method::GET, "/", &health).await.0, StatusCode::NOT_FOUND);
         let (status, _) = ask(Method::POST, "/metrics", &health).await;
         assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     }

@@ -73,10 +73,8 @@ pub fn verify(settings: &Verify) -> anyhow::Result<()> {
             println!("{}: this version's", definition.name_any());
         }
         for workload in &settings.workloads {
-            until(left(), || {
-                workload_problem(client.clone(), &settings.namespace, workload)
-            })
-            .await?;
+            until(left(), || workload_problem(client.clone(), &settings.namespace, workload))
+                .await?;
             println!("{workload}: all its Pods are ready");
         }
         let classes: Api<RawClass> = Api::all(client);
@@ -129,10 +127,8 @@ async fn definition_problem(
     };
     let same = found.spec.versions == expected.spec.versions;
     let conditions = found.status.and_then(|status| status.conditions);
-    let served = conditions
-        .iter()
-        .flatten()
-        .any(|c| c.type_ == "Established" && c.status == "True");
+    let served =
+        conditions.iter().flatten().any(|c| c.type_ == "Established" && c.status == "True");
     Ok(if !same {
         Some(format!(
             "the definition {name} is another version's than {}: apply what `baton-operator crds` prints, with \
@@ -178,9 +174,7 @@ async fn workload_problem(
 async fn class_problem(api: &Api<RawClass>) -> anyhow::Result<Option<String>> {
     let classes = limited(api.list(&ListParams::default().limit(CLASSES_MAX))).await?;
     if classes.items.is_empty() {
-        return Ok(Some(
-            "there is no BatonDataplane: the chart makes one".to_owned(),
-        ));
+        return Ok(Some("there is no BatonDataplane: the chart makes one".to_owned()));
     }
     for class in &classes {
         for kind in ["Accepted", "Programmed"] {

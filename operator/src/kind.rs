@@ -60,8 +60,6 @@ impl Kind {
 
     /// The kind of a manifest, if it is one of these.
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|k| k.as_str() == kind && k.api_version() == api_version)
+        Self::ALL.into_iter().find(|k| k.as_str() == kind && k.api_version() == api_version)
     }
 }

@@ -163,17 +163,11 @@ impl Election {
     async fn look_and_act(&mut self) -> Result<Duration, Failure> {
         self.lease = self.limited(self.api.get_opt(LEASE)).await?;
         let now = self.started.elapsed();
-        let record = self
-            .lease
-            .as_ref()
-            .map(|lease| record(lease, &self.settings));
+        let record = self.lease.as_ref().map(|lease| record(lease, &self.settings));
         self.observed.note(record, now);
         match evaluate(&self.observed, &self.settings.identity, now) {
             Decision::Create { transitions } => self.write(transitions, "created").await,
-            Decision::Take {
-                transitions,
-                reason,
-            } => {
+            Decision::Take { transitions, reason } => {
                 let how = match reason {
                     Free::Released => "its holder gave it back",
                     Free::Expired => "its holder did not renew it",
@@ -203,10 +197,7 @@ impl Election {
         let params = PostParams::default();
         let written = match &self.lease {
             None => self.limited(self.api.create(&params, &wanted)).await,
-            Some(_) => {
-                self.limited(self.api.replace(LEASE, &params, &wanted))
-                    .await
-            }
+            Some(_) => self.limited(self.api.replace(LEASE, &params, &wanted)).await,
         };
         let written = match written {
             Ok(written) => written,
@@ -260,10 +251,7 @@ impl Election {
     fn wanted(&self, transitions: i32) -> Lease {
         let now = MicroTime(Timestamp::now());
         let mut lease = self.lease.clone().unwrap_or_else(|| Lease {
-            metadata: ObjectMeta {
-                name: Some(LEASE.to_owned()),
-                ..ObjectMeta::default()
-            },
+            metadata: ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() },
             spec: None,
         });
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
@@ -295,11 +283,7 @@ impl Election {
         ended_as("lost");
         self.observed.note_lost();
         self.told.send_replace(Leadership::Standby);
-        warn!(
-            why,
-            lease = LEASE,
-            "leading no more: nothing is pushed or written from here on"
-        );
+        warn!(why, lease = LEASE, "leading no more: nothing is pushed or written from here on");
     }
 
     async fn release(&mut self) {
@@ -352,9 +336,7 @@ fn is_conflict(error: &kube::Error) -> bool {
 
 fn record(lease: &Lease, settings: &Settings) -> Record {
     let spec = lease.spec.clone().unwrap_or_default();
-    let seconds = spec
-        .lease_duration_seconds
-        .and_then(|s| u64::try_from(s).ok());
+    let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok());
     Record {
         holder: spec.holder_identity,
         transitions: spec.lease_transitions.unwrap_or(0),

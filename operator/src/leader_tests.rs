@@ -31,12 +31,8 @@ fn owning(api: &FakeApi, identity: &str, owner: Option<Owner>) -> Candidate {
 fn lasting(api: &FakeApi, identity: &str, owner: Option<Owner>, duration: Duration) -> Candidate {
     let (sender, told) = watch::channel(Leadership::Standby);
     let (stop, stopped) = oneshot::channel();
-    let settings = Settings {
-        namespace: "baton".to_owned(),
-        identity: identity.to_owned(),
-        duration,
-        owner,
-    };
+    let settings =
+        Settings { namespace: "baton".to_owned(), identity: identity.to_owned(), duration, owner };
     let task = tokio::spawn(run(api.client(), settings, sender, stopped));
     Candidate { told, stop, task }
 }
@@ -76,10 +72,7 @@ async fn the_first_one_leads_and_renews_and_gives_the_lease_back() {
     sleep(4 * LASTS).await;
     let later = api.get(PATH).expect("a Lease");
     assert_eq!(later["spec"]["leaseTransitions"], 0);
-    assert_ne!(
-        later["metadata"]["resourceVersion"],
-        first["metadata"]["resourceVersion"]
-    );
+    assert_ne!(later["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
     assert_eq!(a.told.borrow().epoch(), Some(1));
 
     let mut b = candidate(&api, "b");
@@ -99,10 +92,7 @@ async fn a_dead_leaders_lease_is_taken_when_it_has_expired_and_not_before() {
     let mut a = candidate(&api, "a");
     let (epoch, took) = a.leads().await;
     assert_eq!(epoch, 8);
-    assert!(
-        took >= LASTS && took < LASTS + Duration::from_secs(2),
-        "{took:?}"
-    );
+    assert!(took >= LASTS && took < LASTS + Duration::from_secs(2), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,9 +150,7 @@ async fn of_two_that_take_it_at_one_moment_one_leads() {
     let api = FakeApi::default();
     let mut both = [candidate(&api, "a"), candidate(&api, "b")];
     sleep(Duration::from_secs(5)).await;
-    let leading = both
-        .iter_mut()
-        .filter(|c| c.told.borrow().epoch().is_some());
+    let leading = both.iter_mut().filter(|c| c.told.borrow().epoch().is_some());
     assert_eq!(leading.count(), 1);
 }
 
@@ -182,11 +170,7 @@ async fn the_lease_goes_with_the_account_and_is_led_by_where_that_is_not_allowed
         assert_eq!(a.told.borrow().epoch(), Some(5));
         let lease = api.get(PATH).expect("a Lease");
         let owners = &lease["metadata"]["ownerReferences"];
-        let expected = if refused {
-            Value::Null
-        } else {
-            json!([account.reference()])
-        };
+        let expected = if refused { Value::Null } else { json!([account.reference()]) };
         assert_eq!(*owners, expected);
     }
     // One that is made now has its owner from the start.

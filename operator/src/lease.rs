@@ -113,9 +113,7 @@ pub fn evaluate(observed: &Observed, identity: &str, now: Duration) -> Decision 
             // Deleted under us. Another process may create it at this moment and lead.
             Some(_) => Decision::Lost { holder: None },
             None => Decision::Create {
-                transitions: observed
-                    .highest
-                    .map_or(0, |highest| highest.saturating_add(1)),
+                transitions: observed.highest.map_or(0, |highest| highest.saturating_add(1)),
             },
         };
     };
@@ -124,16 +122,12 @@ pub fn evaluate(observed: &Observed, identity: &str, now: Duration) -> Decision 
         return if holder == Some(identity) && record.transitions == mine {
             Decision::Renew
         } else {
-            Decision::Lost {
-                holder: holder.map(str::to_owned),
-            }
+            Decision::Lost { holder: holder.map(str::to_owned) }
         };
     }
     // Each taking counts, our own after a restart too: the epoch of generations rests on it.
-    let take = |reason| Decision::Take {
-        transitions: record.transitions.saturating_add(1),
-        reason,
-    };
+    let take =
+        |reason| Decision::Take { transitions: record.transitions.saturating_add(1), reason };
     match holder {
         None => take(Free::Released),
         Some(holder) if holder == identity => take(Free::Ours),
@@ -190,10 +184,7 @@ mod tests {
         // Renewed: it begins anew.
         seen.note(Some(held(Some("b"), 4, "2")), at(112));
         assert_eq!(evaluate(&seen, "a", at(115)), left(12));
-        let taken = Decision::Take {
-            transitions: 5,
-            reason: Free::Expired,
-        };
+        let taken = Decision::Take { transitions: 5, reason: Free::Expired };
         assert_eq!(evaluate(&seen, "a", at(127)), taken);
     }
 
@@ -202,10 +193,7 @@ mod tests {
         for holder in [None, Some("")] {
             let mut seen = Observed::default();
             seen.note(Some(held(holder, 7, "1")), at(0));
-            let taken = Decision::Take {
-                transitions: 8,
-                reason: Free::Released,
-            };
+            let taken = Decision::Take { transitions: 8, reason: Free::Released };
             assert_eq!(evaluate(&seen, "a", at(0)), taken);
         }
     }
@@ -214,10 +202,7 @@ mod tests {
     fn the_lease_of_our_earlier_life_is_taken_at_once_under_a_new_epoch() {
         let mut seen = Observed::default();
         seen.note(Some(held(Some("a"), 2, "1")), at(0));
-        let taken = Decision::Take {
-            transitions: 3,
-            reason: Free::Ours,
-        };
+        let taken = Decision::Take { transitions: 3, reason: Free::Ours };
         assert_eq!(evaluate(&seen, "a", at(0)), taken);
         assert!(epoch(3) > epoch(2));
     }
@@ -228,9 +213,7 @@ mod tests {
         seen.note_written(held(Some("a"), 3, "1"), at(0));
         assert!(seen.is_mine());
         assert_eq!(evaluate(&seen, "a", at(5)), Decision::Renew);
-        let lost = |holder: Option<&str>| Decision::Lost {
-            holder: holder.map(str::to_owned),
-        };
+        let lost = |holder: Option<&str>| Decision::Lost { holder: holder.map(str::to_owned) };
         for (record, holder) in [
             (Some(held(Some("b"), 4, "2")), Some("b")),
             // Another process with our name: two of one name must not both lead.
@@ -242,10 +225,7 @@ mod tests {
             seen.note(record, at(6));
             assert_eq!(evaluate(&seen, "a", at(6)), lost(holder));
             seen.note_lost();
-            assert!(!matches!(
-                evaluate(&seen, "a", at(6)),
-                Decision::Lost { .. }
-            ));
+            assert!(!matches!(evaluate(&seen, "a", at(6)), Decision::Lost { .. }));
         }
     }
 

@@ -176,9 +176,8 @@ pub fn conditions_digest(conditions: &[Condition]) -> u64 {
 pub fn pressing_digest(conditions: &[Condition]) -> u64 {
     let degraded = ConditionKind::Degraded.as_str();
     let calm = [Reason::AsExpected, Reason::DataplaneUnreachable].map(Reason::as_str);
-    let pressing = conditions
-        .iter()
-        .filter(|c| c.type_ != degraded || !calm.contains(&c.reason.as_str()));
+    let pressing =
+        conditions.iter().filter(|c| c.type_ != degraded || !calm.contains(&c.reason.as_str()));
     digest(&pressing.collect::<Vec<_>>())
 }
 
@@ -208,11 +207,9 @@ mod tests {
         let key = Key::new("shop", "web");
         assert!(ledger.get(Kind::Policy, &key).is_none());
         let mut digests = Vec::new();
-        for (flows, time) in [
-            (1, "2026-01-01T00:00:00Z"),
-            (1, "2026-02-01T00:00:00Z"),
-            (2, "2026-01-01T00:00:00Z"),
-        ] {
+        for (flows, time) in
+            [(1, "2026-01-01T00:00:00Z"), (1, "2026-02-01T00:00:00Z"), (2, "2026-01-01T00:00:00Z")]
+        {
             ledger.note(Kind::Policy, &key, &meta(1), &status(flows, time));
             digests.push(ledger.get(Kind::Policy, &key).expect("noted").digests.whole);
         }
@@ -228,12 +225,7 @@ mod tests {
     fn a_transition_is_as_old_as_the_status_and_new_when_it_changes() {
         let ledger = Ledger::default();
         let key = Key::new("shop", "web");
-        ledger.note(
-            Kind::Policy,
-            &key,
-            &meta(1),
-            &status(1, "2026-01-01T00:00:00Z"),
-        );
+        ledger.note(Kind::Policy, &key, &meta(1), &status(1, "2026-01-01T00:00:00Z"));
         let entry = ledger.get(Kind::Policy, &key).expect("noted");
         let now: Timestamp = "2026-06-01T00:00:00Z".parse().expect("a time");
         let then: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
@@ -253,10 +245,7 @@ mod tests {
                 }))
                 .expect("a condition")
             };
-            vec![
-                condition("Accepted", accepted, "x"),
-                condition("Degraded", degraded, reason),
-            ]
+            vec![condition("Accepted", accepted, "x"), condition("Degraded", degraded, reason)]
         };
         let calm = conditions("False", "AsExpected", "True");
         let unreachable = conditions("True", "DataplaneUnreachable", "True");
@@ -277,15 +266,9 @@ mod tests {
         ledger.note(Kind::Class, &key, &meta(1), &json!({"conditions": "many"}));
         let entry = ledger.get(Kind::Class, &key).expect("noted");
         assert_eq!(entry.digests, Digests::default());
-        let refusal = Refusal {
-            field: "spec".into(),
-            problem: "bad".into(),
-        };
+        let refusal = Refusal { field: "spec".into(), problem: "bad".into() };
         ledger.refuse(Kind::Class, &key, refusal);
-        assert_eq!(
-            (ledger.refused(Kind::Class), ledger.refused(Kind::Policy)),
-            (1, 0)
-        );
+        assert_eq!((ledger.refused(Kind::Class), ledger.refused(Kind::Policy)), (1, 0));
         ledger.accept(Kind::Class, &key);
         assert_eq!(ledger.refused(Kind::Class), 0);
     }

@@ -22,17 +22,13 @@ pub fn shim(node: Text, result: Outcome) -> Option<Change> {
                     let why = pod.reason.as_deref().unwrap_or("the shim gives no reason");
                     Some((Key::new(namespace, name), why.into()))
                 });
-            Shim {
-                unreachable: None,
-                unattached: unattached.collect(),
-            }
+            Shim { unreachable: None, unattached: unattached.collect() }
         }
-        Outcome::Unreachable(Unreached {
-            problem, failures, ..
-        }) if failures >= UNREACHABLE_AFTER => Shim {
-            unreachable: Some(problem.as_str().into()),
-            unattached: BTreeMap::new(),
-        },
+        Outcome::Unreachable(Unreached { problem, failures, .. })
+            if failures >= UNREACHABLE_AFTER =>
+        {
+            Shim { unreachable: Some(problem.as_str().into()), unattached: BTreeMap::new() }
+        }
         _ => return None,
     };
     Some(Change::Shim(node, Some(Arc::new(shim))))
@@ -41,8 +37,7 @@ pub fn shim(node: Text, result: Outcome) -> Option<Change> {
 /// What a dataplane says of policies that it cannot take, by name of the snapshot policy.
 pub fn refused_policies(all: &[baton_api::RefusedPolicy]) -> BTreeMap<Text, Text> {
     let all = all.iter();
-    all.map(|one| (one.policy.as_str().into(), one.message.as_str().into()))
-        .collect()
+    all.map(|one| (one.policy.as_str().into(), one.message.as_str().into())).collect()
 }
 
 /// A dataplane's refusal in one line.

@@ -69,12 +69,8 @@ impl Metrics {
     /// Two have one name, which a test finds.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let build = gauges(
-            &registry,
-            "build_info",
-            "Always 1; the version is its label.",
-            &["version"],
-        )?;
+        let build =
+            gauges(&registry, "build_info", "Always 1; the version is its label.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         registry.register(Box::new(ProcessCollector::for_self()))?;
         Ok(Self {
@@ -332,9 +328,6 @@ mod tests {
             .lines()
             .find_map(|line| line.strip_prefix("process_resident_memory_bytes "))
             .expect("a figure");
-        assert!(
-            resident.parse::<f64>().expect("a number") > 1e6,
-            "{resident}"
-        );
+        assert!(resident.parse::<f64>().expect("a number") > 1e6, "{resident}");
     }
 }

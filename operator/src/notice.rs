@@ -40,10 +40,7 @@ pub enum About {
 impl From<Event> for Notice {
     fn from(event: Event) -> Self {
         Self {
-            about: About::Policy {
-                key: event.policy,
-                uid: event.uid.to_string(),
-            },
+            about: About::Policy { key: event.policy, uid: event.uid.to_string() },
             warning: event.warning,
             reason: event.reason.as_str(),
             message: event.message,

@@ -163,10 +163,7 @@ impl Outbox {
         match self.events.try_send(notice) {
             Ok(()) => {}
             Err(TrySendError::Full(notice)) => {
-                self.metrics
-                    .writes
-                    .with_label_values(&["event", "dropped"])
-                    .inc();
+                self.metrics.writes.with_label_values(&["event", "dropped"]).inc();
                 warn!(object = %notice.about.key(), reason = notice.reason, "too many Events at once: this one is not written");
             }
             // The writers have ended.
@@ -188,10 +185,7 @@ impl Outbox {
     /// Shows how many wait.
     pub fn waiting(&self, what: &str, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.metrics
-            .writes_waiting
-            .with_label_values(&[what])
-            .set(count);
+        self.metrics.writes_waiting.with_label_values(&[what]).set(count);
     }
 }
 

@@ -48,8 +48,7 @@ impl Scene {
         let before = self.ledger.get(Kind::Policy, &verdict.policy);
         let status = status::policy(verdict, &before.expect("noted"), Timestamp::now());
         let digests = Digests::policy(&status);
-        self.ledger
-            .written(Kind::Policy, &verdict.policy, digests, &status.conditions);
+        self.ledger.written(Kind::Policy, &verdict.policy, digests, &status.conditions);
         self.written += 1;
     }
 
@@ -61,8 +60,7 @@ impl Scene {
             for number in 0..self.verdicts.len() {
                 change(second, &mut self.verdicts[number]);
                 self.verdicts[number].figures_at = i64::try_from(second).ok();
-                self.outbox
-                    .verdict(&Arc::new(self.verdicts[number].clone()));
+                self.outbox.verdict(&Arc::new(self.verdicts[number].clone()));
             }
             let next = Instant::now() + LOOK;
             loop {
@@ -84,10 +82,7 @@ fn verdict(name: &str) -> Verdict {
         generation: 1,
         service: "web".into(),
         listeners: Vec::new(),
-        template: Err(Refusal {
-            field: "spec.x".into(),
-            problem: "it is bad".into(),
-        }),
+        template: Err(Refusal { field: "spec.x".into(), problem: "it is bad".into() }),
         weights: None,
         classes: Labels::default(),
         frontend: None,
@@ -96,10 +91,7 @@ fn verdict(name: &str) -> Verdict {
         drain_cordoned: false,
     };
     let mut index = Index::new();
-    index.apply(Change::Policy(
-        Key::new("shop", name),
-        Some(Arc::new(policy)),
-    ));
+    index.apply(Change::Policy(Key::new("shop", name), Some(Arc::new(policy))));
     let _ = index.fold(100);
     Verdict::clone(index.verdicts().next().expect("one"))
 }
@@ -129,9 +121,7 @@ async fn figures_of_a_policy_are_written_every_half_minute_if_they_changed_and_l
     // The last of the growth, and no more.
     assert!(scene.written <= before + 1, "{}", scene.written);
     let before = scene.written;
-    scene
-        .run(Duration::from_secs(800), |_, v| v.flows = 0)
-        .await;
+    scene.run(Duration::from_secs(800), |_, v| v.flows = 0).await;
     assert_eq!(scene.written, before, "nothing changes");
     let one_more = |_, v: &mut Verdict| v.totals.migrations = 125_002;
     scene.run(Duration::from_secs(1_000), one_more).await;
@@ -139,12 +129,8 @@ async fn figures_of_a_policy_are_written_every_half_minute_if_they_changed_and_l
     scene.run(Duration::from_secs(1_110), one_more).await;
     assert_eq!(scene.written, before + 1);
     // Back to what is written: nothing.
-    scene
-        .run(Duration::from_secs(1_115), |_, v| v.flows = 500)
-        .await;
-    scene
-        .run(Duration::from_secs(1_500), |_, v| v.flows = 0)
-        .await;
+    scene.run(Duration::from_secs(1_115), |_, v| v.flows = 500).await;
+    scene.run(Duration::from_secs(1_500), |_, v| v.flows = 0).await;
     assert_eq!(scene.written, before + 1);
 }
 
@@ -164,9 +150,7 @@ async fn figures_of_many_busy_policies_are_written_at_a_bounded_rate() {
     // None of them is in the way of what presses.
     let problem = |_, v: &mut Verdict| v.conditions[0].message = "it is worse".into();
     let before = scene.written;
-    scene
-        .run(scene.began.elapsed() + Duration::from_secs(1), problem)
-        .await;
+    scene.run(scene.began.elapsed() + Duration::from_secs(1), problem).await;
     assert_eq!(scene.written, before + POLICIES);
 }
 

@@ -87,20 +87,14 @@ fn owner(user: &UserInfo, namespace: &str) -> Option<Owner> {
     let account = user.username.as_deref()?.strip_prefix(ACCOUNT)?;
     let (of, name) = account.split_once(':')?;
     let uid = user.uid.clone().filter(|uid| !uid.is_empty())?;
-    (of == namespace).then(|| Owner {
-        name: name.to_owned(),
-        uid,
-    })
+    (of == namespace).then(|| Owner { name: name.to_owned(), uid })
 }
 
 impl Owner {
     /// An account of this name.
     #[cfg(test)]
     pub fn new(name: &str, uid: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            uid: uid.to_owned(),
-        }
+        Self { name: name.to_owned(), uid: uid.to_owned() }
     }
 
     /// The reference to it. It holds nothing back: the account may go at once.
@@ -176,10 +170,7 @@ mod tests {
             uid: "theirs".to_owned(),
             ..OwnerReference::default()
         };
-        let before = [
-            theirs.clone(),
-            Owner::new("baton-operator", "old").reference(),
-        ];
+        let before = [theirs.clone(), Owner::new("baton-operator", "old").reference()];
         let after = owner.added(&before).expect("a change");
         assert_eq!(after, [theirs.clone(), owner.reference()]);
         assert_eq!(owner.added(&after), None);

@@ -75,9 +75,7 @@ impl Peers {
     pub fn all(&self) -> Option<Vec<Peer>> {
         let known = self.lock();
         let words = known.as_ref()?.values();
-        words
-            .map(|report| report.heard.then(|| report.peer.clone()))
-            .collect()
+        words.map(|report| report.heard.then(|| report.peer.clone())).collect()
     }
 
     /// Waits until there is something new.
@@ -96,11 +94,7 @@ mod tests {
     }
 
     fn peer(name: &str, live: &[u8]) -> Peer {
-        Peer {
-            live: live.to_vec(),
-            signs_with: live.first().copied(),
-            ..unheard(name)
-        }
+        Peer { live: live.to_vec(), signs_with: live.first().copied(), ..unheard(name) }
     }
 
     #[test]
@@ -120,10 +114,7 @@ mod tests {
         peers.said(peer("b", &[1, 2]));
         assert_eq!(peers.all().expect("all")[1], peer("b", &[1, 2]));
         // What it says does not say where it is.
-        peers.said(Peer {
-            node: None,
-            ..peer("b", &[2])
-        });
+        peers.said(Peer { node: None, ..peer("b", &[2]) });
         assert_eq!(peers.all().expect("all")[1], peer("b", &[2]));
         peers.ask(Some(vec![unheard("b")]));
         assert_eq!(peers.all().expect("all").len(), 1);

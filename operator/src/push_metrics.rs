@@ -26,10 +26,7 @@ impl PushFigures {
             vec!["result".to_owned()],
             HashMap::new(),
         );
-        Self {
-            metrics,
-            desc: desc.into_iter().collect(),
-        }
+        Self { metrics, desc: desc.into_iter().collect() }
     }
 }
 
@@ -58,31 +55,15 @@ fn families(figures: &Figures) -> Vec<MetricFamily> {
         results.to_vec(),
     )];
     for (name, help, value) in [
-        (
-            "push_bytes_total",
-            "Bytes of all accepted snapshots.",
-            figures.pushed_bytes,
-        ),
-        (
-            "snapshot_reads_total",
-            "Snapshots read back from dataplanes.",
-            figures.reads,
-        ),
-        (
-            "polls_total",
-            "States read from dataplanes and shims.",
-            figures.polls,
-        ),
+        ("push_bytes_total", "Bytes of all accepted snapshots.", figures.pushed_bytes),
+        ("snapshot_reads_total", "Snapshots read back from dataplanes.", figures.reads),
+        ("polls_total", "States read from dataplanes and shims.", figures.polls),
         (
             "control_failures_total",
             "Requests and connections to control APIs that failed, pushes included.",
             figures.failures,
         ),
-        (
-            "dataplane_restarts_total",
-            "Dataplanes found to have started again.",
-            figures.restarts,
-        ),
+        ("dataplane_restarts_total", "Dataplanes found to have started again.", figures.restarts),
     ] {
         let metrics = vec![counter(value, None)];
         all.push(family(name, help, MetricType::COUNTER, metrics));
@@ -169,17 +150,12 @@ mod tests {
 
     #[test]
     fn figures_become_families_with_cumulative_buckets() {
-        let mut figures = Figures {
-            pushes_accepted: 3,
-            push_micros: 1_500_000,
-            ..Figures::default()
-        };
+        let mut figures =
+            Figures { pushes_accepted: 3, push_micros: 1_500_000, ..Figures::default() };
         figures.push_buckets[0] = 2;
         figures.push_buckets[9] = 1;
         let mut text = Vec::new();
-        TextEncoder::new()
-            .encode(&families(&figures), &mut text)
-            .expect("good");
+        TextEncoder::new().encode(&families(&figures), &mut text).expect("good");
         let text = String::from_utf8(text).expect("text");
         for line in [
             "baton_operator_pushes_total{result=\"accepted\"} 3",

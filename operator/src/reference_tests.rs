@@ -13,9 +13,7 @@ use std::sync::Arc;
 #[test]
 fn metric_reference_is_what_the_operator_exports() {
     let metrics = Metrics::new().expect("no name twice");
-    metrics
-        .add(PushFigures::new(Arc::default()))
-        .expect("no name twice");
+    metrics.add(PushFigures::new(Arc::default())).expect("no name twice");
     let spans = crate::telemetry::figures().expect("a name");
     for result in ["exported", "failed", "dropped"] {
         spans.with_label_values(&[result]);

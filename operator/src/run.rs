@@ -65,11 +65,8 @@ const API_CONNECT: Duration = Duration::from_secs(5);
 /// # Errors
 /// What kept it from starting or going on, in words for an admin.
 pub fn run(run: Run) -> anyhow::Result<()> {
-    let style = Style {
-        format: run.log.format,
-        colours: std::io::stderr().is_terminal(),
-        modules: false,
-    };
+    let style =
+        Style { format: run.log.format, colours: std::io::stderr().is_terminal(), modules: false };
     let identity = match &run.source {
         Source::Kubernetes(kubernetes) => kubernetes.identity.clone(),
         Source::Directory { .. } => "directory".to_owned(),
@@ -133,10 +130,7 @@ async fn serve(run: Run, spans: Option<IntCounterVec>) -> anyhow::Result<()> {
         // Longer than a Lease lasts: whoever still leads then is the leader.
         Source::Kubernetes(kubernetes) => (Index::new(), kubernetes.lease + LEASE_ROOM),
     };
-    let settings = Settings {
-        overtaken_wait,
-        ..Settings::default()
-    };
+    let settings = Settings { overtaken_wait, ..Settings::default() };
     let listener = http::bind(run.listen)?;
     let parts = parts(index, settings, shims, run.key_rest, spans)?;
     let (metrics, health) = (parts.metrics.clone(), Arc::clone(&parts.health));
@@ -167,9 +161,7 @@ fn parts(
 ) -> anyhow::Result<Parts> {
     let metrics = Metrics::new().context("figures cannot be registered")?;
     if let Some(spans) = spans {
-        metrics
-            .add(spans)
-            .context("figures of spans cannot be registered")?;
+        metrics.add(spans).context("figures of spans cannot be registered")?;
     }
     let health = Arc::new(Health::new(&Kind::ALL.map(Kind::as_str)));
     let ledger = Arc::new(Ledger::default());

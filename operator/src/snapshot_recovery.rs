@@ -159,11 +159,7 @@ async fn ask(
         let is_wanted = |name: &str| wants.include(name);
         match found(&*connect, &settings, place.address, is_wanted).await {
             Ok(policies) => {
-                let found = Found {
-                    name,
-                    place,
-                    policies,
-                };
+                let found = Found { name, place, policies };
                 // Nobody listens any more if the term has ended.
                 let _ = answers.send(found).await;
                 return;

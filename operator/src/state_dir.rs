@@ -60,10 +60,7 @@ impl StateDir {
                 path.display()
             );
         }
-        Ok(Self {
-            path: path.to_owned(),
-            _lock: lock,
-        })
+        Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
     /// Where a file of that name is.
@@ -99,9 +96,8 @@ impl StateDir {
         };
         let mut names = Vec::new();
         for entry in entries {
-            let name = entry
-                .with_context(|| format!("{} cannot be read", path.display()))?
-                .file_name();
+            let name =
+                entry.with_context(|| format!("{} cannot be read", path.display()))?.file_name();
             // What begins with a dot is half written.
             if let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) {
                 names.push(name.to_owned());
@@ -208,11 +204,7 @@ fn write_whole(file: &Path, content: &[u8], kept: Kept) -> anyhow::Result<()> {
     {
         return Err(error.into());
     }
-    let mut opened = OpenOptions::new()
-        .create_new(true)
-        .write(true)
-        .mode(MODE)
-        .open(&half)?;
+    let mut opened = OpenOptions::new().create_new(true).write(true).mode(MODE).open(&half)?;
     opened.write_all(content)?;
     if kept == Kept::Always {
         opened.sync_all()?;
@@ -248,19 +240,11 @@ mod tests {
         assert_eq!(state.names("keys").expect("readable"), ["epoch-1"]);
         state.write("keys/current", b"1").expect("over the half");
         state.write_derived("status/a", b"one").expect("written");
-        state
-            .write_derived("status/a", b"two")
-            .expect("written again");
+        state.write_derived("status/a", b"two").expect("written again");
         assert_eq!(state.names("status").expect("readable"), ["a"]);
         let status = state.read("status/a").expect("readable");
         assert_eq!(status.as_deref(), Some(&b"two"[..]));
-        assert_eq!(
-            state
-                .read("keys/epoch-1")
-                .expect("readable")
-                .expect("there"),
-            b"two"
-        );
+        assert_eq!(state.read("keys/epoch-1").expect("readable").expect("there"), b"two");
         for (file, mode) in [
             ("", 0o700),
             ("keys", 0o700),

@@ -25,9 +25,8 @@ const LIMIT_PINNED: usize = 128;
 /// The status of a policy. `before` is what it was.
 pub fn policy(verdict: &Verdict, before: &Entry, now: Timestamp) -> crd::LoadBalancerPolicyStatus {
     let conditions = verdict.conditions.iter();
-    let mut conditions: Vec<_> = conditions
-        .map(|c| condition(c, verdict.observed_generation, before, now))
-        .collect();
+    let mut conditions: Vec<_> =
+        conditions.map(|c| condition(c, verdict.observed_generation, before, now)).collect();
     conditions.push(ready(verdict, &conditions, before, now));
     // Without figures nobody has said anything: no zeros then.
     let said = verdict.figures_at.is_some();
@@ -37,12 +36,7 @@ pub fn policy(verdict: &Verdict, before: &Entry, now: Timestamp) -> crd::LoadBal
     crd::LoadBalancerPolicyStatus {
         observed_generation: Some(verdict.observed_generation),
         conditions,
-        addresses: verdict
-            .addresses
-            .iter()
-            .take(crd::STATUS_ADDRESSES_MAX)
-            .cloned()
-            .collect(),
+        addresses: verdict.addresses.iter().take(crd::STATUS_ADDRESSES_MAX).cloned().collect(),
         frontend: verdict.front.as_ref().map(frontend),
         backends: Some(of(verdict.ready, verdict.total)),
         dataplanes: Some(of(verdict.programmed, verdict.dataplanes)),
@@ -77,12 +71,7 @@ pub fn policy(verdict: &Verdict, before: &Entry, now: Timestamp) -> crd::LoadBal
             waiting: count(waiting),
             by: verdict.drains.iter().map(|d| d.until).max().and_then(time),
         }),
-        drains: verdict
-            .drains
-            .iter()
-            .take(crd::STATUS_DRAINS_MAX)
-            .map(drain)
-            .collect(),
+        drains: verdict.drains.iter().take(crd::STATUS_DRAINS_MAX).map(drain).collect(),
         movable: said.then(|| {
             let movable = verdict.movable;
             crd::Movable::new(movable.by_adoption, movable.by_translation, verdict.flows)
@@ -100,13 +89,8 @@ fn ready(
 ) -> crd::Condition {
     let named = |name: &str| others.iter().find(|c| c.type_ == name);
     let needed = ["Accepted", "Programmed"].into_iter().filter_map(named);
-    let lacking = needed
-        .into_iter()
-        .find(|c| c.status != crd::ConditionStatus::True);
-    let past = verdict
-        .front
-        .as_ref()
-        .filter(|f| f.leads_to != LeadsTo::Dataplanes);
+    let lacking = needed.into_iter().find(|c| c.status != crd::ConditionStatus::True);
+    let past = verdict.front.as_ref().filter(|f| f.leads_to != LeadsTo::Dataplanes);
     let (status, reason, message) = if let Some(lacking) = lacking {
         let message = format!("{}: {}", lacking.type_, lacking.message);
         (lacking.status, lacking.reason.clone(), message)
@@ -123,18 +107,10 @@ fn ready(
                 front.service
             ),
         };
-        (
-            crd::ConditionStatus::False,
-            "FrontendLeadsPast".to_owned(),
-            message,
-        )
+        (crd::ConditionStatus::False, "FrontendLeadsPast".to_owned(), message)
     } else if verdict.ready == 0 {
         let message = "no pod is ready".to_owned();
-        (
-            crd::ConditionStatus::False,
-            "NoReadyEndpoints".to_owned(),
-            message,
-        )
+        (crd::ConditionStatus::False, "NoReadyEndpoints".to_owned(), message)
     } else {
         let message = "dataplanes serve clients".to_owned();
         (crd::ConditionStatus::True, "Ready".to_owned(), message)
@@ -189,17 +165,10 @@ pub fn class(
     before: &Entry,
     now: Timestamp,
 ) -> crd::BatonDataplaneStatus {
-    let generation = if refusal.is_some() {
-        before.generation
-    } else {
-        verdict.observed_generation
-    };
+    let generation =
+        if refusal.is_some() { before.generation } else { verdict.observed_generation };
     let is = |yes: bool| {
-        if yes {
-            crd::ConditionStatus::True
-        } else {
-            crd::ConditionStatus::False
-        }
+        if yes { crd::ConditionStatus::True } else { crd::ConditionStatus::False }
     };
     let one = |kind: crd::ConditionType, holds: bool, reason: &str, message: &str| {
         let status = is(holds);
@@ -213,22 +182,13 @@ pub fn class(
         }
     };
     let accepted = match refusal {
-        None => one(
-            crd::ConditionType::Accepted,
-            true,
-            "Accepted",
-            "it is in force as written",
-        ),
+        None => one(crd::ConditionType::Accepted, true, "Accepted", "it is in force as written"),
         Some(refusal) => {
             let words = format!(
                 "{}: {}; what it was before stays in force",
                 refusal.field, refusal.problem
             );
-            let reason = if refusal.field.is_empty() {
-                "InternalError"
-            } else {
-                "Invalid"
-            };
+            let reason = if refusal.field.is_empty() { "InternalError" } else { "Invalid" };
             one(crd::ConditionType::Accepted, false, reason, &words)
         }
     };
@@ -247,18 +207,8 @@ pub fn class(
         one(crd::ConditionType::Programmed, true, "Programmed", words)
     };
     let degraded = match &verdict.problem {
-        Some(problem) => one(
-            crd::ConditionType::Degraded,
-            true,
-            "NeedsAttention",
-            problem,
-        ),
-        None => one(
-            crd::ConditionType::Degraded,
-            false,
-            "AsExpected",
-            "nothing is wrong",
-        ),
+        Some(problem) => one(crd::ConditionType::Degraded, true, "NeedsAttention", problem),
+        None => one(crd::ConditionType::Degraded, false, "AsExpected", "nothing is wrong"),
     };
     crd::BatonDataplaneStatus {
         observed_generation: Some(generation),
@@ -291,9 +241,7 @@ fn condition(
     };
     let kind = condition.kind.as_str();
     // What the index saw begin; what the object's status says holds before that.
-    let since = Timestamp::from_second(condition.since)
-        .unwrap_or(now)
-        .min(now);
+    let since = Timestamp::from_second(condition.since).unwrap_or(now).min(now);
     crd::Condition {
         type_: kind.to_owned(),
         status,
@@ -311,18 +259,9 @@ fn backend(verdict: &BackendVerdict, said: bool) -> crd::BackendFigures {
         name: verdict.name.to_string(),
         endpoint: verdict.endpoint.to_string(),
         state: verdict.state.as_str().to_owned(),
-        unusable: verdict
-            .unusable
-            .as_deref()
-            .map(|words| cut(words, LIMIT_WORDS)),
-        unadoptable: verdict
-            .unadoptable
-            .as_deref()
-            .map(|words| cut(words, LIMIT_WORDS)),
-        untranslatable: verdict
-            .untranslatable
-            .as_deref()
-            .map(|words| cut(words, LIMIT_WORDS)),
+        unusable: verdict.unusable.as_deref().map(|words| cut(words, LIMIT_WORDS)),
+        unadoptable: verdict.unadoptable.as_deref().map(|words| cut(words, LIMIT_WORDS)),
+        untranslatable: verdict.untranslatable.as_deref().map(|words| cut(words, LIMIT_WORDS)),
         weight: Some(i32::from(verdict.weight)),
         flows: figure(verdict.flows),
         pinned: figure(verdict.pinned),
@@ -335,11 +274,8 @@ fn backend(verdict: &BackendVerdict, said: bool) -> crd::BackendFigures {
 
 fn drain(drain: &Drain) -> crd::DrainFigures {
     let waiting: u64 = drain.waiting.values().sum();
-    let words: Vec<String> = drain
-        .waiting
-        .iter()
-        .map(|(reason, flows)| format!("{flows} {reason}"))
-        .collect();
+    let words: Vec<String> =
+        drain.waiting.iter().map(|(reason, flows)| format!("{flows} {reason}")).collect();
     crd::DrainFigures {
         listener: drain.listener.to_string(),
         backend: drain.backend.to_string(),

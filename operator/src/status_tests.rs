@@ -43,24 +43,13 @@ fn verdict() -> Verdict {
             replays: 9,
             lost: 10,
         },
-        movable: baton_index::Movable {
-            by_adoption: 2,
-            by_translation: 1,
-        },
+        movable: baton_index::Movable { by_adoption: 2, by_translation: 1 },
         pinned: [("upgrade".into(), 11)].into(),
-        drained: Drained {
-            moved: 12,
-            ended: 13,
-            closed: 14,
-        },
+        drained: Drained { moved: 12, ended: 13, closed: 14 },
         drains: vec![Drain {
             listener: "http".into(),
             backend: "web-1".into(),
-            drained: Drained {
-                moved: 15,
-                ended: 16,
-                closed: 17,
-            },
+            drained: Drained { moved: 15, ended: 16, closed: 17 },
             waiting: [("pinned: upgrade".into(), 2), ("quiet time".into(), 3)].into(),
             since: 60,
             until: 85,
@@ -113,42 +102,23 @@ fn every_figure_of_a_policy_has_its_place() {
     ];
     assert_eq!(figures, [5, 6, 7, 8, 9, 10].map(Some));
     assert_eq!(status.classes, ["edge"]);
-    assert_eq!(
-        (status.pinned[0].reason.as_str(), status.pinned[0].flows),
-        ("upgrade", 11)
-    );
+    assert_eq!((status.pinned[0].reason.as_str(), status.pinned[0].flows), ("upgrade", 11));
     let movable = status.movable.expect("figures");
     assert_eq!((movable.by_adoption, movable.by_translation), (2, 1));
     assert_eq!(movable.percent, "60%");
     let drained = status.drained.expect("figures");
     assert_eq!((drained.moved, drained.ended, drained.closed), (12, 13, 14));
     let draining = status.draining.expect("a drain");
-    assert_eq!(
-        (
-            draining.backends,
-            draining.waiting,
-            seconds(draining.by.as_ref())
-        ),
-        (1, 5, 85)
-    );
+    assert_eq!((draining.backends, draining.waiting, seconds(draining.by.as_ref())), (1, 5, 85));
     let drain = &status.drains[0];
     assert_eq!(
         (drain.moved, drain.ended, drain.closed, drain.waiting),
         (Some(15), Some(16), Some(17), Some(5))
     );
-    assert_eq!(
-        drain.waiting_for.as_deref(),
-        Some("2 pinned: upgrade, 3 quiet time")
-    );
-    assert_eq!(
-        (seconds(drain.since.as_ref()), seconds(drain.by.as_ref())),
-        (60, 85)
-    );
+    assert_eq!(drain.waiting_for.as_deref(), Some("2 pinned: upgrade, 3 quiet time"));
+    assert_eq!((seconds(drain.since.as_ref()), seconds(drain.by.as_ref())), (60, 85));
     let backend = &status.backend_figures[0];
-    assert_eq!(
-        (backend.state.as_str(), backend.weight),
-        ("Draining", Some(18))
-    );
+    assert_eq!((backend.state.as_str(), backend.weight), ("Draining", Some(18)));
     let figures = [
         backend.flows,
         backend.outstanding,
@@ -211,11 +181,8 @@ fn what_keeps_a_service_from_dataplanes_is_what_is_said_of_it() {
 #[test]
 fn conditions_keep_their_times_and_texts_are_cut() {
     let status = policy(&verdict(), &Entry::default(), now());
-    let written: Vec<(&str, crd::ConditionStatus, &str)> = status
-        .conditions
-        .iter()
-        .map(|c| (c.type_.as_str(), c.status, c.reason.as_str()))
-        .collect();
+    let written: Vec<(&str, crd::ConditionStatus, &str)> =
+        status.conditions.iter().map(|c| (c.type_.as_str(), c.status, c.reason.as_str())).collect();
     assert_eq!(
         written,
         [
@@ -240,16 +207,9 @@ fn conditions_keep_their_times_and_texts_are_cut() {
 
 #[test]
 fn without_figures_there_are_no_zeros() {
-    let silent = Verdict {
-        figures_at: None,
-        drains: Vec::new(),
-        ..verdict()
-    };
+    let silent = Verdict { figures_at: None, drains: Vec::new(), ..verdict() };
     let status = policy(&silent, &Entry::default(), now());
-    assert_eq!(
-        (status.flows, status.lost, status.figures_time.as_ref()),
-        (None, None, None)
-    );
+    assert_eq!((status.flows, status.lost, status.figures_time.as_ref()), (None, None, None));
     assert!(status.drained.is_none() && status.draining.is_none());
     assert_eq!(status.backend_figures[0].flows, None);
     assert_eq!(status.backend_figures[0].weight, Some(18));
@@ -283,10 +243,7 @@ fn told(status: &crd::BatonDataplaneStatus, kind: &str) -> (crd::ConditionStatus
 #[test]
 fn a_class_says_how_many_of_its_dataplanes_are_where_they_should_be() {
     use crd::ConditionStatus::{False, True};
-    let entry = Entry {
-        generation: 5,
-        ..Entry::default()
-    };
+    let entry = Entry { generation: 5, ..Entry::default() };
     let status = class(&class_verdict(), None, &entry, now());
     assert_eq!(status.observed_generation, Some(4));
     assert_eq!(
@@ -297,10 +254,7 @@ fn a_class_says_how_many_of_its_dataplanes_are_where_they_should_be() {
     assert_eq!(told(&status, "Programmed"), (False, "Pending".to_owned()));
     assert_eq!(told(&status, "Degraded"), (False, "AsExpected".to_owned()));
     assert_eq!(status.instances[0].name, "lb-0");
-    assert_eq!(
-        status.instances[0].message.as_deref(),
-        Some("it cannot be reached")
-    );
+    assert_eq!(status.instances[0].message.as_deref(), Some("it cannot be reached"));
 
     let all = ClassVerdict {
         synchronised: 2,
@@ -310,28 +264,15 @@ fn a_class_says_how_many_of_its_dataplanes_are_where_they_should_be() {
     let status = class(&all, None, &entry, now());
     assert_eq!(told(&status, "Programmed").0, True);
     assert_eq!(told(&status, "Degraded").0, True);
-    let none = ClassVerdict {
-        ready: 0,
-        synchronised: 0,
-        ..class_verdict()
-    };
-    assert_eq!(
-        told(&class(&none, None, &entry, now()), "Programmed").1,
-        "NoDataplane"
-    );
+    let none = ClassVerdict { ready: 0, synchronised: 0, ..class_verdict() };
+    assert_eq!(told(&class(&none, None, &entry, now()), "Programmed").1, "NoDataplane");
 }
 
 #[test]
 fn a_class_that_cannot_be_used_says_so_of_its_present_generation() {
-    let entry = Entry {
-        generation: 5,
-        ..Entry::default()
-    };
+    let entry = Entry { generation: 5, ..Entry::default() };
     for (field, reason) in [("spec.ports.last", "Invalid"), ("", "InternalError")] {
-        let refusal = Refusal {
-            field: field.into(),
-            problem: "is bad".into(),
-        };
+        let refusal = Refusal { field: field.into(), problem: "is bad".into() };
         let status = class(&class_verdict(), Some(&refusal), &entry, now());
         assert_eq!(status.observed_generation, Some(5));
         let expected = (crd::ConditionStatus::False, reason.to_owned());

@@ -131,19 +131,13 @@ fn check_words(input: &[u8]) {
 /// Bytes and changed snapshots: read, judged, written, read again.
 #[test]
 fn snapshots() {
-    check!()
-        .with_iterations(50_000)
-        .with_max_len(97)
-        .for_each(check_snapshot);
+    check!().with_iterations(50_000).with_max_len(97).for_each(check_snapshot);
 }
 
 /// Durations, endpoints, ranges of status codes, limits.
 #[test]
 fn words() {
-    check!()
-        .with_iterations(200_000)
-        .with_max_len(96)
-        .for_each(check_words);
+    check!().with_iterations(200_000).with_max_len(96).for_each(check_words);
 }
 
 /// Each target has its corpus, and every input of it holds.

@@ -163,19 +163,9 @@ fn pieces(text: &[u8]) -> Vec<(usize, usize)> {
     while let Some(first) = text.get(at) {
         let rest = &text[at + 1..];
         let length = match first {
-            b'"' => {
-                rest.iter()
-                    .position(|b| *b == b'"')
-                    .map_or(rest.len(), |n| n + 1)
-                    + 1
-            }
+            b'"' => rest.iter().position(|b| *b == b'"').map_or(rest.len(), |n| n + 1) + 1,
             b'{' | b'}' | b'[' | b']' | b':' | b',' | b' ' | b'\n' => 1,
-            _ => {
-                rest.iter()
-                    .position(|b| b"{}[]:,\" \n".contains(b))
-                    .unwrap_or(rest.len())
-                    + 1
-            }
+            _ => rest.iter().position(|b| b"{}[]:,\" \n".contains(b)).unwrap_or(rest.len()) + 1,
         };
         if !b" \n".contains(first) {
             pieces.push((at, at + length));
@@ -197,9 +187,7 @@ pub fn text_of(input: &[u8]) -> Vec<u8> {
     if *choice >= 0x80 {
         return program.to_vec();
     }
-    let mut text = STARTS[usize::from(*choice) % STARTS.len()]
-        .as_bytes()
-        .to_vec();
+    let mut text = STARTS[usize::from(*choice) % STARTS.len()].as_bytes().to_vec();
     for step in program.chunks_exact(4).take(24) {
         let pieces = pieces(&text);
         let where_ = usize::from(u16::from_be_bytes([step[1], step[2]]));

@@ -70,11 +70,7 @@ impl FromStr for Clients {
         if prefix > bits(address) {
             return Err(error());
         }
-        Ok(Self {
-            address,
-            prefix,
-            port: None,
-        })
+        Ok(Self { address, prefix, port: None })
     }
 }
 
@@ -109,15 +105,7 @@ mod tests {
             assert!(clients.has(meant.parse().expect("an address")), "{text}");
             assert!(!clients.has(others.parse().expect("an address")), "{text}");
         }
-        for text in [
-            "",
-            "pod",
-            "10.0.0.0/33",
-            "fd00::/129",
-            "10.0.0.7:",
-            "10.0.0.0/24:80",
-            "/8",
-        ] {
+        for text in ["", "pod", "10.0.0.0/33", "fd00::/129", "10.0.0.7:", "10.0.0.0/24:80", "/8"] {
             let error = text.parse::<Clients>().expect_err(text).to_string();
             assert!(error.contains("expected an address"), "{error}");
         }

@@ -183,18 +183,8 @@ mod tests {
         let ejected = BackendHealth::Ejected(Micros(19_200_000));
         for (health, wire, words, up) in [
             (BackendHealth::Up, json!("up"), "up", true),
-            (
-                BackendHealth::SlowStart,
-                json!("slowStart"),
-                "up: slow start",
-                true,
-            ),
-            (
-                BackendHealth::Silent,
-                json!("silent"),
-                "down: no answer",
-                false,
-            ),
+            (BackendHealth::SlowStart, json!("slowStart"), "up: slow start", true),
+            (BackendHealth::Silent, json!("silent"), "down: no answer", false),
             (
                 unhealthy,
                 json!({"unhealthy": "GET /: 503, expected 200"}),
@@ -207,24 +197,13 @@ mod tests {
                 "unhealthy: its active check fails",
                 false,
             ),
-            (
-                ejected,
-                json!({"ejected": "19200ms"}),
-                "ejected: it failed, 20 s left",
-                false,
-            ),
+            (ejected, json!({"ejected": "19200ms"}), "ejected: it failed, 20 s left", false),
         ] {
             assert_eq!(json!(health), wire);
-            let lasting = words
-                .split(", ")
-                .next()
-                .filter(|_| wire.get("ejected").is_some());
+            let lasting = words.split(", ").next().filter(|_| wire.get("ejected").is_some());
             assert_eq!(format!("{health:#}"), lasting.unwrap_or(words));
             assert_eq!((health.to_string().as_str(), health.is_up()), (words, up));
-            assert_eq!(
-                serde_json::from_value::<BackendHealth>(wire).expect("as written"),
-                health
-            );
+            assert_eq!(serde_json::from_value::<BackendHealth>(wire).expect("as written"), health);
         }
     }
 
@@ -233,9 +212,6 @@ mod tests {
         assert!(Adoptability::Ready.is_ready() && Adoptability::ReadyUnmarked.is_ready());
         assert!(!Adoptability::Lapsed.is_ready() && !Adoptability::NotProbed.is_ready());
         assert!(Adoptability::NoKey.may_connect() && !Adoptability::NotListening.may_connect());
-        assert_eq!(
-            json!(Adoptability::AcceptQueueFull),
-            json!("acceptQueueFull")
-        );
+        assert_eq!(json!(Adoptability::AcceptQueueFull), json!("acceptQueueFull"));
     }
 }

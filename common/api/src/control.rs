@@ -76,10 +76,9 @@ impl FromStr for ControlAddress {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.strip_prefix(UNIX) {
             Some(path) => SocketPath::parse(path).map(Self::Unix),
-            None => text
-                .parse()
-                .map(Self::Tcp)
-                .map_err(|_| ControlAddressError::Form(text.to_owned())),
+            None => {
+                text.parse().map(Self::Tcp).map_err(|_| ControlAddressError::Form(text.to_owned()))
+            }
         }
     }
 }
@@ -125,20 +124,12 @@ mod tests {
 
     #[test]
     fn both_forms_are_read_and_written_as_they_are() {
-        for text in [
-            "127.0.0.1:9900",
-            "[::1]:7",
-            "unix:/run/baton/control.sock",
-            "unix:/s",
-        ] {
+        for text in ["127.0.0.1:9900", "[::1]:7", "unix:/run/baton/control.sock", "unix:/s"] {
             let address: ControlAddress = text.parse().expect(text);
             assert_eq!(address.to_string(), text);
             let json = serde_json::to_string(&address).expect("JSON");
             assert_eq!(json, format!("\"{text}\""));
-            assert_eq!(
-                serde_json::from_str::<ControlAddress>(&json).expect("JSON"),
-                address
-            );
+            assert_eq!(serde_json::from_str::<ControlAddress>(&json).expect("JSON"), address);
         }
         let longest = format!("unix:/{}", "a".repeat(UNIX_PATH_MAX - 1));
         let Ok(ControlAddress::Unix(path)) = longest.parse() else {

@@ -20,13 +20,8 @@ pub struct DurationError {
 /// As many parts as GEP-2257 has.
 const LIMIT_PARTS: usize = 4;
 
-const UNITS: [(&str, u64); 5] = [
-    ("us", 1),
-    ("ms", 1_000),
-    ("s", 1_000_000),
-    ("m", 60_000_000),
-    ("h", 3_600_000_000),
-];
+const UNITS: [(&str, u64); 5] =
+    [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000)];
 
 impl Micros {
     /// From whole milliseconds.
@@ -46,9 +41,7 @@ impl FromStr for Micros {
     type Err = DurationError;
 
     fn from_str(text: &str) -> Result<Self, DurationError> {
-        let refuse = || DurationError {
-            text: text.to_owned(),
-        };
+        let refuse = || DurationError { text: text.to_owned() };
         let (mut rest, mut all) = (text, 0_u64);
         for _ in 0..LIMIT_PARTS {
             let (micros, behind) = part(rest).ok_or_else(refuse)?;
@@ -93,9 +86,7 @@ impl Serialize for Micros {
 
 impl<'de> Deserialize<'de> for Micros {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

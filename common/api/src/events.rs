@@ -60,10 +60,7 @@ impl FromStr for EventCursor {
     type Err = ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, ParseIntError> {
-        text.split('.')
-            .map(str::parse)
-            .collect::<Result<_, _>>()
-            .map(Self)
+        text.split('.').map(str::parse).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -186,17 +183,13 @@ impl FlowEvent {
     /// What happened, for people: `moved pod-a -> pod-b (drain)`.
     #[must_use]
     pub fn words(&self) -> String {
-        let (from, to) = (
-            self.from.as_deref().unwrap_or("?"),
-            self.to.as_deref().unwrap_or("?"),
-        );
-        let why = self.cause.as_deref().map_or_else(String::new, |cause| {
-            format!(" ({})", cause.replace('_', " "))
-        });
-        let reason = self
-            .reason
+        let (from, to) = (self.from.as_deref().unwrap_or("?"), self.to.as_deref().unwrap_or("?"));
+        let why = self
+            .cause
             .as_deref()
-            .map_or_else(String::new, |reason| reason.replace('_', " "));
+            .map_or_else(String::new, |cause| format!(" ({})", cause.replace('_', " ")));
+        let reason =
+            self.reason.as_deref().map_or_else(String::new, |reason| reason.replace('_', " "));
         match self.event.as_str() {
             "move_asked" if self.to.is_none() => format!("asked to leave {from}"),
             "move_asked" => format!("asked to move {from} -> {to}"),
@@ -261,10 +254,7 @@ mod tests {
             ("pinned", "pinned to a: accept queue full"),
             ("transfer_asked", "a is asked to hand it on"),
             ("transfer_failed", "stays on a, which did not hand it on"),
-            (
-                "new_kind",
-                "new kind a -> b accept queue full (every request)",
-            ),
+            ("new_kind", "new kind a -> b accept queue full (every request)"),
         ] {
             assert_eq!(event(what).words(), words);
         }

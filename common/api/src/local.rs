@@ -71,12 +71,7 @@ impl<'a> Asked<'a> {
     /// finds them by name.
     #[must_use]
     pub fn new(target: Option<&'a str>, all: impl Fn(&'static str) -> Vec<&'a [u8]>) -> Self {
-        Self {
-            target,
-            hosts: all("host"),
-            origins: all("origin"),
-            sites: all("sec-fetch-site"),
-        }
+        Self { target, hosts: all("host"), origins: all("origin"), sites: all("sec-fetch-site") }
     }
 
     /// Whether a program of this machine asks, or a person who typed the address into a browser.
@@ -113,16 +108,11 @@ fn is_here(authority: &str) -> bool {
     if port.is_some_and(|port| port.parse::<u16>().is_err()) {
         return false;
     }
-    match host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-    {
+    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(address) => address.parse::<Ipv6Addr>().is_ok(),
         None => {
             host.eq_ignore_ascii_case("localhost")
-                || host
-                    .parse::<IpAddr>()
-                    .is_ok_and(|address| address.is_ipv4())
+                || host.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4())
         }
     }
 }
@@ -132,10 +122,7 @@ mod tests {
     use super::*;
 
     fn to(host: &str) -> Asked<'_> {
-        Asked {
-            hosts: vec![host.as_bytes()],
-            ..Asked::default()
-        }
+        Asked { hosts: vec![host.as_bytes()], ..Asked::default() }
     }
 
     #[test]

@@ -47,10 +47,7 @@ impl Network {
     #[must_use]
     pub fn host(address: IpAddr) -> Self {
         let address = address.to_canonical();
-        Self {
-            prefix: width(address),
-            address,
-        }
+        Self { prefix: width(address), address }
     }
 
     /// The first address.
@@ -121,9 +118,7 @@ impl Serialize for Network {
 
 impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

@@ -129,9 +129,7 @@ impl NodeKey {
 fn digits(bytes: &[u8]) -> String {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let nibbles = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    nibbles
-        .map(|digit| char::from(HEX[usize::from(digit)]))
-        .collect()
+    nibbles.map(|digit| char::from(HEX[usize::from(digit)])).collect()
 }
 
 /// The keys of one epoch: its number, the node's own, and that of all nodes.
@@ -148,9 +146,8 @@ impl NodeKeys {
         }
         let mut checked: Vec<EpochKeys> = Vec::new();
         for key in &self.keys {
-            if let Some((other, ..)) = checked
-                .iter()
-                .find(|(epoch, ..)| epoch % 16 == key.epoch % 16)
+            if let Some((other, ..)) =
+                checked.iter().find(|(epoch, ..)| epoch % 16 == key.epoch % 16)
             {
                 return Err(NodeKeysError::Alike(*other, key.epoch));
             }
@@ -170,11 +167,7 @@ mod tests {
     const MASTER: [u8; 16] = *b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f";
 
     fn key(epoch: u8, key: &str) -> NodeKey {
-        NodeKey {
-            epoch,
-            key: key.to_owned(),
-            transfers: digits(&[0; 32]),
-        }
+        NodeKey { epoch, key: key.to_owned(), transfers: digits(&[0; 32]) }
     }
 
     #[test]
@@ -184,10 +177,7 @@ mod tests {
         assert_eq!(of("node-1"), "06e22ef82fd70adc136e4d7c93121978");
         assert_eq!(of("node-2"), "6c9f0735a74dbb7d13754e203eb588e5");
         let of_all = NodeKey::derive(1, &MASTER, "node-1").transfers;
-        assert_eq!(
-            of_all,
-            "13c5a2e2e438a94935e24a745d1ff80c2775bd4581ff8fbca8a6ef9a1f638240"
-        );
+        assert_eq!(of_all, "13c5a2e2e438a94935e24a745d1ff80c2775bd4581ff8fbca8a6ef9a1f638240");
         assert_eq!(of_all, NodeKey::derive(1, &MASTER, "node-2").transfers);
         let name = "n".repeat(LIMIT_NODE_BYTES);
         assert_eq!(of(&name), "6da95c48bd0218cb94157dfb02d4ab91");
@@ -215,31 +205,16 @@ mod tests {
     #[test]
     fn keys_that_are_none_are_refused_without_being_told() {
         let digits = "00".repeat(16);
-        let of = |keys: Vec<NodeKey>| {
-            NodeKeys {
-                node: "n".into(),
-                keys,
-            }
-            .checked()
-        };
+        let of = |keys: Vec<NodeKey>| NodeKeys { node: "n".into(), keys }.checked();
         assert_eq!(of(Vec::new()), Err(NodeKeysError::Count(0)));
         let many = (0..9).map(|epoch| key(epoch, &digits)).collect();
         assert_eq!(of(many), Err(NodeKeysError::Count(9)));
-        let short = NodeKey {
-            transfers: digits.clone(),
-            ..key(3, &digits)
-        };
+        let short = NodeKey { transfers: digits.clone(), ..key(3, &digits) };
         assert_eq!(of(vec![short]), Err(NodeKeysError::Malformed(3)));
         let alike = vec![key(1, &digits), key(17, &digits)];
         assert_eq!(of(alike), Err(NodeKeysError::Alike(1, 17)));
-        for bad in [
-            "",
-            "00",
-            &"0g".repeat(16),
-            &"+1".repeat(16),
-            &"0".repeat(33),
-            &"é".repeat(16),
-        ] {
+        for bad in ["", "00", &"0g".repeat(16), &"+1".repeat(16), &"0".repeat(33), &"é".repeat(16)]
+        {
             let refusal = of(vec![key(3, bad)]).expect_err(bad);
             assert_eq!(refusal, NodeKeysError::Malformed(3));
             assert!(bad.is_empty() || bad == "00" || !refusal.to_string().contains(bad));

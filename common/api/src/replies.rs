@@ -11,11 +11,7 @@ pub struct StateReply {
     #[serde(flatten)]
     pub state: State,
     /// Which of the key epochs signs.
-    #[serde(
-        default,
-        rename = "signingEpoch",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, rename = "signingEpoch", skip_serializing_if = "Option::is_none")]
     pub signing_epoch: Option<u8>,
     /// Why it is not ready or not as it should be; empty if all is well.
     #[serde(default)]
@@ -88,23 +84,13 @@ impl ErrorReply {
     /// Without a field.
     #[must_use]
     pub fn new(error: impl Into<String>) -> Self {
-        Self {
-            error: error.into(),
-            field: None,
-            expected: None,
-        }
+        Self { error: error.into(), field: None, expected: None }
     }
 
     /// About a field; what was expected is taken from the words.
     #[must_use]
     pub fn field(field: &str, error: &str) -> Self {
-        let expected = error
-            .rsplit_once("expected ")
-            .map(|(_, expected)| expected.to_owned());
-        Self {
-            error: error.to_owned(),
-            field: Some(field.to_owned()),
-            expected,
-        }
+        let expected = error.rsplit_once("expected ").map(|(_, expected)| expected.to_owned());
+        Self { error: error.to_owned(), field: Some(field.to_owned()), expected }
     }
 }

@@ -68,10 +68,7 @@ impl Pushed {
         }
         // As between equal versions.
         if let Ok(snapshot) = serde_json::from_slice(json) {
-            return Ok(Self {
-                snapshot,
-                ..Self::default()
-            });
+            return Ok(Self { snapshot, ..Self::default() });
         }
         let mut reader = serde_json::Deserializer::from_slice(json);
         let whole: Whole<'_> = serde_path_to_error::deserialize(&mut reader).map_err(at)?;
@@ -135,17 +132,11 @@ pub fn policy(json: &[u8], ignored: &mut Ignored) -> Result<Policy, SnapshotErro
 }
 
 fn at(error: serde_path_to_error::Error<serde_json::Error>) -> SnapshotError {
-    SnapshotError {
-        path: error.path().to_string(),
-        problem: error.into_inner().to_string(),
-    }
+    SnapshotError { path: error.path().to_string(), problem: error.into_inner().to_string() }
 }
 
 fn whole_of(error: &serde_json::Error) -> SnapshotError {
-    SnapshotError {
-        path: WHOLE.to_owned(),
-        problem: error.to_string(),
-    }
+    SnapshotError { path: WHOLE.to_owned(), problem: error.to_string() }
 }
 
 fn note(ignored: &mut Ignored, of: &str, field: &str) {

@@ -153,13 +153,7 @@ impl Backend {
     /// As heavy as others, on no known node.
     #[must_use]
     pub fn new(name: impl Into<String>, endpoint: Endpoint) -> Self {
-        Self {
-            name: name.into(),
-            endpoint,
-            weight: 1,
-            draining: false,
-            node: None,
-        }
+        Self { name: name.into(), endpoint, weight: 1, draining: false, node: None }
     }
 }
 
@@ -172,10 +166,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_one(weight: &u16) -> bool {
     *weight == one()
 }
@@ -513,8 +504,6 @@ impl Serialize for Endpoint {
 
 impl<'de> Deserialize<'de> for Endpoint {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }

@@ -47,9 +47,7 @@ impl FromStr for StatusRange {
         code(first)
             .zip(code(last))
             .and_then(|(first, last)| Self::new(first, last))
-            .ok_or_else(|| StatusRangeError {
-                text: text.chars().take(40).collect(),
-            })
+            .ok_or_else(|| StatusRangeError { text: text.chars().take(40).collect() })
     }
 }
 
@@ -102,20 +100,15 @@ mod tests {
 
     #[test]
     fn the_text_form_round_trips_and_says_what_it_holds() {
-        for (text, inside, outside) in [
-            ("200", 200, 201),
-            ("200-399", 399, 400),
-            ("100-599", 100, 600),
-        ] {
+        for (text, inside, outside) in
+            [("200", 200, 201), ("200-399", 399, 400), ("100-599", 100, 600)]
+        {
             let range: StatusRange = text.parse().expect(text);
             assert_eq!(range.to_string(), text);
             assert!(range.contains(inside) && !range.contains(outside), "{text}");
             let json = serde_json::to_string(&range).expect("written");
             assert_eq!(json, format!("\"{text}\""));
-            assert_eq!(
-                serde_json::from_str::<StatusRange>(&json).expect("read"),
-                range
-            );
+            assert_eq!(serde_json::from_str::<StatusRange>(&json).expect("read"), range);
         }
         let number: StatusRange = serde_json::from_str("204").expect("a number");
         assert_eq!(number.to_string(), "204");

@@ -34,10 +34,7 @@ const WEEK: Micros = Micros::from_secs(7 * 24 * 3_600);
 type Checked = Result<(), SnapshotError>;
 
 fn refuse(path: String, problem: impl Into<String>) -> Checked {
-    Err(SnapshotError {
-        path,
-        problem: problem.into(),
-    })
+    Err(SnapshotError { path, problem: problem.into() })
 }
 
 /// Refuses a value outside of `min` to `max`, both included.
@@ -86,10 +83,7 @@ impl Snapshot {
     /// The first field that is wrong, with what was expected.
     pub fn validate(&self) -> Result<(), SnapshotError> {
         if self.policies.len() > LIMIT_POLICIES {
-            return refuse(
-                "policies".into(),
-                format!("at most {LIMIT_POLICIES} are possible"),
-            );
+            return refuse("policies".into(), format!("at most {LIMIT_POLICIES} are possible"));
         }
         self.names()?;
         let mut frontends: HashMap<Endpoint, &str> = HashMap::new();
@@ -141,19 +135,14 @@ impl Policy {
 
 fn frontends(at: &str, frontends: &[Endpoint]) -> Checked {
     if frontends.is_empty() {
-        return refuse(
-            format!("{at}.frontends"),
-            "at least one address and port is needed",
-        );
+        return refuse(format!("{at}.frontends"), "at least one address and port is needed");
     }
     let mut seen = HashSet::new();
     for (i, frontend) in frontends.iter().enumerate() {
         let refuse = |problem| refuse(format!("{at}.frontends[{i}]"), problem);
         if frontend.address().is_multicast() {
             let address = frontend.address();
-            return refuse(format!(
-                "{address} is not an address that clients connect to"
-            ));
+            return refuse(format!("{address} is not an address that clients connect to"));
         }
         if !seen.insert(frontend) {
             return refuse(format!("{frontend} is there twice"));
@@ -180,22 +169,10 @@ fn policy(at: &str, policy: &Policy) -> Checked {
         );
     }
     let at_migration = format!("{at}.migration");
-    range(
-        &at_migration,
-        "perFlow",
-        policy.migration.per_flow,
-        0,
-        MOVES_COUNTED,
-    )?;
+    range(&at_migration, "perFlow", policy.migration.per_flow, 0, MOVES_COUNTED)?;
     if let Some(Affinity { client_ip }) = policy.affinity {
         // The range that a Service's timeoutSeconds has.
-        range(
-            &format!("{at}.affinity.clientIP"),
-            "timeout",
-            client_ip.timeout,
-            SECOND,
-            DAY,
-        )?;
+        range(&format!("{at}.affinity.clientIP"), "timeout", client_ip.timeout, SECOND, DAY)?;
     }
     if policy.affinity.is_some() && policy.migration.mode == MigrationMode::Always {
         return refuse(
@@ -244,13 +221,7 @@ fn drain(at: &str, drain: Drain) -> Checked {
 
 fn health(at: &str, health: &Health) -> Checked {
     range(at, "failureThreshold", health.failure_threshold, 0, 1_000)?;
-    range(
-        at,
-        "baseEjectionTime",
-        health.base_ejection_time,
-        SHORTEST,
-        HOUR,
-    )?;
+    range(at, "baseEjectionTime", health.base_ejection_time, SHORTEST, HOUR)?;
     range(at, "maxEjectedPercent", health.max_ejected_percent, 0, 100)?;
     range(at, "panicPercent", health.panic_percent, 0, 100)?;
     match &health.active {
@@ -303,9 +274,7 @@ fn active(at: &str, check: &ActiveCheck) -> Checked {
 /// Visible ASCII, and not too much of it.
 fn is_plain(text: &str, but: &str) -> bool {
     (1..=LIMIT_TEXT_BYTES).contains(&text.len())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_graphic() && !but.contains(c))
+        && text.chars().all(|c| c.is_ascii_graphic() && !but.contains(c))
 }
 
 fn path(at: &str, path: &str) -> Checked {
@@ -350,19 +319,13 @@ fn backends(at: &str, backends: &[Backend]) -> Checked {
         if let Some(first) = seen.insert(backend.name.as_str(), i) {
             return refuse(
                 format!("{at}.name"),
-                format!(
-                    "`{}` is already the name of backends[{first}]",
-                    backend.name
-                ),
+                format!("`{}` is already the name of backends[{first}]", backend.name),
             );
         }
         if let Some(first) = ends.insert(backend.endpoint, i) {
             return refuse(
                 format!("{at}.endpoint"),
-                format!(
-                    "{} is already the endpoint of backends[{first}]",
-                    backend.endpoint
-                ),
+                format!("{} is already the endpoint of backends[{first}]", backend.endpoint),
             );
         }
         let address = backend.endpoint.address();

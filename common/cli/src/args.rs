@@ -254,17 +254,9 @@ type Bounds = (Micros, Micros, &'static str);
 /// Each look may be a process in each dataplane's Pod: more often would be a load of its own.
 const INTERVAL: Bounds = (Micros::from_secs(1), Micros::from_secs(3_600), "1s to 1h");
 /// At least a look, at most a drain's longest deadline.
-const PATIENCE: Bounds = (
-    Micros::from_millis(100),
-    Micros::from_secs(24 * 3_600),
-    "100ms to 24h",
-);
+const PATIENCE: Bounds = (Micros::from_millis(100), Micros::from_secs(24 * 3_600), "100ms to 24h");
 /// What a dataplane takes.
-const CAPTURE: Bounds = (
-    Micros::from_millis(1),
-    Micros::from_secs(240),
-    "1ms to 240s",
-);
+const CAPTURE: Bounds = (Micros::from_millis(1), Micros::from_secs(240), "1ms to 240s");
 
 fn within(text: &str, (least, most, words): Bounds) -> Result<Duration, String> {
     let time: Micros = text.parse().map_err(|error| format!("{error}"))?;
@@ -325,15 +317,8 @@ mod tests {
                 panic!("{line}: {asked:?}");
             };
             let timeout = Duration::from_millis(timeout_ms);
-            assert_eq!(
-                (order.undo, order.wait, order.timeout),
-                (undo, wait, timeout),
-                "{line}"
-            );
-            assert_eq!(
-                (&*order.backend, order.policy.as_deref()),
-                ("ns/pod-a", Some("p"))
-            );
+            assert_eq!((order.undo, order.wait, order.timeout), (undo, wait, timeout), "{line}");
+            assert_eq!((&*order.backend, order.policy.as_deref()), ("ns/pod-a", Some("p")));
         }
     }
 
@@ -358,10 +343,7 @@ mod tests {
             panic!("{line}");
         };
         assert_eq!(order.flow.to_string(), "[fd00::7]:4711");
-        assert_eq!(
-            order.frontend.map(|f| f.to_string()).as_deref(),
-            Some("[fd00::1]:80")
-        );
+        assert_eq!(order.frontend.map(|f| f.to_string()).as_deref(), Some("[fd00::1]:80"));
         assert_eq!(order.to.as_deref(), Some("pod-b"));
     }
 

@@ -217,11 +217,7 @@ pub fn render(backends: &[Backend], style: Style) -> String {
                 ));
             }
             if !fates.is_empty() {
-                wrapped(
-                    &mut text,
-                    "  ",
-                    &format!("{}: {}", backend.backend, fates.join(", ")),
-                );
+                wrapped(&mut text, "  ", &format!("{}: {}", backend.backend, fates.join(", ")));
             }
         }
     }

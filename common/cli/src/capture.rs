@@ -98,10 +98,7 @@ pub async fn errands<F: Fleet>(
             Some((answer.dataplane, policies))
         })
         .collect();
-    if errands
-        .iter()
-        .any(|(_, policies)| policies.len() > NAMES_MAX)
-    {
+    if errands.iter().any(|(_, policies)| policies.len() > NAMES_MAX) {
         bail!("more than {NAMES_MAX} listeners are meant: name a policy with `--policy`");
     }
     Ok((errands, notes))
@@ -119,11 +116,7 @@ fn request(wanted: &Capture, policies: &[String], stop: &Stop) -> Request {
     let policies = policies.iter().map(named("policy"));
     let backends = wanted.backend.iter().map(named("backend"));
     let query = one.into_iter().chain(policies).chain(backends);
-    Request {
-        lasts: wanted.time,
-        stop: Some(stop.clone()),
-        ..Request::get("/v1/capture", query)
-    }
+    Request { lasts: wanted.time, stop: Some(stop.clone()), ..Request::get("/v1/capture", query) }
 }
 
 /// Counts how often the user has interrupted: once has all captures end in order, twice at once.
@@ -167,8 +160,7 @@ pub async fn run<F: Fleet>(
     let (one, rest) = tokio::join!(one, rest);
     let mut outcomes = vec![one];
     for (outcome, section) in rest {
-        out.write_all(&section)
-            .context("the file cannot be written")?;
+        out.write_all(&section).context("the file cannot be written")?;
         outcomes.push(outcome);
     }
     Ok(outcomes)
@@ -181,11 +173,7 @@ async fn run_one<F: Fleet>(
     stop: &Stop,
     out: &mut dyn Write,
 ) -> Outcome<F::Dataplane> {
-    let mut section = Section {
-        out,
-        begun: Vec::new(),
-        tail: Vec::new(),
-    };
+    let mut section = Section { out, begun: Vec::new(), tail: Vec::new() };
     let request = request(wanted, policies, stop);
     let sent = fleet.send(dataplane, &request, &mut section).await;
     let said = sent.and_then(|()| {
@@ -227,8 +215,7 @@ impl Write for Section<'_> {
         let end = whole(&self.begun)?;
         self.out.write_all(&self.begun[..end])?;
         self.tail.extend(self.begun.drain(..end));
-        self.tail
-            .drain(..self.tail.len().saturating_sub(TAIL_BYTES));
+        self.tail.drain(..self.tail.len().saturating_sub(TAIL_BYTES));
         Ok(bytes.len())
     }
 
@@ -290,18 +277,9 @@ mod tests {
     fn only_whole_blocks_go_out() {
         let all = [block(28), block(12), block(4_096)].concat();
         for step in [1, 5, 30, 5_000] {
-            for (end, expected) in [
-                (all.len(), all.len()),
-                (all.len() - 1, 40),
-                (39, 28),
-                (7, 0),
-            ] {
+            for (end, expected) in [(all.len(), all.len()), (all.len() - 1, 40), (39, 28), (7, 0)] {
                 let mut out = Vec::new();
-                let mut section = Section {
-                    out: &mut out,
-                    begun: Vec::new(),
-                    tail: Vec::new(),
-                };
+                let mut section = Section { out: &mut out, begun: Vec::new(), tail: Vec::new() };
                 for piece in all[..end].chunks(step) {
                     section.write_all(piece).expect("blocks");
                 }
@@ -310,11 +288,7 @@ mod tests {
         }
         for length in [0, 11, u32::MAX] {
             let mut out = Vec::new();
-            let mut section = Section {
-                out: &mut out,
-                begun: Vec::new(),
-                tail: Vec::new(),
-            };
+            let mut section = Section { out: &mut out, begun: Vec::new(), tail: Vec::new() };
             let head = [6_u32.to_le_bytes(), length.to_le_bytes()].concat();
             section.write_all(&head).expect_err("no block");
         }

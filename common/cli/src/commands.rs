@@ -67,16 +67,14 @@ impl<F: Fleet> Asking<'_, F> {
         let mut unseen = silent(&answers);
         let nodes = self.fleet.nodes(self.namespace, &mut unseen).await?;
         self.show.notes(&unseen);
-        let found = backends::backends(&told(&answers), &nodes, |name| {
-            name.is(policy, self.namespace)
-        });
+        let found =
+            backends::backends(&told(&answers), &nodes, |name| name.is(policy, self.namespace));
         if let (true, Some(policy)) = (found.is_empty(), policy) {
             let note = unknown_policy(&told(&answers), policy, self.namespace);
             self.show.note(&note);
             return Ok(ExitCode::FAILURE);
         }
-        self.show
-            .print(&found, |found, style| backends::render(found, style))?;
+        self.show.print(&found, |found, style| backends::render(found, style))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -117,10 +115,7 @@ impl<F: Fleet> Asking<'_, F> {
         frontend: Option<Endpoint>,
         most: usize,
     ) -> anyhow::Result<Vec<(F::Dataplane, flows::Flow)>> {
-        let query = FlowsQuery {
-            client: Some(wanted.client),
-            ..FlowsQuery::default()
-        };
+        let query = FlowsQuery { client: Some(wanted.client), ..FlowsQuery::default() };
         let mut answers = self.replies(&query).await?;
         self.show.notes(&silent(&answers));
         answers.retain(|asked| {
@@ -167,11 +162,7 @@ impl<F: Fleet> Asking<'_, F> {
         let request = Request::post("/v1/migrate", &json!(order));
         match ask(&self.fleet, &dataplane, &request).await {
             Ok(reply) => {
-                let outcome = migrate::Outcome {
-                    id: flow.id,
-                    client: flow.flow.client,
-                    reply,
-                };
+                let outcome = migrate::Outcome { id: flow.id, client: flow.flow.client, reply };
                 let words = format!("trace --past --for 1s --flow {}", outcome.client);
                 let trace = self.fleet.command(None, &words);
                 self.show.print(&outcome, |outcome, _| {
@@ -208,9 +199,7 @@ impl<F: Fleet> Asking<'_, F> {
             dataplanes.retain(|d| named.as_ref().is_none_or(|name| name == d.name()));
             let since = |dataplane: &F::Dataplane| cursors.since(dataplane.uid(), wanted.past);
             let answers = heard(fleet::events(&self.fleet, &dataplanes, client, since).await)?;
-            behind = answers
-                .iter()
-                .any(|a| a.result.as_ref().is_ok_and(|told| told.more));
+            behind = answers.iter().any(|a| a.result.as_ref().is_ok_and(|told| told.more));
             let (lines, notes) = cursors.take(&answers, wanted, self.namespace);
             for line in &lines {
                 self.show.line(line, |line, _| trace::render(line, wide))?;
@@ -230,8 +219,7 @@ impl<F: Fleet> Asking<'_, F> {
         let outcome = drain::run(&self.fleet, wanted, self.namespace, &mut progress).await;
         drop(progress);
         let outcome = outcome?;
-        self.show
-            .print(&outcome, |outcome, _| drain::render(&self.fleet, outcome))?;
+        self.show.print(&outcome, |outcome, _| drain::render(&self.fleet, outcome))?;
         self.show.notes(&outcome.problems);
         Ok(code(outcome.is_good()))
     }
@@ -272,11 +260,7 @@ impl<F: Fleet> Asking<'_, F> {
 
 /// The exit code of what was done as asked, or was not.
 pub fn code(good: bool) -> ExitCode {
-    if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Looks as often as the user wants.

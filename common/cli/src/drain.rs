@@ -156,17 +156,11 @@ fn untold<'a, D: Dataplane>(
 ) -> BTreeSet<(&'a str, &'a str)> {
     let all = one.result.iter().flat_map(|reply| meant.of(reply));
     let names = all.map(|(policy, backend)| (&*policy.name, &*backend.name));
-    names
-        .filter(|(policy, backend)| !is_told(told, &one.dataplane, policy, backend))
-        .collect()
+    names.filter(|(policy, backend)| !is_told(told, &one.dataplane, policy, backend)).collect()
 }
 
 fn is_told(told: &Told, dataplane: &impl Dataplane, policy: &str, backend: &str) -> bool {
-    let known = (
-        dataplane.uid().to_owned(),
-        policy.to_owned(),
-        backend.to_owned(),
-    );
+    let known = (dataplane.uid().to_owned(), policy.to_owned(), backend.to_owned());
     told.contains(&known)
 }
 
@@ -193,9 +187,8 @@ fn unknown<F: Fleet>(asked: &[Response<F::Dataplane, StateReply>], meant: &Meant
         }
     }
     let noun = noun::<F>();
-    let place = meant.namespace.map_or_else(String::new, |namespace| {
-        format!(" in namespace {namespace}")
-    });
+    let place =
+        meant.namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
     if let Some(namespace) = elsewhere.first() {
         return format!(
             "no policy{place} has a {noun} {}; there is one in namespace {namespace}: \
@@ -204,18 +197,10 @@ fn unknown<F: Fleet>(asked: &[Response<F::Dataplane, StateReply>], meant: &Meant
         );
     }
     if known.is_empty() {
-        let hint = if F::PODS {
-            ": is this the right namespace (`-n`)?"
-        } else {
-            ""
-        };
+        let hint = if F::PODS { ": is this the right namespace (`-n`)?" } else { "" };
         return format!("no policy{place} has any {noun}{hint}");
     }
-    format!(
-        "no policy{place} has a {noun} {}: {}",
-        meant.name,
-        expected(known)
-    )
+    format!("no policy{place} has a {noun} {}: {}", meant.name, expected(known))
 }
 
 /// What users know backends as.
@@ -240,18 +225,11 @@ pub async fn run<F: Fleet>(
         }
         _ => (namespace, wanted.backend.as_str()),
     };
-    let meant = Meant {
-        wanted,
-        namespace,
-        name,
-    };
+    let meant = Meant { wanted, namespace, name };
     let (dataplanes, _) = fleet.dataplanes().await.context("nothing was drained")?;
     let asked = heard(states(fleet, &dataplanes).await).context("nothing was drained")?;
-    let mut outcome = Outcome {
-        backend: meant.to_string(),
-        undone: wanted.undo,
-        ..Outcome::default()
-    };
+    let mut outcome =
+        Outcome { backend: meant.to_string(), undone: wanted.undo, ..Outcome::default() };
     let mut replies = asked.iter().flat_map(|one| &one.result);
     if !replies.any(|reply| meant.of(reply).next().is_some()) {
         outcome.problems.push(unknown::<F>(&asked, &meant));
@@ -263,9 +241,9 @@ pub async fn run<F: Fleet>(
     for one in asked.iter().filter(|one| !one.dataplane.terminating()) {
         let words = one.dataplane.words();
         match &one.result {
-            Err(why) => outcome.problems.push(format!(
-                "{words} was not told, and its flows to {name} stay: {why}"
-            )),
+            Err(why) => outcome
+                .problems
+                .push(format!("{words} was not told, and its flows to {name} stay: {why}")),
             Ok(StateReply { state, .. })
                 if state.policies.is_empty()
                     && state.generation == 0
@@ -397,10 +375,7 @@ pub fn render<F: Fleet>(fleet: &F, outcome: &Outcome) -> String {
             wrapped(
                 &mut text,
                 "",
-                &format!(
-                    "{pod} is not empty after {seconds:.1}s: {}.",
-                    progress.line()
-                ),
+                &format!("{pod} is not empty after {seconds:.1}s: {}.", progress.line()),
             );
             wrapped(&mut text, "", "The drain goes on. What is left, and why:");
             line(&mut text, &next(&format!("flows --backend {name}")));
@@ -452,20 +427,14 @@ mod tests {
             wait: true,
             timeout: Duration::ZERO,
         };
-        let meant = Meant {
-            wanted: &wanted,
-            namespace: None,
-            name: "a",
-        };
+        let meant = Meant { wanted: &wanted, namespace: None, name: "a" };
         DrainProgress::of_all(meant.of(reply)).map_err(|idle| idle.join(" "))
     }
 
     #[test]
     fn all_backends_of_a_name_count_unless_one_policy_is_meant() {
         let reply = state(&drain());
-        let one = progress(&reply, Some("web"))
-            .expect("it drains")
-            .expect("there");
+        let one = progress(&reply, Some("web")).expect("it drains").expect("there");
         assert_eq!(
             one.line(),
             "8 flows left (2 pinned: upgrade, 6 request in progress); 5 moved, 1 ended, 0 closed; deadline in 18s"
@@ -474,10 +443,7 @@ mod tests {
         let backend = &reply.state.policies[0].backends[0];
         assert_eq!(DrainProgress::of(backend), Some(one));
         let both = progress(&reply, None).expect("they drain").expect("there");
-        assert_eq!(
-            (both.flows, both.moved, both.deadline_seconds),
-            (16, 10, Some(18))
-        );
+        assert_eq!((both.flows, both.moved, both.deadline_seconds), (16, 10, Some(18)));
         assert_eq!(both.waiting.get("pinned: upgrade"), Some(&4));
         // The same backend in both policies.
         let mut shared = reply;

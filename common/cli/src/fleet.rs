@@ -55,20 +55,12 @@ impl Request {
                 }
             }
         }
-        Self {
-            path,
-            body: None,
-            lasts: Duration::ZERO,
-            stop: None,
-        }
+        Self { path, body: None, lasts: Duration::ZERO, stop: None }
     }
 
     /// An order.
     pub fn post(path: &str, order: &Value) -> Self {
-        Self {
-            body: Some(order.to_string()),
-            ..Self::get(path, [])
-        }
+        Self { body: Some(order.to_string()), ..Self::get(path, []) }
     }
 }
 
@@ -161,11 +153,7 @@ pub struct Bounded {
 impl Bounded {
     /// For at most so many bytes; and what to say when there are more.
     pub fn new(most: usize, too_much: &'static str) -> Self {
-        Self {
-            bytes: Vec::new(),
-            most,
-            too_much,
-        }
+        Self { bytes: Vec::new(), most, too_much }
     }
 }
 
@@ -258,11 +246,7 @@ pub struct FlowsQuery {
 
 impl Default for FlowsQuery {
     fn default() -> Self {
-        Self {
-            limit: FLOWS_MAX,
-            client: None,
-            backend: None,
-        }
+        Self { limit: FLOWS_MAX, client: None, backend: None }
     }
 }
 
@@ -322,24 +306,19 @@ pub fn heard<D: Dataplane, T>(asked: Vec<Response<D, T>>) -> anyhow::Result<Vec<
 /// Those that said something, with what it was.
 pub fn told<D: Dataplane, T>(asked: &[Response<D, T>]) -> Vec<(&str, &T)> {
     let told = asked.iter();
-    told.filter_map(|a| Some((a.name(), a.result.as_ref().ok()?)))
-        .collect()
+    told.filter_map(|a| Some((a.name(), a.result.as_ref().ok()?))).collect()
 }
 
 /// Those that said nothing, with why.
 fn unanswered<D, T>(asked: &[Response<D, T>]) -> Vec<(&D, &String)> {
     let asked = asked.iter();
-    asked
-        .filter_map(|a| Some((&a.dataplane, a.result.as_ref().err()?)))
-        .collect()
+    asked.filter_map(|a| Some((&a.dataplane, a.result.as_ref().err()?))).collect()
 }
 
 /// The same, in words.
 pub fn silent<D: Dataplane, T>(asked: &[Response<D, T>]) -> Vec<String> {
     let silent = unanswered(asked).into_iter();
-    silent
-        .map(|(dataplane, why)| format!("{} is left out: {why}", dataplane.words()))
-        .collect()
+    silent.map(|(dataplane, why)| format!("{} is left out: {why}", dataplane.words())).collect()
 }
 
 #[cfg(test)]
@@ -359,21 +338,11 @@ mod tests {
     fn values_are_escaped_and_those_that_are_not_there_left_out() {
         let path = |client: &str| {
             let client = Some(client.to_owned());
-            Request::get(
-                "/v1/x",
-                [
-                    ("none", None),
-                    ("wait", Some("5".into())),
-                    ("client", client),
-                ],
-            )
-            .path
+            Request::get("/v1/x", [("none", None), ("wait", Some("5".into())), ("client", client)])
+                .path
         };
         assert_eq!(path("ns/web & co"), "/v1/x?wait=5&client=ns/web%20%26%20co");
-        assert_eq!(
-            path("[fd00::7]:4711"),
-            "/v1/x?wait=5&client=%5Bfd00%3A%3A7%5D%3A4711"
-        );
+        assert_eq!(path("[fd00::7]:4711"), "/v1/x?wait=5&client=%5Bfd00%3A%3A7%5D%3A4711");
         assert_eq!(Request::get("/v1/x", []).path, "/v1/x");
     }
 }

@@ -78,10 +78,7 @@ pub fn flows<D: Dataplane>(
     flows.retain(|flow| {
         let flow = &flow.flow;
         PolicyName::parse(&flow.policy).is(wanted.policy.as_deref(), namespace)
-            && wanted
-                .state
-                .as_ref()
-                .is_none_or(|state| state.eq_ignore_ascii_case(&flow.state))
+            && wanted.state.as_ref().is_none_or(|state| state.eq_ignore_ascii_case(&flow.state))
             && (!wanted.pinned || flow.pinned.is_some())
     });
     flows.sort_by(|a, b| {
@@ -100,11 +97,7 @@ pub fn flows<D: Dataplane>(
     let limit = wanted.limit as usize;
     let truncated = flows.len() > limit || answers.iter().any(cut);
     flows.truncate(limit);
-    Flows {
-        flows,
-        truncated,
-        silent: silent(answers),
-    }
+    Flows { flows, truncated, silent: silent(answers) }
 }
 
 /// The table.
@@ -164,18 +157,8 @@ mod tests {
 
     fn rendered(flows: Vec<Flow>, truncated: bool, wide: bool) -> String {
         let silent = Vec::new();
-        let flows = Flows {
-            flows,
-            truncated,
-            silent,
-        };
-        render(
-            &flows,
-            Style {
-                wide,
-                colour: false,
-            },
-        )
+        let flows = Flows { flows, truncated, silent };
+        render(&flows, Style { wide, colour: false })
     }
 
     #[test]

@@ -24,16 +24,10 @@ impl PolicyName {
     pub fn parse(name: &str) -> Self {
         let mut parts = name.splitn(3, '/').map(str::to_owned);
         match (parts.next(), parts.next(), parts.next()) {
-            (Some(namespace), Some(policy), Some(listener)) => Self {
-                namespace,
-                policy,
-                listener,
-            },
-            _ => Self {
-                namespace: String::new(),
-                policy: name.to_owned(),
-                listener: String::new(),
-            },
+            (Some(namespace), Some(policy), Some(listener)) => Self { namespace, policy, listener },
+            _ => {
+                Self { namespace: String::new(), policy: name.to_owned(), listener: String::new() }
+            }
         }
     }
 
@@ -108,19 +102,14 @@ pub fn unknown_policy(
     policy: &str,
     namespace: Option<&str>,
 ) -> String {
-    let policies = answers
-        .iter()
-        .flat_map(|(_, answer)| &answer.state.policies);
+    let policies = answers.iter().flat_map(|(_, answer)| &answer.state.policies);
     let here = policies.filter(|state| PolicyName::parse(&state.name).is_in(namespace));
     let names: Vec<&str> = here.map(|state| state.name.as_str()).collect();
     let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
     match (names.is_empty(), namespace) {
         (true, None) => "no dataplane serves a policy".to_owned(),
         (true, _) => format!("no dataplane serves a policy{place}: `-A` looks at all namespaces"),
-        (false, _) => format!(
-            "no dataplane serves policy {policy}{place}: {}",
-            expected(names)
-        ),
+        (false, _) => format!("no dataplane serves policy {policy}{place}: {}", expected(names)),
     }
 }
 
@@ -160,16 +149,10 @@ mod tests {
             ("shop/web/http", "web/http")
         );
         for wanted in [None, Some("web"), Some("web/http")] {
-            assert!(
-                name.is(wanted, Some("shop")) && name.is(wanted, None),
-                "{wanted:?}"
-            );
+            assert!(name.is(wanted, Some("shop")) && name.is(wanted, None), "{wanted:?}");
             assert!(!name.is(wanted, Some("other")), "{wanted:?}");
         }
-        assert!(
-            name.is(Some("shop/web/http"), Some("other")),
-            "it says where"
-        );
+        assert!(name.is(Some("shop/web/http"), Some("other")), "it says where");
         assert!(!name.is(Some("web/https"), None) && !name.is(Some("shop/web"), None));
         let file = PolicyName::parse("web");
         assert!(file.is(Some("web"), Some("shop")) && file.to_string() == "web");
@@ -183,19 +166,12 @@ mod tests {
             flow
         };
         assert_eq!(id("10.0.0.7:4711").dataplane, None);
-        assert!(
-            id("10.0.0.7")
-                .client
-                .has("10.0.0.7:1".parse().expect("address"))
-        );
+        assert!(id("10.0.0.7").client.has("10.0.0.7:1".parse().expect("address")));
         let named = id("baton-lb-dataplane-x/[fd00::7]:4711");
         assert_eq!(named.dataplane.as_deref(), Some("baton-lb-dataplane-x"));
         assert!(named.client.has("[fd00::7]:4711".parse().expect("address")));
         assert!(!named.client.has("[fd00::7]:4712".parse().expect("address")));
         let network = flow("10.0.0.0/24").expect_err("many");
-        assert!(
-            network.contains("`10.0.0.0/24` names no connection"),
-            "{network}"
-        );
+        assert!(network.contains("`10.0.0.0/24` names no connection"), "{network}");
     }
 }

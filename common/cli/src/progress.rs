@@ -33,14 +33,7 @@ impl DrainProgress {
     /// One backend's; none if it does not drain.
     #[must_use]
     pub fn of(backend: &BackendState) -> Option<Self> {
-        let DrainState {
-            moved,
-            ended,
-            closed,
-            left,
-            waiting,
-            ..
-        } = backend.drain.as_ref()?;
+        let DrainState { moved, ended, closed, left, waiting, .. } = backend.drain.as_ref()?;
         let waiting = waiting.iter().filter(|(_, flows)| **flows > 0);
         Some(Self {
             // Those that are on their way elsewhere may come back.
@@ -70,11 +63,7 @@ impl DrainProgress {
                 Some(_) => {}
             }
         }
-        if idle.is_empty() {
-            Ok((!seen.is_empty()).then_some(all))
-        } else {
-            Err(idle)
-        }
+        if idle.is_empty() { Ok((!seen.is_empty()).then_some(all)) } else { Err(idle) }
     }
 
     /// Adds another one's.
@@ -97,19 +86,15 @@ impl DrainProgress {
             return format!("{left} left");
         }
         let waiting = self.waiting.iter();
-        let waiting: Vec<String> = waiting
-            .map(|(why, flows)| format!("{flows} {}", why.replace('_', " ")))
-            .collect();
+        let waiting: Vec<String> =
+            waiting.map(|(why, flows)| format!("{flows} {}", why.replace('_', " "))).collect();
         format!("{left} left ({})", waiting.join(", "))
     }
 
     /// What became of the others: `230 moved, 4 ended, 0 closed`.
     #[must_use]
     pub fn gone(&self) -> String {
-        format!(
-            "{} moved, {} ended, {} closed",
-            self.moved, self.ended, self.closed
-        )
+        format!("{} moved, {} ended, {} closed", self.moved, self.ended, self.closed)
     }
 
     /// Everything in one line.
@@ -133,10 +118,7 @@ struct ProgressLine {
 impl ProgressLine {
     /// For a stream that is a terminal, or is none.
     fn new(terminal: bool) -> Self {
-        Self {
-            terminal,
-            last: String::new(),
-        }
+        Self { terminal, last: String::new() }
     }
 
     /// What is to be written for this line. The passing of time alone is no change.
@@ -157,11 +139,7 @@ impl ProgressLine {
 
     /// What is to be written at the end.
     fn end(&self) -> &'static str {
-        if self.terminal && !self.last.is_empty() {
-            "\r\x1b[K"
-        } else {
-            ""
-        }
+        if self.terminal && !self.last.is_empty() { "\r\x1b[K" } else { "" }
     }
 }
 
@@ -198,11 +176,8 @@ mod tests {
             moved: 5,
             ended: 1,
             closed: 0,
-            waiting: [
-                ("request_in_progress".to_owned(), 6),
-                ("pinned: upgrade".to_owned(), 2),
-            ]
-            .into(),
+            waiting: [("request_in_progress".to_owned(), 6), ("pinned: upgrade".to_owned(), 2)]
+                .into(),
             deadline_seconds: (left_us > 0).then(|| Micros(left_us).0.div_ceil(1_000_000)),
         }
     }
@@ -213,11 +188,8 @@ mod tests {
             progress(17_000_001).line(),
             "8 flows left (2 pinned: upgrade, 6 request in progress); 5 moved, 1 ended, 0 closed; deadline in 18s"
         );
-        let done = DrainProgress {
-            moved: 9,
-            deadline_seconds: Some(3),
-            ..DrainProgress::default()
-        };
+        let done =
+            DrainProgress { moved: 9, deadline_seconds: Some(3), ..DrainProgress::default() };
         assert_eq!(done.line(), "0 flows left; 9 moved, 0 ended, 0 closed");
     }
 
@@ -226,10 +198,7 @@ mod tests {
         let mut both = progress(5_000_000);
         both.add(&progress(0));
         both.add(&progress(9_000_000));
-        assert_eq!(
-            (both.flows, both.moved, both.deadline_seconds),
-            (24, 15, Some(9))
-        );
+        assert_eq!((both.flows, both.moved, both.deadline_seconds), (24, 15, Some(9)));
         assert_eq!(both.waiting["pinned: upgrade"], 6);
     }
 

@@ -16,9 +16,7 @@ pub fn reasons<'a>(counts: impl IntoIterator<Item = &'a BTreeMap<String, u64>>) 
     }
     let mut sums: Vec<_> = sums.into_iter().filter(|(_, number)| *number > 0).collect();
     sums.sort_by_key(|(_, number)| Reverse(*number));
-    let words = sums
-        .iter()
-        .map(|(reason, n)| format!("{n} {}", reason.replace('_', " ")));
+    let words = sums.iter().map(|(reason, n)| format!("{n} {}", reason.replace('_', " ")));
     words.collect::<Vec<_>>().join(", ")
 }
 
@@ -26,12 +24,7 @@ pub fn reasons<'a>(counts: impl IntoIterator<Item = &'a BTreeMap<String, u64>>) 
 #[must_use]
 pub fn event(unix_micros: u64, event: &FlowEvent) -> String {
     let client = event.client.to_string();
-    format!(
-        "{}  {client:<21}  {}  {}",
-        time_of_day(unix_micros),
-        event.words(),
-        event.policy
-    )
+    format!("{}  {client:<21}  {}  {}", time_of_day(unix_micros), event.words(), event.policy)
 }
 
 /// What became of the order to move `flow`; without a choice, it goes to the best other `noun`.

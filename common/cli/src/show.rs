@@ -65,10 +65,7 @@ impl Show {
             program,
             output,
             terminal,
-            style: Style {
-                wide: output == Output::Wide,
-                colour,
-            },
+            style: Style { wide: output == Output::Wide, colour },
             out: RefCell::new(Box::new(Out)),
             err: RefCell::new(Box::new(stderr())),
         }
@@ -85,10 +82,7 @@ impl Show {
             program,
             output,
             terminal: false,
-            style: Style {
-                wide: output == Output::Wide,
-                colour: false,
-            },
+            style: Style { wide: output == Output::Wide, colour: false },
             out: RefCell::new(Box::new(out)),
             err: RefCell::new(Box::new(err)),
         }
@@ -211,11 +205,7 @@ mod tests {
     #[test]
     fn one_value_has_three_forms() {
         let value = json!({"name": "web", "flows": 7});
-        let text = |output| {
-            show(output)
-                .text(&value, |_, _| "table\n".to_owned())
-                .expect("text")
-        };
+        let text = |output| show(output).text(&value, |_, _| "table\n".to_owned()).expect("text");
         assert_eq!(text(Output::Table), "table\n");
         assert_eq!(
             serde_json::from_str::<serde_json::Value>(&text(Output::Json)).expect("JSON"),

@@ -45,11 +45,7 @@ impl Style {
             Tone::Bad => "31",
             Tone::Plain => return text.to_owned(),
         };
-        if self.colour {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        }
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 
@@ -64,10 +60,7 @@ impl Cell {
     /// With a meaning.
     #[must_use]
     pub fn toned(text: impl Into<String>, tone: Tone) -> Self {
-        Self {
-            text: printable(&text.into()).into_owned(),
-            tone,
-        }
+        Self { text: printable(&text.into()).into_owned(), tone }
     }
 }
 
@@ -128,10 +121,7 @@ impl Table {
             figures: heading.starts_with('#'),
             kept: heading.starts_with('!'),
         };
-        Self {
-            columns: headings.iter().map(column).collect(),
-            rows: Vec::new(),
-        }
+        Self { columns: headings.iter().map(column).collect(), rows: Vec::new() }
     }
 
     /// Adds a row; it has as many cells as there are headings.
@@ -151,18 +141,11 @@ impl Table {
     #[must_use]
     pub fn render(&self, style: Style) -> String {
         let widths = self.widths(style);
-        let headings: Vec<Cell> = self
-            .columns
-            .iter()
-            .map(|column| column.heading.into())
-            .collect();
+        let headings: Vec<Cell> = self.columns.iter().map(|column| column.heading.into()).collect();
         let mut text = String::new();
         for row in std::iter::once(&headings).chain(&self.rows) {
             let mut line = String::new();
-            let last = row
-                .iter()
-                .rposition(|cell| !cell.text.is_empty())
-                .unwrap_or(0);
+            let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
             for (i, cell) in row.iter().enumerate().take(last + 1) {
                 if i > 0 {
                     line.push_str(&" ".repeat(GAP));
@@ -280,11 +263,7 @@ pub fn micros(us: u64) -> String {
 /// `1 flow`, `2 flows`.
 #[must_use]
 pub fn count(number: u64, noun: &str) -> String {
-    if number == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{number} {noun}s")
-    }
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 #[cfg(test)]
@@ -316,18 +295,12 @@ database  1234567  full
             u64::MAX.into(),
         ]);
         let text = table.render(Style::default());
-        assert!(
-            text.lines().all(|line| line.chars().count() <= WIDTH_MAX),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH_MAX), "{text}");
         assert!(
             text.contains(&u64::MAX.to_string()) && text.contains("…") && text.contains("-qz7v4"),
             "{text}"
         );
-        let wide = table.render(Style {
-            wide: true,
-            colour: false,
-        });
+        let wide = table.render(Style { wide: true, colour: false });
         assert!(wide.contains(&"x".repeat(100)), "{wide}");
     }
 
@@ -336,16 +309,10 @@ database  1234567  full
         let mut table = Table::new(&["!CLIENT", "POLICY"]);
         table.row(vec!["c".repeat(47).into(), "p".repeat(60).into()]);
         let text = table.render(Style::default());
-        assert!(
-            text.contains(&"c".repeat(47)) && !text.contains(&"p".repeat(60)),
-            "{text}"
-        );
+        assert!(text.contains(&"c".repeat(47)) && !text.contains(&"p".repeat(60)), "{text}");
         table.row(vec!["d".repeat(90).into(), "p".into()]);
         let text = table.render(Style::default());
-        assert!(
-            text.lines().all(|line| line.chars().count() <= WIDTH_MAX),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH_MAX), "{text}");
     }
 
     #[test]
@@ -353,10 +320,7 @@ database  1234567  full
         let mut table = Table::new(&["STATE", "NAME"]);
         table.row(vec![Cell::toned("up", Tone::Good), "a".into()]);
         let plain = table.render(Style::default());
-        let colour = table.render(Style {
-            wide: false,
-            colour: true,
-        });
+        let colour = table.render(Style { wide: false, colour: true });
         assert!(colour.contains("\x1b[32mup\x1b[0m     a"), "{colour:?}");
         assert_eq!(colour.replace("\x1b[32m", "").replace("\x1b[0m", ""), plain);
     }
@@ -369,10 +333,7 @@ database  1234567  full
         assert!(matches!(printable("Zürich … 東京"), Cow::Borrowed(_)));
         let mut table = Table::new(&["A", "B"]);
         table.row(vec![evil.into(), Cell::toned(evil, Tone::Bad)]);
-        let mut text = table.render(Style {
-            wide: true,
-            colour: false,
-        });
+        let mut text = table.render(Style { wide: true, colour: false });
         line(&mut text, evil);
         toned(&mut text, Style::default(), Tone::Good, evil);
         wrapped(&mut text, "", evil);
@@ -380,10 +341,7 @@ database  1234567  full
         assert_eq!(text.lines().count(), 5, "{text}");
         assert_eq!(printable(&text.replace('\n', "")), text.replace('\n', ""));
         let mut painted = String::new();
-        let colour = Style {
-            wide: false,
-            colour: true,
-        };
+        let colour = Style { wide: false, colour: true };
         toned(&mut painted, colour, Tone::Good, "\x1b[31mx");
         assert_eq!(painted, "\x1b[32m\\u{1b}[31mx\x1b[0m\n");
     }
@@ -393,19 +351,11 @@ database  1234567  full
         let mut text = String::new();
         wrapped(&mut text, "  - ", &"word ".repeat(30));
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH_MAX));
-        assert!(
-            text.lines()
-                .skip(1)
-                .all(|line| line.starts_with("    word")),
-            "{text}"
-        );
+        assert!(text.lines().skip(1).all(|line| line.starts_with("    word")), "{text}");
         assert_eq!(
             (count(1, "flow"), count(2, "flow")),
             ("1 flow".to_owned(), "2 flows".to_owned())
         );
-        assert_eq!(
-            (micros(1_560), span(7_380)),
-            ("1.5ms".to_owned(), "2h 3m".to_owned())
-        );
+        assert_eq!((micros(1_560), span(7_380)), ("1.5ms".to_owned(), "2h 3m".to_owned()));
     }
 }

@@ -71,10 +71,7 @@ impl Cursors {
             lines.extend(told.events.iter().filter_map(|event| {
                 let policy = PolicyName::parse(&event.policy);
                 let meant = policy.is(wanted.policy.as_deref(), namespace)
-                    && wanted
-                        .flow
-                        .as_ref()
-                        .is_none_or(|flow| flow.client.has(event.client));
+                    && wanted.flow.as_ref().is_none_or(|flow| flow.client.has(event.client));
                 meant.then(|| line(told, event, asked.name()))
             }));
         }
@@ -86,9 +83,8 @@ impl Cursors {
 
 fn line(told: &FlowEvents, event: &FlowEvent, dataplane: &str) -> Line {
     let unix_micros = told.unix_micros_of(event);
-    let time = i64::try_from(unix_micros)
-        .ok()
-        .and_then(|us| jiff::Timestamp::from_microsecond(us).ok());
+    let time =
+        i64::try_from(unix_micros).ok().and_then(|us| jiff::Timestamp::from_microsecond(us).ok());
     Line {
         time: time.map(|time| time.to_string()).unwrap_or_default(),
         dataplane: dataplane.to_owned(),

@@ -117,16 +117,11 @@ fn check_fields(file: &Path, text: &str, document: &Document, config: Config) {
         let place = document.place_of(&path);
         let place = place.unwrap_or_else(|| panic!("{path} has no place in {text:?}"));
         check_place(text, place);
-        let line = document
-            .line_of(&path)
-            .expect("a line where there is a place");
+        let line = document.line_of(&path).expect("a line where there is a place");
         assert!((1..=lines(text)).contains(&line), "{path}: {line}");
         assert!(document.field_at(place).is_some(), "{path} at {place:?}");
     }
-    let snapshot = Snapshot {
-        generation: 1,
-        policies: config.policies,
-    };
+    let snapshot = Snapshot { generation: 1, policies: config.policies };
     if let Err(error) = snapshot.validate() {
         let refusal = ConfigError::in_text(file, text, error.path.clone(), error.problem);
         assert!(refusal.line.is_some(), "{refusal}");
@@ -137,10 +132,7 @@ fn check_fields(file: &Path, text: &str, document: &Document, config: Config) {
 /// Whatever a configuration file holds: no panic, and a refusal says where.
 #[test]
 fn configurations() {
-    check!()
-        .with_iterations(30_000)
-        .with_max_len(97)
-        .for_each(check_bytes);
+    check!().with_iterations(30_000).with_max_len(97).for_each(check_bytes);
 }
 
 /// Each target has its corpus, and every input of it holds.

@@ -110,9 +110,7 @@ pub fn text_of(input: &[u8]) -> Vec<u8> {
     if *choice >= 0x80 {
         return program.to_vec();
     }
-    let mut text = STARTS[usize::from(*choice) % STARTS.len()]
-        .as_bytes()
-        .to_vec();
+    let mut text = STARTS[usize::from(*choice) % STARTS.len()].as_bytes().to_vec();
     for step in program.chunks_exact(4).take(24) {
         let at = usize::from(u16::from_be_bytes([step[1], step[2]])) % (text.len() + 1);
         let token = TOKENS[usize::from(step[3]) % TOKENS.len()];

@@ -42,20 +42,13 @@ impl ConfigError {
 
     /// The file could not be read.
     pub fn unreadable(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
-        Self {
-            unreadable: true,
-            ..Self::new(file, problem)
-        }
+        Self { unreadable: true, ..Self::new(file, problem) }
     }
 
     /// A field, with the line where `text`, the file's content, has it.
     #[must_use]
     pub fn in_text(file: &Path, text: &str, field: String, problem: String) -> Self {
-        Self {
-            line: Document::parse(text).line_of(&field),
-            field,
-            ..Self::new(file, problem)
-        }
+        Self { line: Document::parse(text).line_of(&field), field, ..Self::new(file, problem) }
     }
 
     /// A field of a file that was good by itself; the line is looked up in the file as it is now.
@@ -69,11 +62,7 @@ impl ConfigError {
     /// The same refusal at a line and column.
     #[must_use]
     pub fn with_place(self, place: Option<Place>) -> Self {
-        Self {
-            line: place.map(|p| p.line),
-            column: place.map(|p| p.column),
-            ..self
-        }
+        Self { line: place.map(|p| p.line), column: place.map(|p| p.column), ..self }
     }
 }
 

@@ -126,10 +126,7 @@ mod tests {
         assert_eq!(read(0o611, 0o066).expect("a key"), Key([0xab; 16]));
         for mode in [0o640, 0o604, 0o620, 0o610, 0o601] {
             let error = read(mode, 0o077).expect_err("open");
-            assert!(
-                matches!(error, KeyError::Exposed { mode: m } if m == mode),
-                "{error}"
-            );
+            assert!(matches!(error, KeyError::Exposed { mode: m } if m == mode), "{error}");
         }
         fs::remove_file(&path).expect("removed");
         let error = read_gone(&path);

@@ -190,21 +190,14 @@ impl KeyFolder {
         let directory = base.join(&self.directory);
         let epochs = epochs(&directory)?;
         if epochs.is_empty() || epochs.len() > KEYS_MAX {
-            return Err(FolderError::Count {
-                directory,
-                found: epochs.len(),
-            });
+            return Err(FolderError::Count { directory, found: epochs.len() });
         }
         let mut keys = Vec::with_capacity(KEYS_MAX);
         for (epoch, file) in epochs {
-            if let Some(FolderKey { file: first, .. }) = keys
-                .iter()
-                .find(|key: &&FolderKey| key.epoch % WIRE_EPOCHS == epoch % WIRE_EPOCHS)
+            if let Some(FolderKey { file: first, .. }) =
+                keys.iter().find(|key: &&FolderKey| key.epoch % WIRE_EPOCHS == epoch % WIRE_EPOCHS)
             {
-                return Err(FolderError::Alike {
-                    first: first.clone(),
-                    second: file,
-                });
+                return Err(FolderError::Alike { first: first.clone(), second: file });
             }
             match Key::read(&file, refused) {
                 Ok(key) => keys.push(FolderKey { epoch, file, key }),
@@ -229,24 +222,15 @@ fn current(directory: &Path, keys: &[FolderKey]) -> Result<u8, FolderError> {
     let epoch = number(text.trim_ascii()).filter(|epoch| keys.iter().any(|k| k.epoch == *epoch));
     epoch.ok_or_else(|| {
         let there: Vec<String> = keys.iter().map(|k| k.epoch.to_string()).collect();
-        FolderError::Current {
-            file,
-            expected: there.join(" or "),
-        }
+        FolderError::Current { file, expected: there.join(" or ") }
     })
 }
 
 /// The key files of a folder by their epochs.
 fn epochs(directory: &Path) -> Result<std::collections::BTreeMap<u8, PathBuf>, FolderError> {
-    let unreadable = |source| FolderError::Unreadable {
-        directory: directory.to_owned(),
-        source,
-    };
+    let unreadable = |source| FolderError::Unreadable { directory: directory.to_owned(), source };
     let mut found = std::collections::BTreeMap::new();
-    for entry in fs::read_dir(directory)
-        .map_err(unreadable)?
-        .take(ENTRIES_MAX)
-    {
+    for entry in fs::read_dir(directory).map_err(unreadable)?.take(ENTRIES_MAX) {
         let name = entry.map_err(unreadable)?.file_name();
         // Other files may be there: what a mount adds, what an editor leaves.
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
@@ -263,9 +247,7 @@ fn epochs(directory: &Path) -> Result<std::collections::BTreeMap<u8, PathBuf>, F
 
 /// An epoch in its only form: no sign, no leading zero.
 fn number(text: &str) -> Option<u8> {
-    text.parse()
-        .ok()
-        .filter(|epoch: &u8| epoch.to_string() == text)
+    text.parse().ok().filter(|epoch: &u8| epoch.to_string() == text)
 }
 
 #[cfg(test)]

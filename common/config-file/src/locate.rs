@@ -16,10 +16,7 @@ pub struct Place {
 
 impl From<Location> for Place {
     fn from(location: Location) -> Self {
-        Self {
-            line: location.line(),
-            column: location.column(),
-        }
+        Self { line: location.line(), column: location.column() }
     }
 }
 
@@ -90,9 +87,9 @@ impl Document {
                     .iter()
                     .find(|(name, _)| name.value == wanted)
                     .map(|(name, value)| (name.referenced, name.defined, value)),
-                (Node::List(items), Step::Index(index)) => items
-                    .get(index)
-                    .map(|item| (item.referenced, item.defined, item)),
+                (Node::List(items), Step::Index(index)) => {
+                    items.get(index).map(|item| (item.referenced, item.defined, item))
+                }
                 _ => None,
             };
             let Some((used, written, below)) = next else {
@@ -116,9 +113,7 @@ fn search(node: &Spanned<Node>, place: Place, path: &str, last: &mut Option<Stri
                     format!("{path}.{}", name.value)
                 };
                 // The reader's errors about a value point at the value.
-                if [name.referenced, value.referenced]
-                    .into_iter()
-                    .any(|l| Place::from(l) == place)
+                if [name.referenced, value.referenced].into_iter().any(|l| Place::from(l) == place)
                 {
                     *last = Some(path.clone());
                 }
@@ -145,12 +140,12 @@ enum Step<'a> {
 }
 
 fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
-    path.split(['.', '['])
-        .filter(|part| !part.is_empty())
-        .map(|part| match part.strip_suffix(']').map(str::parse) {
+    path.split(['.', '[']).filter(|part| !part.is_empty()).map(|part| {
+        match part.strip_suffix(']').map(str::parse) {
             Some(Ok(index)) => Step::Index(index),
             _ => Step::Name(part),
-        })
+        }
+    })
 }
 
 impl<'de> Deserialize<'de> for Node {

@@ -61,17 +61,12 @@ pub fn filter(levels: &str) -> Option<EnvFilter> {
 /// Logging has been started before; that first start stays in force.
 pub fn start(style: Style, filter: EnvFilter) -> Result<Level, TryInitError> {
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_target(style.modules);
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(style.modules);
     let lines = match style.format {
         LogFormat::Text => lines.with_ansi(style.colours).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
-        .try_init()?;
+    tracing_subscriber::registry().with(filter).with(lines).try_init()?;
     Ok(Level(handle))
 }
 

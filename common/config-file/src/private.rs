@@ -45,11 +45,7 @@ fn create_private_as(user: u32, path: &Path) -> io::Result<PrivateFile> {
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(path);
     let link = made.as_ref().err().and_then(Errno::from_io_error) == Some(Errno::LOOP);
-    let file = if link {
-        File::options().write(true).open(path)?
-    } else {
-        made?
-    };
+    let file = if link { File::options().write(true).open(path)? } else { made? };
     let found = file.metadata()?;
     if found.is_file() && (link || found.uid() != user) {
         let why = if link {

@@ -104,8 +104,5 @@ fn in_force(name: Name, material: Material) -> Result<InForce, MaterialError> {
             &material.identity,
         ))));
     config.resumption = Resumption::disabled();
-    Ok(InForce {
-        material,
-        config: Arc::new(config),
-    })
+    Ok(InForce { material, config: Arc::new(config) })
 }

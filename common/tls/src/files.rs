@@ -47,24 +47,16 @@ impl Files {
 }
 
 fn read(part: Part, file: &Path) -> Result<Vec<u8>, MaterialError> {
-    let unreadable = |source: io::Error| MaterialError::Unreadable {
-        part,
-        file: file.to_owned(),
-        source,
-    };
+    let unreadable =
+        |source: io::Error| MaterialError::Unreadable { part, file: file.to_owned(), source };
     // The mode is asked of what is open, so that nothing is put in between.
     let open = File::open(file).map_err(unreadable)?;
     let mode = open.metadata().map_err(unreadable)?.mode() & 0o777;
     if part == Part::Key && mode & OTHERS != 0 {
-        return Err(MaterialError::Exposed {
-            file: file.to_owned(),
-            mode,
-        });
+        return Err(MaterialError::Exposed { file: file.to_owned(), mode });
     }
     let mut text = Vec::new();
-    open.take(FILE_LIMIT_BYTES + 1)
-        .read_to_end(&mut text)
-        .map_err(unreadable)?;
+    open.take(FILE_LIMIT_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
     if text.len() as u64 > FILE_LIMIT_BYTES {
         return Err(MaterialError::TooLarge {
             part,

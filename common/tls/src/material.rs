@@ -169,28 +169,23 @@ impl Material {
     ) -> Result<Self, MaterialError> {
         let chain = certificates(Part::Certificate, certificate, CHAIN_MAX)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
-            pem::Error::NoItemsFound => MaterialError::Empty {
-                part: Part::Key,
-                expected: "PRIVATE KEY",
-            },
+            pem::Error::NoItemsFound => {
+                MaterialError::Empty { part: Part::Key, expected: "PRIVATE KEY" }
+            }
             other => malformed(Part::Key, &other),
         })?;
         let mut authorities = RootCertStore::empty();
         for one in certificates(Part::Authority, authority, AUTHORITIES_MAX)? {
             authorities
                 .add(one)
-                .map_err(|source| MaterialError::Certificate {
-                    part: Part::Authority,
-                    source,
-                })?;
+                .map_err(|source| MaterialError::Certificate { part: Part::Authority, source })?;
         }
         let identity = CertifiedKey::from_der(chain, key.clone_key(), &provider()).map_err(
             |error| match error {
                 rustls::Error::InconsistentKeys(_) => MaterialError::Mismatch,
-                rustls::Error::InvalidCertificate(_) => MaterialError::Certificate {
-                    part: Part::Certificate,
-                    source: error,
-                },
+                rustls::Error::InvalidCertificate(_) => {
+                    MaterialError::Certificate { part: Part::Certificate, source: error }
+                }
                 other => MaterialError::Key(other),
             },
         )?;
@@ -228,10 +223,7 @@ impl Material {
     /// # Errors
     /// Every peer would refuse it.
     pub fn check_name(&self, name: Name) -> Result<(), MaterialError> {
-        let unusable = |source| MaterialError::Certificate {
-            part: Part::Certificate,
-            source,
-        };
+        let unusable = |source| MaterialError::Certificate { part: Part::Certificate, source };
         let own = self.identity.end_entity_cert().map_err(unusable)?;
         let parsed = ParsedCertificate::try_from(own).map_err(unusable)?;
         verify_server_name(&parsed, &name.server_name())
@@ -272,10 +264,7 @@ fn certificates(
         found.push(one.map_err(|error| malformed(part, &error))?);
     }
     if found.is_empty() {
-        return Err(MaterialError::Empty {
-            part,
-            expected: "CERTIFICATE",
-        });
+        return Err(MaterialError::Empty { part, expected: "CERTIFICATE" });
     }
     Ok(found)
 }
@@ -288,8 +277,5 @@ fn malformed(part: Part, error: &pem::Error) -> MaterialError {
         pem::Error::Base64Decode(_) => "a section has characters that are not base64",
         _ => "it has no PEM sections",
     };
-    MaterialError::Malformed {
-        part,
-        problem: problem.to_owned(),
-    }
+    MaterialError::Malformed { part, problem: problem.to_owned() }
 }

@@ -20,9 +20,7 @@ impl Places {
     /// So many at most.
     #[must_use]
     pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self {
-            held: Mutex::new(Held::new(most)),
-        })
+        Arc::new(Self { held: Mutex::new(Held::new(most)) })
     }
 
     /// Runs the task that serves a connection from this address (none: a process of this machine)
@@ -40,10 +38,7 @@ impl Places {
         let number = held.number();
         let gone = held.take(number, from, None);
         drop(held);
-        let place = Place {
-            places: Arc::clone(self),
-            number,
-        };
+        let place = Place { places: Arc::clone(self), number };
         // A runtime that ends drops it here, which gives its place back: not under the lock.
         let task = tokio::spawn(async move {
             let _place = place;
@@ -87,11 +82,7 @@ struct Held<T> {
 
 impl<T> Held<T> {
     fn new(most: usize) -> Self {
-        Self {
-            all: Vec::with_capacity(most + 1),
-            most,
-            next: 0,
-        }
+        Self { all: Vec::with_capacity(most + 1), most, next: 0 }
     }
 
     fn number(&mut self) -> u64 {
@@ -107,9 +98,7 @@ impl<T> Held<T> {
         }
         let count = |from: &Option<IpAddr>| self.all.iter().filter(|held| held.1 == *from).count();
         // The first of those that are equal.
-        let at = (0..self.all.len())
-            .rev()
-            .max_by_key(|at| count(&self.all[*at].1))?;
+        let at = (0..self.all.len()).rev().max_by_key(|at| count(&self.all[*at].1))?;
         Some(self.all.remove(at).2)
     }
 
@@ -162,14 +151,8 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_is_one_and_a_mapped_address_an_ipv4_one() {
-        assert_eq!(
-            at("2001:db8::1").map(network),
-            at("2001:db8::ffff").map(network)
-        );
-        assert_ne!(
-            at("2001:db8::1").map(network),
-            at("2001:db8:0:1::1").map(network)
-        );
+        assert_eq!(at("2001:db8::1").map(network), at("2001:db8::ffff").map(network));
+        assert_ne!(at("2001:db8::1").map(network), at("2001:db8:0:1::1").map(network));
         assert_eq!(at("::ffff:10.0.0.1").map(network), at("10.0.0.1"));
     }
 
@@ -206,9 +189,6 @@ mod tests {
         while places.held.lock().expect("no panic").all.len() > 7 {
             tokio::task::yield_now().await;
         }
-        assert!(
-            !places.serve(at("10.0.0.1"), async {}),
-            "it gave its place back"
-        );
+        assert!(!places.serve(at("10.0.0.1"), async {}), "it gave its place back");
     }
 }

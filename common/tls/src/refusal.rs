@@ -110,17 +110,12 @@ pub struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(reason: Reason) -> Self {
-        Self {
-            reason,
-            detail: None,
-        }
+        Self { reason, detail: None }
     }
 
     pub(crate) fn from_io(error: &io::Error) -> Self {
-        Self::find(error).unwrap_or_else(|| Self {
-            reason: Reason::Closed,
-            detail: Some(error.to_string()),
-        })
+        Self::find(error)
+            .unwrap_or_else(|| Self { reason: Reason::Closed, detail: Some(error.to_string()) })
     }
 
     /// The refusal in an error or in what caused it, if there is one.
@@ -137,10 +132,7 @@ impl Refusal {
                 .and_then(io::Error::get_ref)
                 .and_then(|inner| inner.downcast_ref::<Tls>());
             if let Some(tls) = error.downcast_ref::<Tls>().or(inner) {
-                return Some(Self {
-                    reason: Reason::of(tls),
-                    detail: Some(tls.to_string()),
-                });
+                return Some(Self { reason: Reason::of(tls), detail: Some(tls.to_string()) });
             }
             next = error.source();
         }

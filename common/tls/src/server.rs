@@ -115,25 +115,17 @@ fn in_force(name: Name, client: Name, material: Material) -> Result<InForce, Mat
     )
     .build()
     .expect("there is an authority, and no revocation list that could be malformed");
-    let verifier = NamedClient {
-        inner,
-        name: client.server_name(),
-    };
+    let verifier = NamedClient { inner, name: client.server_name() };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .expect("ring speaks TLS 1.3")
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(
-            &material.identity,
-        ))));
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&material.identity))));
     // A resumed session would not be verified again: neither its end nor a changed authority would
     // count.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(InForce {
-        material,
-        config: Arc::new(config),
-    })
+    Ok(InForce { material, config: Arc::new(config) })
 }
 
 /// Verifies a client's chain as usual, and that its certificate names the client.
@@ -154,9 +146,7 @@ impl ClientCertVerifier for NamedClient {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self
-            .inner
-            .verify_client_cert(end_entity, intermediates, now)?;
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
         verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
         Ok(verified)
     }

@@ -40,10 +40,7 @@ pub fn find<'a>(kinds: &'a [Kind], version: &str, name: &str) -> Choice<'a> {
         None if group == GROUP => {
             let meant = nearest(name, names()).map(|name| format!("`{name}`"));
             let meant = meant.unwrap_or_else(|| names().collect::<Vec<_>>().join(" or "));
-            Choice::Mistaken(
-                "kind",
-                format!("`{name}` is no kind of {GROUP}: expected {meant}"),
-            )
+            Choice::Mistaken("kind", format!("`{name}` is no kind of {GROUP}: expected {meant}"))
         }
         _ => Choice::Other,
     }
@@ -54,10 +51,7 @@ impl Kind {
     pub fn new(definition: &Value) -> Self {
         let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         Self {
-            name: definition["spec"]["names"]["kind"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
+            name: definition["spec"]["names"]["kind"].as_str().unwrap_or_default().to_owned(),
             namespaced: definition["spec"]["scope"] == "Namespaced",
             schema: root(schema),
             rules: compile_schema(schema),

@@ -41,10 +41,7 @@ pub fn problems(metadata: &Value, namespaced: bool) -> Vec<(String, String)> {
     for (field, value) in fields {
         if !FIELDS.contains(&field.as_str()) {
             let expected = expected(field, &FIELDS);
-            add(
-                field,
-                format!("`{}` is no field here: {expected}", shortened(field)),
-            );
+            add(field, format!("`{}` is no field here: {expected}", shortened(field)));
         }
         if ["labels", "annotations"].contains(&field.as_str()) {
             for (key, value) in value.as_object().into_iter().flatten() {
@@ -92,10 +89,5 @@ fn is_name(text: &str, max: usize, dots: bool) -> bool {
             && !label.ends_with('-')
             && label.chars().all(good)
     };
-    text.len() <= max
-        && if dots {
-            text.split('.').all(is_label)
-        } else {
-            is_label(text)
-        }
+    text.len() <= max && if dots { text.split('.').all(is_label) } else { is_label(text) }
 }

@@ -115,10 +115,7 @@ impl Checker {
             Ok(value) => value,
             Err(error) => {
                 let line = error.location().map(|at| at.line() + part.lines_before);
-                report.problems.push(Problem {
-                    line,
-                    ..Problem::new(file, reader_words(&error))
-                });
+                report.problems.push(Problem { line, ..Problem::new(file, reader_words(&error)) });
                 return;
             }
         };
@@ -149,10 +146,7 @@ impl Checker {
     ) {
         if !value.is_object() {
             if !value.is_null() {
-                found.add(
-                    path,
-                    format!("is {}: expected an object", schema::type_of(&value)),
-                );
+                found.add(path, format!("is {}: expected an object", schema::type_of(&value)));
             }
             return;
         }
@@ -201,14 +195,9 @@ impl Checker {
             }
             kind::Choice::Mistaken(field, problem) => vec![(field.to_owned(), problem)],
         };
-        let problems = if problems.is_empty() {
-            take(value).err().into_iter().collect()
-        } else {
-            problems
-        };
-        let placed = problems
-            .into_iter()
-            .map(|(field, problem)| (join(path, &field), problem));
+        let problems =
+            if problems.is_empty() { take(value).err().into_iter().collect() } else { problems };
+        let placed = problems.into_iter().map(|(field, problem)| (join(path, &field), problem));
         found.problems.extend(placed.take(PROBLEMS_MAX));
     }
 }

@@ -83,12 +83,7 @@ fn wrong_type(schema: &Value, value: &Value) -> String {
 }
 
 fn object(schema: &Value, fields: &Map<String, Value>, path: &str, problems: &mut Problems) {
-    for name in schema["required"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-    {
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if !fields.contains_key(name) {
             let wanted = wanted(&schema["properties"][name]);
             problems.push((join(path, name), format!("is missing: expected {wanted}")));
@@ -103,36 +98,18 @@ fn object(schema: &Value, fields: &Map<String, Value>, path: &str, problems: &mu
             None if others.is_object() => walk(others, value, &at, problems),
             None if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
             None => {
-                let known: Vec<&str> = properties
-                    .into_iter()
-                    .flat_map(Map::keys)
-                    .map(String::as_str)
-                    .collect();
+                let known: Vec<&str> =
+                    properties.into_iter().flat_map(Map::keys).map(String::as_str).collect();
                 let expected = expected(name, &known);
-                problems.push((
-                    at,
-                    format!("`{}` is no field here: {expected}", shortened(name)),
-                ));
+                problems.push((at, format!("`{}` is no field here: {expected}", shortened(name))));
             }
         }
     }
-    count(
-        schema,
-        ["minProperties", "maxProperties"],
-        fields.len(),
-        path,
-        problems,
-    );
+    count(schema, ["minProperties", "maxProperties"], fields.len(), path, problems);
 }
 
 fn list(schema: &Value, items: &[Value], path: &str, problems: &mut Problems) {
-    count(
-        schema,
-        ["minItems", "maxItems"],
-        items.len(),
-        path,
-        problems,
-    );
+    count(schema, ["minItems", "maxItems"], items.len(), path, problems);
     for (i, item) in items.iter().enumerate() {
         walk(&schema["items"], item, &format!("{path}[{i}]"), problems);
     }
@@ -141,10 +118,7 @@ fn list(schema: &Value, items: &[Value], path: &str, problems: &mut Problems) {
         Some("set") => Vec::new(),
         Some("map") => {
             let keys = schema["x-kubernetes-list-map-keys"].as_array();
-            keys.into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .collect()
+            keys.into_iter().flatten().filter_map(Value::as_str).collect()
         }
         _ => return,
     };
@@ -176,23 +150,15 @@ fn text(schema: &Value, text: &str, path: &str, problems: &mut Problems) {
         }
     }
     let length = text.chars().count();
-    let bound = |name: &str| {
-        schema[name]
-            .as_u64()
-            .and_then(|bound| usize::try_from(bound).ok())
-    };
+    let bound = |name: &str| schema[name].as_u64().and_then(|bound| usize::try_from(bound).ok());
     if bound("maxLength").is_some_and(|max| length > max) {
         let max = &schema["maxLength"];
-        problems.push((
-            path.to_owned(),
-            format!("has {length} characters: expected at most {max}"),
-        ));
+        problems
+            .push((path.to_owned(), format!("has {length} characters: expected at most {max}")));
     } else if bound("minLength").is_some_and(|min| length < min) {
         let min = &schema["minLength"];
-        problems.push((
-            path.to_owned(),
-            format!("has {length} characters: expected at least {min}"),
-        ));
+        problems
+            .push((path.to_owned(), format!("has {length} characters: expected at least {min}")));
     } else if let Some(pattern) = schema["pattern"].as_str()
         && !matches(pattern, text)
     {
@@ -211,12 +177,9 @@ fn matches(pattern: &str, text: &str) -> bool {
         static COMPILED: RefCell<HashMap<String, Option<Regex>>> = RefCell::default();
     }
     COMPILED.with_borrow_mut(|compiled| {
-        let compiled = compiled
-            .entry(pattern.to_owned())
-            .or_insert_with(|| Regex::new(pattern).ok());
-        compiled
-            .as_ref()
-            .is_some_and(|pattern| pattern.is_match(text))
+        let compiled =
+            compiled.entry(pattern.to_owned()).or_insert_with(|| Regex::new(pattern).ok());
+        compiled.as_ref().is_some_and(|pattern| pattern.is_match(text))
     })
 }
 
@@ -231,31 +194,17 @@ fn number(schema: &Value, value: &Value, path: &str, problems: &mut Problems) {
     };
     if range {
         let shown = |bound: Option<i64>| bound.map_or_else(String::new, |bound| bound.to_string());
-        let problem = format!(
-            "{value} is out of range: expected {} to {}",
-            shown(min),
-            shown(max)
-        );
+        let problem = format!("{value} is out of range: expected {} to {}", shown(min), shown(max));
         problems.push((path.to_owned(), problem));
     }
 }
 
 fn count(schema: &Value, [min, max]: [&str; 2], found: usize, path: &str, problems: &mut Problems) {
-    let bound = |name: &str| {
-        schema[name]
-            .as_u64()
-            .and_then(|bound| usize::try_from(bound).ok())
-    };
+    let bound = |name: &str| schema[name].as_u64().and_then(|bound| usize::try_from(bound).ok());
     if let Some(max) = bound(max).filter(|max| found > *max) {
-        problems.push((
-            path.to_owned(),
-            format!("has {found} entries: expected at most {max}"),
-        ));
+        problems.push((path.to_owned(), format!("has {found} entries: expected at most {max}")));
     }
     if let Some(min) = bound(min).filter(|min| found < *min) {
-        problems.push((
-            path.to_owned(),
-            format!("has {found} entries: expected at least {min}"),
-        ));
+        problems.push((path.to_owned(), format!("has {found} entries: expected at least {min}")));
     }
 }

@@ -26,10 +26,7 @@ pub fn documents(text: &str) -> impl Iterator<Item = Part<'_>> {
     let ends = ends.into_iter().chain([text.len()]);
     let parts = starts.into_iter().zip(ends);
     parts
-        .map(|((start, lines_before), end)| Part {
-            text: &text[start..end],
-            lines_before,
-        })
+        .map(|((start, lines_before), end)| Part { text: &text[start..end], lines_before })
         .filter(|part| part.text.lines().any(has_content))
 }
 
@@ -55,14 +52,8 @@ mod tests {
     #[test]
     fn documents_begin_at_their_lines() {
         assert_eq!(of("a: 1\n---\nb: 2\n"), [("a: 1\n", 0), ("---\nb: 2\n", 1)]);
-        assert_eq!(
-            of("---\na: 1\n--- {b: 2}\n"),
-            [("---\na: 1\n", 0), ("--- {b: 2}\n", 2)]
-        );
-        assert_eq!(
-            of("a: 1\r\n---\r\nb: 2"),
-            [("a: 1\r\n", 0), ("---\r\nb: 2", 1)]
-        );
+        assert_eq!(of("---\na: 1\n--- {b: 2}\n"), [("---\na: 1\n", 0), ("--- {b: 2}\n", 2)]);
+        assert_eq!(of("a: 1\r\n---\r\nb: 2"), [("a: 1\r\n", 0), ("---\r\nb: 2", 1)]);
     }
 
     #[test]

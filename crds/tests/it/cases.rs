@@ -18,24 +18,15 @@ fn what_is_good_is_accepted_and_what_is_not_is_refused_with_its_field_and_messag
     for cases in all() {
         assert_eq!(problems(&checker, &cases.smallest), []);
         for case in &cases.cases {
-            assert!(
-                !case.accepted.is_empty() && !case.refused.is_empty(),
-                "{}",
-                case.field
-            );
+            assert!(!case.accepted.is_empty() && !case.refused.is_empty(), "{}", case.field);
             for patch in &case.accepted {
                 assert_eq!(problems(&checker, &cases.object(patch)), [], "{patch}");
             }
             for patch in &case.refused {
                 let problems = problems(&checker, &cases.object(patch));
-                let [problem] = problems.as_slice() else {
-                    panic!("{patch}: {problems:?}")
-                };
+                let [problem] = problems.as_slice() else { panic!("{patch}: {problems:?}") };
                 assert_eq!(problem.field, case.field, "{patch}: {problem}");
-                assert!(
-                    problem.problem.contains(&case.message),
-                    "{patch}: {problem}"
-                );
+                assert!(problem.problem.contains(&case.message), "{patch}: {problem}");
                 refused += 1;
             }
         }
@@ -78,12 +69,7 @@ fn collect(schema: &Value, kind: &str, path: &str, rules: &mut BTreeSet<(String,
         rules.insert((kind.to_owned(), field, message));
     }
     for (name, below) in schema["properties"].as_object().into_iter().flatten() {
-        collect(
-            below,
-            kind,
-            format!("{path}.{name}").trim_start_matches('.'),
-            rules,
-        );
+        collect(below, kind, format!("{path}.{name}").trim_start_matches('.'), rules);
     }
     if schema["items"].is_object() {
         collect(&schema["items"], kind, path, rules);
@@ -92,8 +78,6 @@ fn collect(schema: &Value, kind: &str, path: &str, rules: &mut BTreeSet<(String,
 
 /// A field without the numbers of items.
 fn unnumbered(field: &str) -> String {
-    let parts = field
-        .split('[')
-        .map(|part| part.split_once(']').map_or(part, |(_, rest)| rest));
+    let parts = field.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest));
     parts.collect()
 }

@@ -34,10 +34,7 @@ fn schemas() -> Vec<(String, Value, Value)> {
     let schema = |definition| {
         let value = serde_json::to_value(definition).expect("JSON");
         let version = value["spec"]["versions"][0].clone();
-        let kind = value["spec"]["names"]["kind"]
-            .as_str()
-            .expect("a kind")
-            .to_owned();
+        let kind = value["spec"]["names"]["kind"].as_str().expect("a kind").to_owned();
         (kind, version["schema"]["openAPIV3Schema"].clone(), version)
     };
     definitions.iter().map(schema).collect()
@@ -70,10 +67,7 @@ fn every_field_is_structural_bounded_and_described() {
             }
             // The API server refuses a description of the metadata.
             let item = path.ends_with("[]") || path.ends_with(".metadata");
-            assert!(
-                item || schema["description"].is_string(),
-                "{path} has no description"
-            );
+            assert!(item || schema["description"].is_string(), "{path} has no description");
             let number = |name: &str| schema[name].as_f64();
             let own = path.contains(".spec");
             match schema["type"].as_str() {
@@ -126,13 +120,9 @@ fn every_default_is_good_and_whole() {
 #[test]
 fn columns_show_fields_that_there_are() {
     for (kind, schema, version) in schemas() {
-        let columns = version["additionalPrinterColumns"]
-            .as_array()
-            .expect("columns");
-        let shown: Vec<&str> = columns
-            .iter()
-            .map(|c| c["name"].as_str().expect("a name"))
-            .collect();
+        let columns = version["additionalPrinterColumns"].as_array().expect("columns");
+        let shown: Vec<&str> =
+            columns.iter().map(|c| c["name"].as_str().expect("a name")).collect();
         let first: &[&str] = match kind.as_str() {
             "LoadBalancerPolicy" => &[
                 "Service",
@@ -154,11 +144,7 @@ fn columns_show_fields_that_there_are() {
                 continue;
             }
             let mut at = &schema;
-            for step in path
-                .split('.')
-                .skip(1)
-                .filter(|step| !step.starts_with("type=="))
-            {
+            for step in path.split('.').skip(1).filter(|step| !step.starts_with("type==")) {
                 let name = step.split('[').next().expect("a name");
                 at = &at["properties"][name];
                 if step.contains('[') {
@@ -186,12 +172,7 @@ fn names_are_what_people_type() {
     assert_eq!(
         names.collect::<Vec<_>>(),
         [
-            (
-                "Cluster",
-                "BatonDataplane",
-                vec!["bdp".to_owned()],
-                vec!["networking".to_owned()]
-            ),
+            ("Cluster", "BatonDataplane", vec!["bdp".to_owned()], vec!["networking".to_owned()]),
             (
                 "Namespaced",
                 "LoadBalancerPolicy",
@@ -201,15 +182,10 @@ fn names_are_what_people_type() {
         ]
     );
     for definition in &definitions {
-        let [version] = definition.spec.versions.as_slice() else {
-            panic!("one version")
-        };
+        let [version] = definition.spec.versions.as_slice() else { panic!("one version") };
         assert!(version.served && version.storage && version.name == baton_crds::VERSION);
         assert_eq!(definition.spec.group, baton_crds::GROUP);
-        let status = version
-            .subresources
-            .as_ref()
-            .and_then(|s| s.status.as_ref());
+        let status = version.subresources.as_ref().and_then(|s| s.status.as_ref());
         assert!(status.is_some(), "the status has its own way");
     }
 }
@@ -225,17 +201,8 @@ fn a_status_is_left_out_where_nothing_is_known() {
 /// Functions of rules beyond those of 1.28, and the Kubernetes that has them in its library.
 const LIBRARY: [(&str, u32); 3] = [("isIP", 30), ("isCIDR", 30), ("isCanonical", 30)];
 /// Those that all have that the chart could mean.
-const OLD: [&str; 9] = [
-    "all",
-    "duration",
-    "exists_one",
-    "has",
-    "in",
-    "int",
-    "size",
-    "split",
-    "substring",
-];
+const OLD: [&str; 9] =
+    ["all", "duration", "exists_one", "has", "in", "int", "size", "split", "substring"];
 
 /// An API server compiles rules that it has not seen before with the library of the minor version
 /// before its own, so that it can be rolled back: what 1.30 brought, 1.30 refuses ("undeclared
@@ -257,10 +224,7 @@ fn rules_ask_for_no_function_that_the_oldest_kubernetes_refuses() {
                 let calls: Vec<&str> = calls.collect();
                 for name in calls.iter().rev().skip(1).filter(|name| !name.is_empty()) {
                     let of = LIBRARY.iter().find(|(known, _)| known == name);
-                    assert!(
-                        of.is_some() || OLD.contains(name),
-                        "{path}: {name}: since when?"
-                    );
+                    assert!(of.is_some() || OLD.contains(name), "{path}: {name}: since when?");
                     oldest = oldest.max(of.map_or(0, |(_, minor)| minor + 1));
                 }
             }
@@ -268,18 +232,7 @@ fn rules_ask_for_no_function_that_the_oldest_kubernetes_refuses() {
     }
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/baton/Chart.yaml");
     let chart = std::fs::read_to_string(chart).expect("the chart");
-    let takes = chart
-        .split("kubeVersion: \">=1.")
-        .nth(1)
-        .expect("a version");
-    let takes: u32 = takes
-        .split('.')
-        .next()
-        .expect("a minor")
-        .parse()
-        .expect("a number");
-    assert!(
-        takes >= oldest,
-        "the chart takes 1.{takes}, rules need 1.{oldest}"
-    );
+    let takes = chart.split("kubeVersion: \">=1.").nth(1).expect("a version");
+    let takes: u32 = takes.split('.').next().expect("a minor").parse().expect("a number");
+    assert!(takes >= oldest, "the chart takes 1.{takes}, rules need 1.{oldest}");
 }

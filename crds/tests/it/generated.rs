@@ -13,22 +13,12 @@ fn the_committed_definitions_are_those_of_the_types() {
     }
     let names: BTreeSet<String> = fs::read_dir(&folder)
         .expect("the folder")
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        })
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
         .collect();
     assert_eq!(names, files.iter().map(|file| file.name.clone()).collect());
     for file in &files {
         let committed = fs::read_to_string(folder.join(&file.name)).expect(&file.name);
-        assert!(
-            committed == file.yaml,
-            "{} is stale: run `make generate`",
-            file.name
-        );
+        assert!(committed == file.yaml, "{} is stale: run `make generate`", file.name);
     }
 }
 

@@ -31,25 +31,14 @@ fn report(text: &str) -> Report {
 }
 
 fn told(text: &str) -> Vec<String> {
-    report(text)
-        .problems
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    report(text).problems.iter().map(ToString::to_string).collect()
 }
 
 #[test]
 fn a_good_file_has_no_problems_and_is_counted() {
-    let expected = Report {
-        problems: Vec::new(),
-        checked: 1,
-        passed_over: 1,
-    };
+    let expected = Report { problems: Vec::new(), checked: 1, passed_over: 1 };
     assert_eq!(report(GOOD), expected);
-    assert_eq!(
-        check(GOOD, Path::new("shop.yaml")).expect("the definitions"),
-        []
-    );
+    assert_eq!(check(GOOD, Path::new("shop.yaml")).expect("the definitions"), []);
     assert_eq!(report(""), Report::default());
     assert_eq!(report("# nothing\n---\n"), Report::default());
 }
@@ -85,9 +74,8 @@ fn a_problem_has_the_line_of_its_field_in_the_file() {
 
 #[test]
 fn all_problems_are_told_in_the_order_of_the_lines() {
-    let text = GOOD
-        .replace("port: 80", "port: 0")
-        .replace("name: web\n  namesp", "name: Web\n  namesp");
+    let text =
+        GOOD.replace("port: 80", "port: 0").replace("name: web\n  namesp", "name: Web\n  namesp");
     let text = format!(
         "{text}{}",
         "---\napiVersion: baton.dev/v1alpha1\nkind: BatonDataplane\nmetadata: {name: edge}\nspec: {}\n"
@@ -114,16 +102,10 @@ fn what_is_no_yaml_is_told_with_its_line() {
     // What comes before it is checked all the same.
     let report = report(&text.replace("port: 80", "port: 0"));
     assert_eq!((report.problems.len(), report.checked), (2, 1));
-    let twice = GOOD.replace(
-        "    mode: WhenBetter\n",
-        "    mode: WhenBetter\n    mode: Never\n",
-    );
+    let twice = GOOD.replace("    mode: WhenBetter\n", "    mode: WhenBetter\n    mode: Never\n");
     let told = self::told(&twice);
     assert_eq!(told.len(), 1, "{told:?}");
-    assert!(
-        told[0].starts_with("shop.yaml:19: ") && told[0].contains("mode"),
-        "{told:?}"
-    );
+    assert!(told[0].starts_with("shop.yaml:19: ") && told[0].contains("mode"), "{told:?}");
 }
 
 #[test]
@@ -135,12 +117,7 @@ fn a_slip_in_kind_or_version_does_not_pass_for_another_kind() {
             "shop.yaml:7: kind: `LoadBalancerPolcy` is no kind of baton.dev: expected `LoadBalancerPolicy`"
         ]
     );
-    for version in [
-        "baton.dev/v1",
-        "batn.dev/v1alpha1",
-        "v1alpha1",
-        "baton.dev/v1alpha2",
-    ] {
+    for version in ["baton.dev/v1", "batn.dev/v1alpha1", "v1alpha1", "baton.dev/v1alpha2"] {
         assert_eq!(
             told("baton.dev/v1alpha1", version),
             [format!(
@@ -176,10 +153,7 @@ items:
         ["shop.yaml:11: items[1].spec.controlPort: 70000 is out of range: expected 1 to 65535"]
     );
     let good = report(&text.replace("70000", "9901"));
-    assert_eq!(
-        (good.problems.len(), good.checked, good.passed_over),
-        (0, 1, 1)
-    );
+    assert_eq!((good.problems.len(), good.checked, good.passed_over), (0, 1, 1));
     let deep = (0..=LIST_DEPTH_MAX).fold("null".to_owned(), |inner, _| {
         format!("{{apiVersion: v1, kind: List, items: [{inner}]}}")
     });
@@ -227,10 +201,7 @@ fn json_is_yaml() {
  "metadata": {"name": "web"},
  "spec": {"targetRefs": [{"name": "web"}],
   "listeners": []}}"#;
-    assert_eq!(
-        told(text),
-        ["shop.yaml:4: spec.listeners: has 0 entries: expected at least 1"]
-    );
+    assert_eq!(told(text), ["shop.yaml:4: spec.listeners: has 0 entries: expected at least 1"]);
 }
 
 #[test]
@@ -252,10 +223,7 @@ fn a_file_and_its_problems_have_limits() {
     let long = format!("# {}", "x".repeat(FILE_BYTES_MAX));
     let told = told(&long);
     assert_eq!(told.len(), 1);
-    assert!(
-        told[0].starts_with("shop.yaml: is too large with "),
-        "{told:?}"
-    );
+    assert!(told[0].starts_with("shop.yaml: is too large with "), "{told:?}");
     let many = "- 1\n---\n".repeat(PROBLEMS_MAX + 1);
     assert_eq!(report(&many).problems.len(), PROBLEMS_MAX);
 }

@@ -59,17 +59,13 @@ fn policy(spec: &Value) -> Result<Policy, String> {
 
 fn valid(spec: &Value) -> Result<(), String> {
     let policies = vec![policy(spec)?];
-    let snapshot = Snapshot {
-        generation: 1,
-        policies,
-    };
+    let snapshot = Snapshot { generation: 1, policies };
     snapshot.validate().map_err(|error| error.to_string())
 }
 
 /// A spec with one field deep in it.
 fn with(path: &str, value: Value) -> Value {
-    path.rsplit('.')
-        .fold(value, |below, name| json!({ name: below }))
+    path.rsplit('.').fold(value, |below, name| json!({ name: below }))
 }
 
 #[test]
@@ -78,22 +74,11 @@ fn the_defaults_are_the_dataplanes_own() {
     let default: Policy = serde_json::from_value(written).expect("a policy");
     assert_eq!(policy(&json!({})), Ok(default.clone()));
     // Those of fields that are absent as a whole.
-    let active = policy(&json!({"health": {"active": {}}}))
-        .expect("a policy")
-        .health
-        .active;
-    assert_eq!(
-        active,
-        Some(serde_json::from_value(json!({})).expect("a check"))
-    );
-    let affinity = policy(&json!({"affinity": {"clientIP": {}}}))
-        .expect("a policy")
-        .affinity;
+    let active = policy(&json!({"health": {"active": {}}})).expect("a policy").health.active;
+    assert_eq!(active, Some(serde_json::from_value(json!({})).expect("a check")));
+    let affinity = policy(&json!({"affinity": {"clientIP": {}}})).expect("a policy").affinity;
     let expected = json!({"clientIP": {}});
-    assert_eq!(
-        affinity,
-        Some(serde_json::from_value(expected).expect("an affinity"))
-    );
+    assert_eq!(affinity, Some(serde_json::from_value(expected).expect("an affinity")));
     // Those that the API server adds are those that the types have.
     static DEFINITIONS: LazyLock<Value> = LazyLock::new(|| {
         let definitions = baton_crds::definitions().expect("the definitions");
@@ -122,9 +107,7 @@ fn the_words_are_the_dataplanes_own() {
         ("onBackendFailure", 4),
         ("onStall", 2),
     ] {
-        let schema = path
-            .split('.')
-            .fold(spec, |at, name| &at["properties"][name]);
+        let schema = path.split('.').fold(spec, |at, name| &at["properties"][name]);
         let words = schema["enum"].as_array().expect(path);
         assert_eq!(words.len(), count, "{path}");
         for word in words {
@@ -175,12 +158,7 @@ fn durations_have_the_dataplanes_own_bounds() {
                 // So that the timeout is within the interval.
                 merge(&mut spec, &with("health.active.timeout", "1ms".into()));
             }
-            assert_eq!(
-                accepted(&spec),
-                valid(&spec).is_ok(),
-                "{path}: {text}: {:?}",
-                valid(&spec)
-            );
+            assert_eq!(accepted(&spec), valid(&spec).is_ok(), "{path}: {text}: {:?}", valid(&spec));
             compared += 1;
         }
     }
@@ -190,13 +168,8 @@ fn durations_have_the_dataplanes_own_bounds() {
 /// A field of the spec, by its path, with values in and around what is allowed.
 fn field() -> impl Strategy<Value = Value> {
     let duration = || {
-        let number = prop_oneof![
-            Just(0_u32),
-            1..10_u32,
-            1..1_100_u32,
-            1..70_000_u32,
-            0..100_000_u32
-        ];
+        let number =
+            prop_oneof![Just(0_u32), 1..10_u32, 1..1_100_u32, 1..70_000_u32, 0..100_000_u32];
         let unit = prop::sample::select(vec!["us", "ms", "s", "m", "h"]);
         let part = (number, unit).prop_map(|(number, unit)| format!("{number}{unit}"));
         let parts = prop_oneof![5 => Just(1..2_usize), 1 => Just(1..5)];
@@ -223,52 +196,20 @@ fn field() -> impl Strategy<Value = Value> {
         value.prop_map(move |v| with(path, v)).boxed()
     };
     let mut all = vec![
-        at(
-            "algorithm",
-            word(&["LeastOutstanding", "Maglev", "Random", "None"]).boxed(),
-        ),
+        at("algorithm", word(&["LeastOutstanding", "Maglev", "Random", "None"]).boxed()),
         at("load", word(&["Latency", "LatencyAndPressure"]).boxed()),
         at("clientAddress", word(&["Hidden", "Restore"]).boxed()),
-        at(
-            "protocol",
-            word(&["None", "HTTP1", "RESP", "HTTP2"]).boxed(),
-        ),
-        at(
-            "migration.mode",
-            word(&["Always", "WhenBetter", "DrainOnly", "Never"]).boxed(),
-        ),
-        at(
-            "migration.method",
-            word(&["Auto", "Adoption", "Translation", "Warm"]).boxed(),
-        ),
+        at("protocol", word(&["None", "HTTP1", "RESP", "HTTP2"]).boxed()),
+        at("migration.mode", word(&["Always", "WhenBetter", "DrainOnly", "Never"]).boxed()),
+        at("migration.method", word(&["Auto", "Adoption", "Translation", "Warm"]).boxed()),
         at("drain.onDeadline", word(&["Close", "Wait"]).boxed()),
         at("onStall", word(&["Release", "Wait"]).boxed()),
-        at(
-            "onBackendFailure",
-            word(&["Replay", "Reset", "AdoptIdleOnly"]).boxed(),
-        ),
-        at(
-            "health.active.expect",
-            prop::collection::vec(code, 0..4)
-                .prop_map(Value::from)
-                .boxed(),
-        ),
-        at(
-            "health.active.path",
-            "/?[ -~]{0,3}".prop_map(Value::from).boxed(),
-        ),
-        at(
-            "health.active.path",
-            "/[a-z?&=%~]{0,8}".prop_map(Value::from).boxed(),
-        ),
-        at(
-            "health.active.host",
-            "[ -~]{0,3}".prop_map(Value::from).boxed(),
-        ),
-        at(
-            "health.active.host",
-            "[a-z.:]{0,8}".prop_map(Value::from).boxed(),
-        ),
+        at("onBackendFailure", word(&["Replay", "Reset", "AdoptIdleOnly"]).boxed()),
+        at("health.active.expect", prop::collection::vec(code, 0..4).prop_map(Value::from).boxed()),
+        at("health.active.path", "/?[ -~]{0,3}".prop_map(Value::from).boxed()),
+        at("health.active.path", "/[a-z?&=%~]{0,8}".prop_map(Value::from).boxed()),
+        at("health.active.host", "[ -~]{0,3}".prop_map(Value::from).boxed()),
+        at("health.active.host", "[a-z.:]{0,8}".prop_map(Value::from).boxed()),
     ];
     let durations = [
         "responseTimeout",
@@ -322,8 +263,5 @@ fn what_the_definition_accepts_a_dataplane_accepts() {
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
     let (good, least) = (good.get(), CASES / 10);
-    assert!(
-        (least..CASES - least).contains(&good),
-        "{good} of {CASES} were accepted"
-    );
+    assert!((least..CASES - least).contains(&good), "{good} of {CASES} were accepted");
 }

@@ -48,9 +48,7 @@ impl Figure {
 impl Display for Figure {
     /// `median (min to max)`, with as many decimals as asked for; none else.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            median, min, max, ..
-        } = self;
+        let Self { median, min, max, .. } = self;
         let digits = f.precision().unwrap_or(0);
         write!(f, "{median:.digits$} ({min:.digits$} to {max:.digits$})")
     }
@@ -148,9 +146,7 @@ pub fn duration(us: u64) -> String {
 pub fn wrapped(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
-        let full = lines
-            .last()
-            .is_some_and(|l| !l.is_empty() && l.len() + 1 + word.len() > 80);
+        let full = lines.last().is_some_and(|l| !l.is_empty() && l.len() + 1 + word.len() > 80);
         if full {
             lines.push(String::new());
         }

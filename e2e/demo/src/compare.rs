@@ -58,10 +58,7 @@ fn measure(side: &mut Figures, lab: &Lab, address: SocketAddr, length: Duration)
 }
 
 fn wrk(lab: &Lab, address: SocketAddr, connections: u32, length: Duration) -> Result<LoadReport> {
-    let options = WrkOptions {
-        connections,
-        ..WrkOptions::new(address, length)
-    };
+    let options = WrkOptions { connections, ..WrkOptions::new(address, length) };
     let report = lab.client().wrk(&options)?.join()?;
     ensure!(report.requests > 0, "no response from {address}");
     Ok(report)
@@ -72,21 +69,14 @@ pub fn compare(arguments: &RoundArguments) -> Result<bool> {
     let lab = scene::lab("compare", PODS)?;
     let nginx = scene::nginx(&lab)?;
     let servers = scene::named(&nginx);
-    let listen = [Listen {
-        checked: false,
-        port: PORT,
-        servers: servers.clone(),
-    }];
+    let listen = [Listen { checked: false, port: PORT, servers: servers.clone() }];
     // HAProxy runs in the same namespace and needs the kernel's ports, so Baton's are below them
     // here.
     let policy = moving(MigrationMode::Never, policy("web", PORT, &servers));
     let mut config = lab.dataplane_config(vec![policy])?;
     config.ports = crate::LEG_PORTS.into();
     let length = Duration::from_secs(arguments.seconds);
-    let mut all = Comparison {
-        seconds: arguments.seconds,
-        ..Comparison::default()
-    };
+    let mut all = Comparison { seconds: arguments.seconds, ..Comparison::default() };
     for round in 1..=arguments.rounds {
         let mut haproxy = lab.haproxy(&listen)?;
         all.errors += measure(&mut all.haproxy, &lab, haproxy.address(PORT), length)?;
@@ -108,24 +98,13 @@ pub fn compare(arguments: &RoundArguments) -> Result<bool> {
             both(P99_HALF),
         );
     }
-    all.ratios = ROWS
-        .map(|(name, _)| (name, all.baton.median(name) / all.haproxy.median(name)))
-        .into();
+    all.ratios =
+        ROWS.map(|(name, _)| (name, all.baton.median(name) / all.haproxy.median(name))).into();
     let path = keep(&arguments.out, "compare.json", &all)?;
-    let columns = [
-        ("median (min to max)", -22),
-        ("HAProxy", 24),
-        ("Baton", 24),
-        ("ratio", 10),
-    ];
+    let columns = [("median (min to max)", -22), ("HAProxy", 24), ("Baton", 24), ("ratio", 10)];
     let row = |(name, text): (&str, &str)| {
         let ratio = format!("{:.2}", all.ratios[name]);
-        vec![
-            text.to_owned(),
-            all.haproxy.text(name),
-            all.baton.text(name),
-            ratio,
-        ]
+        vec![text.to_owned(), all.haproxy.text(name), all.baton.text(name), ratio]
     };
     println!("\n{}", table(&columns, ROWS.map(row)));
     println!("Written to {}", path.display());

@@ -55,11 +55,7 @@ impl Way {
         let (mode, method, legs) = match self {
             Self::Staying => (MigrationMode::Never, MoveMethod::Auto, Legs::Private),
             Self::Adopted => (MigrationMode::Always, MoveMethod::Adoption, Legs::Private),
-            Self::Translated => (
-                MigrationMode::Always,
-                MoveMethod::Translation,
-                Legs::Private,
-            ),
+            Self::Translated => (MigrationMode::Always, MoveMethod::Translation, Legs::Private),
             Self::Shared => (MigrationMode::Always, MoveMethod::Translation, Legs::Shared),
         };
         let mut policy = moving(mode, policy(self.name(), self.port(), servers));
@@ -115,10 +111,8 @@ impl Side {
             (baton.dataplane.process.cpu_time(), servers)
         };
         let before = cpu();
-        let options = WrkOptions {
-            connections: 1,
-            ..WrkOptions::new(baton.dataplane.address(port), length)
-        };
+        let options =
+            WrkOptions { connections: 1, ..WrkOptions::new(baton.dataplane.address(port), length) };
         let report = lab.client().wrk(&options)?.join()?;
         let after = cpu();
         ensure!(report.requests > 0, "no response on port {port}");
@@ -148,11 +142,7 @@ pub fn migration_cost(arguments: &RoundArguments) -> Result<bool> {
         let mut said = Vec::new();
         for side in &mut sides {
             side.measure(&lab, &baton, &nginx, length)?;
-            said.push(format!(
-                "{} {} us",
-                side.way.name(),
-                side.figures.latest(P50)
-            ));
+            said.push(format!("{} {} us", side.way.name(), side.figures.latest(P50)));
         }
         phases.measure(&lab, &baton.dataplane)?;
         let (rounds, said) = (arguments.rounds, said.join(", "));
@@ -165,11 +155,7 @@ pub fn migration_cost(arguments: &RoundArguments) -> Result<bool> {
     let cost = Cost {
         seconds: arguments.seconds,
         sides,
-        legs_shared: state
-            .counters
-            .get("legs_shared_total")
-            .copied()
-            .unwrap_or(0),
+        legs_shared: state.counters.get("legs_shared_total").copied().unwrap_or(0),
         phases: phases.finish(&state),
     };
     let path = keep(&arguments.out, "migration.json", &cost)?;
@@ -209,10 +195,7 @@ impl Cost {
             ("CPU of dataplane", 22),
             ("CPU of nginx", 22),
         ];
-        let staying = self
-            .sides
-            .first()
-            .map_or(f64::NAN, |s| s.figures.median(P50));
+        let staying = self.sides.first().map_or(f64::NAN, |s| s.figures.median(P50));
         let rows = self.sides.iter().map(|side| {
             let figures = &side.figures;
             vec![
@@ -228,9 +211,6 @@ impl Cost {
         for side in &self.sides {
             text += &(side.said() + "\n");
         }
-        text + &format!(
-            "{} requests went on a leg that was one before.\n",
-            self.legs_shared
-        )
+        text + &format!("{} requests went on a leg that was one before.\n", self.legs_shared)
     }
 }

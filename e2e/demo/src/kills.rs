@@ -39,14 +39,9 @@ pub fn behind_baton(
     (port, seconds): (u16, u64),
 ) -> Result<KillSide> {
     let before = figures(dataplane, policy)?;
-    let mut side = run(
-        lab,
-        nginx,
-        dataplane.address(port),
-        seconds,
-        "kills, Baton",
-        || Ok(figures(dataplane, policy)?.0 - before.0),
-    )?;
+    let mut side = run(lab, nginx, dataplane.address(port), seconds, "kills, Baton", || {
+        Ok(figures(dataplane, policy)?.0 - before.0)
+    })?;
     let after = figures(dataplane, policy)?;
     side.rescued = after.0 - before.0;
     side.replayed = after.1 - before.1;
@@ -64,20 +59,9 @@ pub fn behind_haproxy(
     let place = lab.dataplane_pod().namespace();
     place.set_sysctl("net/ipv4/ip_local_reserved_ports", "\n")?;
     let servers = scene::named(nginx);
-    let listen = Listen {
-        port,
-        servers,
-        checked: true,
-    };
+    let listen = Listen { port, servers, checked: true };
     let haproxy = lab.haproxy(&[listen])?;
-    run(
-        lab,
-        nginx,
-        haproxy.address(port),
-        seconds,
-        "kills, HAProxy",
-        || Ok(0),
-    )
+    run(lab, nginx, haproxy.address(port), seconds, "kills, HAProxy", || Ok(0))
 }
 
 fn run(
@@ -229,10 +213,7 @@ mod tests {
     }
 
     fn kills(baton: KillSide) -> Kills {
-        Kills {
-            baton,
-            haproxy: kill_side(640, 0),
-        }
+        Kills { baton, haproxy: kill_side(640, 0) }
     }
 
     #[test]

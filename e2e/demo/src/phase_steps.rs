@@ -18,9 +18,7 @@ impl Trip {
     /// The event that the request made the server wake up with: for its listener, if the connection
     /// moved.
     fn woken_ns(&self) -> i64 {
-        self.server
-            .accepted
-            .map_or(self.server.readable_ns, |a| a.woken_ns)
+        self.server.accepted.map_or(self.server.readable_ns, |a| a.woken_ns)
     }
 }
 
@@ -29,41 +27,28 @@ pub type Step<T> = (&'static str, &'static str, fn(&T) -> Option<i64>);
 
 /// One after the other they are the whole request.
 pub const STEPS: &[Step<Trip>] = &[
-    (
-        "client_to_pod",
-        "client sends → request at the pod (adoption ahead)",
-        |t| Some(t.arrived_ns - t.client.sent_ns),
-    ),
-    (
-        "pod_to_server_woken",
-        "→ server woken (moving: for its listener)",
-        |t| Some(t.woken_ns() - t.arrived_ns),
-    ),
-    ("accept", "→ accepted (accept4)", |t| {
-        t.server.accepted.map(|a| a.accepted_ns - a.woken_ns)
+    ("client_to_pod", "client sends → request at the pod (adoption ahead)", |t| {
+        Some(t.arrived_ns - t.client.sent_ns)
     }),
+    ("pod_to_server_woken", "→ server woken (moving: for its listener)", |t| {
+        Some(t.woken_ns() - t.arrived_ns)
+    }),
+    ("accept", "→ accepted (accept4)", |t| t.server.accepted.map(|a| a.accepted_ns - a.woken_ns)),
     ("register", "→ registered (epoll_ctl)", |t| {
         t.server.accepted.map(|a| a.registered_ns - a.accepted_ns)
     }),
     ("wait_again", "→ connection readable (epoll_wait)", |t| {
-        t.server
-            .accepted
-            .map(|a| t.server.readable_ns - a.registered_ns)
+        t.server.accepted.map(|a| t.server.readable_ns - a.registered_ns)
     }),
-    ("read", "→ request read", |t| {
-        Some(t.server.read_ns - t.server.readable_ns)
-    }),
-    ("send", "→ answer sent", |t| {
-        Some(t.server.sent_ns - t.server.read_ns)
-    }),
+    ("read", "→ request read", |t| Some(t.server.read_ns - t.server.readable_ns)),
+    ("send", "→ answer sent", |t| Some(t.server.sent_ns - t.server.read_ns)),
     ("answer_to_client", "→ answer read by the client", |t| {
         Some(t.client.received_ns - t.server.sent_ns)
     }),
 ];
 
-pub const WHOLE: Step<Trip> = ("whole", "whole request, measured as one", |t| {
-    Some(t.client.received_ns - t.client.sent_ns)
-});
+pub const WHOLE: Step<Trip> =
+    ("whole", "whole request, measured as one", |t| Some(t.client.received_ns - t.client.sent_ns));
 
 /// The notes of one request in a tapped turn.
 #[derive(Clone, Copy, Debug)]
@@ -83,21 +68,15 @@ impl TappedTrip {
 /// The dataplane as the node sees it, on the node's end of its veth, and the way from there to the
 /// server.
 pub const DATAPLANE_STEPS: &[Step<TappedTrip>] = &[
-    (
-        "dataplane_request",
-        "request in → first frame out (moving: adoption)",
-        |t| Some(t.first_back_ns()? - t.tap.request_to_ns?),
-    ),
-    (
-        "adoption_to_server_woken",
-        "→ server woken (moving: adoption, accept queue)",
-        |t| Some(t.trip.woken_ns() - t.first_back_ns()?),
-    ),
-    (
-        "adoption_to_request",
-        "adoption out → request out, at the same time",
-        |t| Some(t.tap.request_from_ns? - t.tap.adoption_from_ns?),
-    ),
+    ("dataplane_request", "request in → first frame out (moving: adoption)", |t| {
+        Some(t.first_back_ns()? - t.tap.request_to_ns?)
+    }),
+    ("adoption_to_server_woken", "→ server woken (moving: adoption, accept queue)", |t| {
+        Some(t.trip.woken_ns() - t.first_back_ns()?)
+    }),
+    ("adoption_to_request", "adoption out → request out, at the same time", |t| {
+        Some(t.tap.request_from_ns? - t.tap.adoption_from_ns?)
+    }),
     ("dataplane_answer", "answer in → answer out", |t| {
         Some(t.tap.answer_from_ns? - t.tap.answer_to_ns?)
     }),
@@ -109,11 +88,7 @@ pub fn matched(sent: &[ClientStamps], served: impl Iterator<Item = ServerStamps>
     sent.iter()
         .filter_map(|client| {
             let server = *served.get(&client.request)?;
-            Some(Trip {
-                client: *client,
-                server,
-                arrived_ns: server.arrived_ns?,
-            })
+            Some(Trip { client: *client, server, arrived_ns: server.arrived_ns? })
         })
         .collect()
 }
@@ -145,11 +120,7 @@ pub mod tests {
     use baton_lab::Accepted;
 
     pub fn client(request: u64) -> ClientStamps {
-        ClientStamps {
-            request,
-            sent_ns: 1_000,
-            received_ns: 41_000,
-        }
+        ClientStamps { request, sent_ns: 1_000, received_ns: 41_000 }
     }
 
     pub fn server(request: u64, moved: bool) -> ServerStamps {
@@ -211,10 +182,7 @@ pub mod tests {
 
     #[test]
     fn requests_that_lack_a_note_are_left_out() {
-        let unstamped = ServerStamps {
-            arrived_ns: None,
-            ..server(2, false)
-        };
+        let unstamped = ServerStamps { arrived_ns: None, ..server(2, false) };
         let served = [server(1, false), unstamped, server(4, false)];
         let trips = matched(&[client(1), client(2), client(3)], served.into_iter());
         let requests: Vec<_> = trips.iter().map(|t| t.client.request).collect();
@@ -226,26 +194,15 @@ pub mod tests {
         let trips = matched(&[client(1)], [server(1, true)].into_iter());
         let seen = BTreeMap::from([(1, tap())]);
         assert!(tapped(&trips, &seen, false).is_empty(), "it moved");
-        let lengths: Vec<_> = DATAPLANE_STEPS
-            .iter()
-            .map(|(_, _, f)| f(&tapped(&trips, &seen, true)[0]))
-            .collect();
+        let lengths: Vec<_> =
+            DATAPLANE_STEPS.iter().map(|(_, _, f)| f(&tapped(&trips, &seen, true)[0])).collect();
         assert_eq!(lengths, [4_000, 4_000, 500, 3_000].map(Some));
-        let no_answer = TapStamps {
-            answer_from_ns: None,
-            ..tap()
-        };
+        let no_answer = TapStamps { answer_from_ns: None, ..tap() };
         assert!(tapped(&trips, &BTreeMap::from([(1, no_answer)]), true).is_empty());
-        let stayed = TapStamps {
-            adoption_from_ns: None,
-            ..tap()
-        };
+        let stayed = TapStamps { adoption_from_ns: None, ..tap() };
         let trips = matched(&[client(1)], [server(1, false)].into_iter());
         let stayed = tapped(&trips, &BTreeMap::from([(1, stayed)]), false);
-        let lengths: Vec<_> = DATAPLANE_STEPS
-            .iter()
-            .map(|(_, _, f)| f(&stayed[0]))
-            .collect();
+        let lengths: Vec<_> = DATAPLANE_STEPS.iter().map(|(_, _, f)| f(&stayed[0])).collect();
         assert_eq!(lengths, [Some(4_500), Some(9_500), None, Some(3_000)]);
     }
 }

@@ -85,10 +85,7 @@ impl PhaseRounds {
     /// Starts a server in each pod.
     pub fn start(lab: &Lab) -> Result<Self> {
         let start = |pod: &Pod| Ok((pod.name().to_owned(), pod.phase_server(SERVER_PORT)?));
-        Ok(Self {
-            servers: lab.in_each_pod(start)?,
-            ..Self::default()
-        })
+        Ok(Self { servers: lab.in_each_pod(start)?, ..Self::default() })
     }
 
     /// The policies that the dataplane needs for it.
@@ -134,11 +131,7 @@ impl PhaseRounds {
                 "only {} of {TAPPED_REQUESTS} requests on port {port} were seen at the dataplane",
                 seen.len()
             );
-            let side = if moving {
-                &mut self.migrate
-            } else {
-                &mut self.stay
-            };
+            let side = if moving { &mut self.migrate } else { &mut self.stay };
             note(side, DATAPLANE_STEPS, &seen);
         }
         Ok(())
@@ -171,10 +164,7 @@ impl PhaseRounds {
         Phases {
             requests_per_turn: REQUESTS,
             steps: steps.map(|(name, text, _)| self.row(name, text)).collect(),
-            dataplane: DATAPLANE_STEPS
-                .iter()
-                .map(|(name, text, _)| self.row(name, text))
-                .collect(),
+            dataplane: DATAPLANE_STEPS.iter().map(|(name, text, _)| self.row(name, text)).collect(),
             requests: self.requests,
             incomplete: self.incomplete,
             accepted_share: self.accepted as f64 / self.moving as f64,
@@ -184,18 +174,9 @@ impl PhaseRounds {
     }
 
     fn row(&self, name: &'static str, text: &'static str) -> Row {
-        let (stay_us, move_us) = (
-            self.stay.get(name).cloned(),
-            self.migrate.get(name).cloned(),
-        );
+        let (stay_us, move_us) = (self.stay.get(name).cloned(), self.migrate.get(name).cloned());
         let median = |f: &Option<Figure>| f.as_ref().map_or(0.0, |f| f.median);
-        Row {
-            name,
-            text,
-            difference_us: median(&move_us) - median(&stay_us),
-            stay_us,
-            move_us,
-        }
+        Row { name, text, difference_us: median(&move_us) - median(&stay_us), stay_us, move_us }
     }
 }
 
@@ -216,10 +197,7 @@ impl Phases {
              and system calls of the dataplane, and the engine's part (`make bench-engine`).\n\
              {:.1} % of the moving side's requests came over a connection just accepted.",
             part("where the time goes: p50 of each step, us", &self.steps),
-            part(
-                "at the dataplane's interface (in turns of their own)",
-                &self.dataplane
-            ),
+            part("at the dataplane's interface (in turns of their own)", &self.dataplane),
             self.accepted_share * 100.0
         )
     }
@@ -264,10 +242,7 @@ mod tests {
         let phases = Phases {
             requests_per_turn: REQUESTS,
             steps,
-            dataplane: DATAPLANE_STEPS
-                .iter()
-                .map(|(n, t, _)| rounds.row(n, t))
-                .collect(),
+            dataplane: DATAPLANE_STEPS.iter().map(|(n, t, _)| rounds.row(n, t)).collect(),
             requests: 1,
             incomplete: 0,
             accepted_share: 1.0,

@@ -53,10 +53,9 @@ fn draw(path: &Path, report: &Report) -> Result<(), Box<dyn std::error::Error>> 
         .x_label_formatter(&|s| format!("{s:.0}"))
         .light_line_style(WHITE)
         .draw()?;
-    for (side, name, color) in [
-        (&report.off, "migration off", OFF),
-        (&report.on, "migration on", ON),
-    ] {
+    for (side, name, color) in
+        [(&report.off, "migration off", OFF), (&report.on, "migration on", ON)]
+    {
         let max = points(side, settings.seconds, |w| w.latency.max_us);
         let median = points(side, settings.seconds, |w| w.latency.p50_us);
         chart

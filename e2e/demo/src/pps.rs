@@ -114,10 +114,7 @@ fn serve(listener: &TcpListener) {
 
 fn dropped(state: &State) -> u64 {
     let drops = state.counters.iter();
-    drops
-        .filter(|(name, _)| name.starts_with("drops_total"))
-        .map(|(_, count)| *count)
-        .sum()
+    drops.filter(|(name, _)| name.starts_with("drops_total")).map(|(_, count)| *count).sum()
 }
 
 fn run(workers: u32, length: u16, time: Duration) -> Result<Row> {
@@ -144,10 +141,7 @@ fn run(workers: u32, length: u16, time: Duration) -> Result<Row> {
         stream.read_exact(&mut head)?;
         connections.push(stream);
     }
-    let (drops, before) = (
-        dropped(&baton.dataplane.state()?),
-        Ticks::of(&baton.dataplane)?,
-    );
+    let (drops, before) = (dropped(&baton.dataplane.state()?), Ticks::of(&baton.dataplane)?);
     let Blasted { sent, back, took } = overheard.blast(&lab, (PORT, CONNECTIONS), length, time)?;
     let after = Ticks::of(&baton.dataplane)?;
     let dropped = dropped(&baton.dataplane.state()?) - drops;
@@ -201,10 +195,7 @@ pub fn pps(arguments: &PpsArguments) -> Result<bool> {
             rows.push(row);
         }
     }
-    let bench = Bench {
-        seconds: arguments.seconds,
-        rows,
-    };
+    let bench = Bench { seconds: arguments.seconds, rows };
     println!(
         "\n{}Every second frame is an acknowledgement of 66 bytes. Generator, workers and soft \
          interrupts share {} CPUs.",

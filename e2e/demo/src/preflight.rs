@@ -37,12 +37,8 @@ pub fn programs(more: &[&str]) -> Result<()> {
     if fs::metadata("/proc/self")?.uid() != 0 {
         bail!("needs root, for network namespaces, cgroups and BPF: run `sudo make demo`");
     }
-    let missing: Vec<_> = PROGRAMS
-        .iter()
-        .chain(more)
-        .filter(|name| !installed(name))
-        .copied()
-        .collect();
+    let missing: Vec<_> =
+        PROGRAMS.iter().chain(more).filter(|name| !installed(name)).copied().collect();
     if !missing.is_empty() {
         bail!(
             "not installed: {}: run `make setup`, which installs the Debian packages",

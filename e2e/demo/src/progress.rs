@@ -22,10 +22,9 @@ impl Progress {
     pub fn start(label: &str, length: Option<Duration>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let (bar, template) = match length {
-                Some(length) => (
-                    ProgressBar::new(milliseconds(length)),
-                    "{prefix:16} {bar:24} {msg}",
-                ),
+                Some(length) => {
+                    (ProgressBar::new(milliseconds(length)), "{prefix:16} {bar:24} {msg}")
+                }
                 None => (ProgressBar::new_spinner(), "{prefix:16} {spinner} {msg}"),
             };
             if let Ok(style) = ProgressStyle::with_template(template) {
@@ -56,14 +55,8 @@ impl Progress {
             }
             None if elapsed >= self.next_line => {
                 self.next_line += LINE_INTERVAL;
-                let of = self
-                    .length
-                    .map_or_else(String::new, |l| format!("of {} s", l.as_secs()));
-                eprintln!(
-                    "{:<15} {:3.0} s {of:<8} {message}",
-                    self.label,
-                    elapsed.as_secs_f64()
-                );
+                let of = self.length.map_or_else(String::new, |l| format!("of {} s", l.as_secs()));
+                eprintln!("{:<15} {:3.0} s {of:<8} {message}", self.label, elapsed.as_secs_f64());
             }
             None => {}
         }

@@ -142,10 +142,7 @@ impl Report {
         }
         failures.extend(self.kills.failures());
         if self.off.migrations > 0 {
-            failures.push(format!(
-                "{} connections moved with migration off",
-                self.off.migrations
-            ));
+            failures.push(format!("{} connections moved with migration off", self.off.migrations));
         }
         failures
     }
@@ -163,10 +160,7 @@ impl Report {
             row("latency p99", &|s| duration(s.p99_us)),
             row("latency max", &|s| duration(s.max_us)),
         ];
-        let both = off
-            .connections_per_pod
-            .keys()
-            .chain(on.connections_per_pod.keys());
+        let both = off.connections_per_pod.keys().chain(on.connections_per_pod.keys());
         for (i, pod) in both.collect::<BTreeSet<_>>().into_iter().enumerate() {
             let lead = if i == 0 { "connections" } else { "" };
             let slow = *pod == self.settings.throttled_pod;
@@ -266,11 +260,7 @@ mod tests {
             migrations,
             rollbacks: 0,
             connections_per_pod: [("pod-a".to_owned(), 16), ("pod-b".to_owned(), 48)].into(),
-            checked: Checked {
-                requests: 1,
-                errors: Counts::new(),
-                windows: Vec::new(),
-            },
+            checked: Checked { requests: 1, errors: Counts::new(), windows: Vec::new() },
         }
     }
 
@@ -294,10 +284,7 @@ mod tests {
                 tests: Vec::new(),
             },
             kills: Kills {
-                baton: KillSide {
-                    rescued: 1,
-                    ..KillSide::default()
-                },
+                baton: KillSide { rescued: 1, ..KillSide::default() },
                 haproxy: KillSide::default(),
             },
         }
@@ -307,15 +294,9 @@ mod tests {
     fn the_table_fits_and_holds_every_figure() {
         let table = report(side(150_000, 0, 0), side(3_000, 0, 1_234), 1).table();
         assert!(table.lines().all(|l| l.len() <= 80), "{table}");
-        for text in [
-            "1,234,567,890",
-            "150.0 ms",
-            "3.0 ms",
-            "2.50 s",
-            "900 us",
-            "pod-a (slow)",
-            "1,234",
-        ] {
+        for text in
+            ["1,234,567,890", "150.0 ms", "3.0 ms", "2.50 s", "900 us", "pod-a (slow)", "1,234"]
+        {
             assert!(table.contains(text), "{text} is not in\n{table}");
         }
     }

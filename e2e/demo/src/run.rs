@@ -210,10 +210,7 @@ fn redis_run(lab: &Lab, dataplane: &Dataplane, arguments: &DemoArguments) -> Res
     let start = Instant::now();
     while bench.process.try_wait()?.is_none() && start.elapsed() < options.deadline {
         let moved = moves(&dataplane.state()?, REDIS).0 - before.0;
-        progress.tick(&format!(
-            "{} commands moved their connection",
-            grouped(moved)
-        ));
+        progress.tick(&format!("{} commands moved their connection", grouped(moved)));
         let _ = bench.process.wait(SAMPLE_INTERVAL);
     }
     progress.finish();
@@ -231,15 +228,9 @@ fn redis_run(lab: &Lab, dataplane: &Dataplane, arguments: &DemoArguments) -> Res
 /// Says how to look around, and waits for Ctrl-C, which removes everything.
 fn hold(lab: &Lab, operator: &Operator, dataplane: &Dataplane) {
     let enter = |name: &str| format!("ip netns exec {name} bash");
-    println!(
-        "\nThe lab stays up until Ctrl-C (files in {}).",
-        lab.directory().display()
-    );
+    println!("\nThe lab stays up until Ctrl-C (files in {}).", lab.directory().display());
     println!("  client:    {}", enter(lab.client().namespace().name()));
-    println!(
-        "  dataplane: {}",
-        enter(lab.dataplane_pod().namespace().name())
-    );
+    println!("  dataplane: {}", enter(lab.dataplane_pod().namespace().name()));
     println!("  node:      {}", enter(lab.router().namespace().name()));
     for pod in lab.pods() {
         println!("  {}:     {}", pod.name(), enter(pod.namespace().name()));
@@ -249,10 +240,7 @@ fn hold(lab: &Lab, operator: &Operator, dataplane: &Dataplane) {
         lab.client().namespace().name(),
         dataplane.address(HTTP_PORT)
     );
-    println!(
-        "  manifests, which count when they change: {}",
-        operator.manifests().display()
-    );
+    println!("  manifests, which count when they change: {}", operator.manifests().display());
     loop {
         thread::park();
     }

@@ -33,25 +33,16 @@ pub fn named(servers: &[Server]) -> Vec<(String, SocketAddr)> {
 
 /// When connections move, by this mode. One for every request knows no rest after a move.
 pub fn migration(mode: MigrationMode) -> Migration {
-    let defaults = Migration {
-        mode,
-        ..Migration::default()
-    };
+    let defaults = Migration { mode, ..Migration::default() };
     match mode {
         MigrationMode::Never | MigrationMode::WhenBetter => defaults,
-        _ => Migration {
-            cooldown: Default::default(),
-            ..defaults
-        },
+        _ => Migration { cooldown: Default::default(), ..defaults },
     }
 }
 
 /// A policy with this mode.
 pub fn moving(mode: MigrationMode, policy: Policy) -> Policy {
-    Policy {
-        migration: migration(mode),
-        ..policy
-    }
+    Policy { migration: migration(mode), ..policy }
 }
 
 /// Shim and dataplane. Fields end in this order.

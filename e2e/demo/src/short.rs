@@ -209,14 +209,7 @@ fn turn(arguments: &ShortArguments, side: Side, tracking: Tracking) -> Result<Tu
     let (report, _) = load.stop()?;
     let state = between.state()?;
     let invalid = tracker.as_ref().map_or(Ok(0), Tracker::invalid)?;
-    let done = Turn::new(
-        side,
-        tracking,
-        &report,
-        entries_max,
-        invalid,
-        state.as_ref(),
-    );
+    let done = Turn::new(side, tracking, &report, entries_max, invalid, state.as_ref());
     eprintln!("{}", line(COLUMNS, &done.cells()));
     drop(between);
     lab.remove()?;
@@ -307,10 +300,8 @@ impl Bench {
             if !turn.errors.is_empty() {
                 failures.push(format!("{at}: {:?}", turn.errors));
             }
-            let theirs = self
-                .turns
-                .iter()
-                .find(|t| t.side == Side::Haproxy && t.tracking == turn.tracking);
+            let theirs =
+                self.turns.iter().find(|t| t.side == Side::Haproxy && t.tracking == turn.tracking);
             if let Some(theirs) = theirs.filter(|t| t.per_second > turn.per_second) {
                 failures.push(format!(
                     "{at}: {:.2} of HAProxy's rate",

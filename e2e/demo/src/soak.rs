@@ -128,10 +128,8 @@ impl Soak {
         });
         let config = lab.dataplane_config(policies.collect())?;
         let baton = Baton::start(lab, &config)?;
-        let options = |port, connections| LoadOptions {
-            pace: Some(PACE),
-            ..baton.load(port, connections)
-        };
+        let options =
+            |port, connections| LoadOptions { pace: Some(PACE), ..baton.load(port, connections) };
         let client = lab.client().namespace();
         let addresses: Vec<_> = servers.iter().map(Server::address).collect();
         Ok(Self {
@@ -154,10 +152,7 @@ impl Soak {
 
     /// One event and a pause.
     fn step(&mut self) -> Result<()> {
-        ensure!(
-            !self.web.is_finished() && !self.redis.is_finished(),
-            "a load has ended by itself"
-        );
+        ensure!(!self.web.is_finished() && !self.redis.is_finished(), "a load has ended by itself");
         let event = EVENTS[self.rng.usize(..EVENTS.len())];
         let at = self.rng.usize(..PODS);
         *self.events.entry(format!("{event:?}")).or_default() += 1;
@@ -184,10 +179,8 @@ impl Soak {
                     MigrationMode::Always,
                 ]);
                 self.each_policy(|p| {
-                    p.migration = Migration {
-                        mode: mode.unwrap_or_default(),
-                        ..Migration::default()
-                    };
+                    p.migration =
+                        Migration { mode: mode.unwrap_or_default(), ..Migration::default() };
                 })?;
             }
             Event::Algorithm => {
@@ -248,13 +241,7 @@ impl Soak {
             let found = state.policies.iter().flat_map(|p| &p.backends);
             let mut found = found.filter(|f| f.endpoint == b.endpoint);
             let found = found.next().context("a backend is missing")?;
-            ensure!(
-                found.flows == 0,
-                "{} of {}: {:?}",
-                found.flows,
-                b.name,
-                found.drain
-            );
+            ensure!(found.flows == 0, "{} of {}: {:?}", found.flows, b.name, found.drain);
             Ok(())
         };
         self.wait(at, "does not drain", empty)?;
@@ -262,11 +249,7 @@ impl Soak {
     }
 
     fn server(&mut self, web: bool, at: usize) -> &mut Server {
-        let servers = if web {
-            &mut self.nginx
-        } else {
-            &mut self.servers
-        };
+        let servers = if web { &mut self.nginx } else { &mut self.servers };
         &mut servers[at]
     }
 

@@ -72,10 +72,7 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     let mut config = lab.dataplane_config(policies(&nginx, &servers, arguments.method))?;
     if let Some(tracked_pairs) = arguments.tracked {
         config.ports = LEG_PORTS.into();
-        config.limits = Some(Limits {
-            tracked_pairs,
-            ..Limits::default()
-        });
+        config.limits = Some(Limits { tracked_pairs, ..Limits::default() });
     }
     let baton = Baton::start(&lab, &config)?;
     let dataplane = &baton.dataplane;
@@ -130,15 +127,7 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
         }
         Ok(())
     };
-    let drains = watch(
-        &all,
-        has_ended,
-        &faults,
-        drain,
-        wanted_in_all,
-        moved,
-        &mut look,
-    )?;
+    let drains = watch(&all, has_ended, &faults, drain, wanted_in_all, moved, &mut look)?;
     for p in all {
         p.enough();
     }
@@ -193,10 +182,8 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
 
 /// Every request moves its connection, but a connection's first.
 fn policies(nginx: &[Server], servers: &[Server], method: MoveMethod) -> Vec<Policy> {
-    let redis = Policy {
-        protocol: Protocol::Resp,
-        ..policy("redis", REDIS_PORT, &scene::named(servers))
-    };
+    let redis =
+        Policy { protocol: Protocol::Resp, ..policy("redis", REDIS_PORT, &scene::named(servers)) };
     let mut all = [policy("web", HTTP_PORT, &scene::named(nginx)), redis]
         .map(|policy| moving(MigrationMode::Always, policy));
     for policy in &mut all {
@@ -239,10 +226,7 @@ fn watch(
         if now > last {
             (last, since) = (now, Instant::now());
         }
-        ensure!(
-            since.elapsed() < STUCK,
-            "no migration for {STUCK:?}: {now} of {wanted}"
-        );
+        ensure!(since.elapsed() < STUCK, "no migration for {STUCK:?}: {now} of {wanted}");
         if turned.elapsed() >= DRAIN {
             drain(turns)?;
             (turns, turned) = (turns + 1, Instant::now());

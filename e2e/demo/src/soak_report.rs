@@ -195,14 +195,8 @@ impl SoakReport {
                 metric("resets_sent_total{to=\"client\"}")
                     .saturating_sub(metric("drops_total{reason=\"no_flow\"}")),
             ),
-            (
-                "events that no state foresees",
-                metric("unexpected_events_total"),
-            ),
-            (
-                "frames lost by the fault program's own limits",
-                self.faults_unasked,
-            ),
+            ("events that no state foresees", metric("unexpected_events_total")),
+            ("frames lost by the fault program's own limits", self.faults_unasked),
         ];
         let mut failures: Vec<String> = zeros
             .iter()
@@ -214,9 +208,7 @@ impl SoakReport {
         }
         if let Some(table) = self.tracked.filter(|t| t.entries_max > t.limit) {
             let [had, limit] = [table.entries_max, table.limit].map(grouped);
-            failures.push(format!(
-                "the node's table had {had} entries, more than {limit}"
-            ));
+            failures.push(format!("the node's table had {had} entries, more than {limit}"));
         }
         match self.method {
             MoveMethod::Translation if self.translations < self.migrations => {
@@ -234,9 +226,7 @@ impl SoakReport {
             ("doubled", self.rates.doubled, done.doubled),
             ("corrupted", self.rates.corrupted, done.corrupted),
         ];
-        let missing = asked
-            .iter()
-            .filter(|(_, rate, done)| *rate > 0 && *done == 0);
+        let missing = asked.iter().filter(|(_, rate, done)| *rate > 0 && *done == 0);
         failures.extend(missing.map(|(what, ..)| format!("no packet was {what}")));
         failures
     }

@@ -141,23 +141,13 @@ fn act(
 ) -> Result<(Act, u64)> {
     let nginx = scene::nginx(lab)?;
     let servers = scene::named(&nginx);
-    let tracker = if arguments.forward_invalid {
-        lab.track_only()?
-    } else {
-        lab.track()?
-    };
+    let tracker = if arguments.forward_invalid { lab.track_only()? } else { lab.track()? };
     let mut config = lab.dataplane_config(vec![Policy {
-        migration: Migration {
-            mode,
-            ..Migration::default()
-        },
+        migration: Migration { mode, ..Migration::default() },
         ..policy(POLICY, PORT, &servers)
     }])?;
     config.ports = arguments.ports.clone();
-    config.limits = Some(Limits {
-        tracked_pairs: arguments.entries,
-        ..Limits::default()
-    });
+    config.limits = Some(Limits { tracked_pairs: arguments.entries, ..Limits::default() });
     let baton = Baton::start(lab, &config)?;
     let options = baton.load(PORT, usize::from(arguments.connections));
     let mut scene = Scene {
@@ -175,10 +165,7 @@ fn act(
     let invalid = scene.tracker.invalid()?;
     let limit = scene.tracker.entries_max()?;
     scene.baton.stop()?;
-    Ok((
-        Act::new(mode, &report, &done, tracked, invalid, &state),
-        limit,
-    ))
+    Ok((Act::new(mode, &report, &done, tracked, invalid, &state), limit))
 }
 
 impl Scene<'_> {
@@ -239,9 +226,7 @@ impl Act {
     ) -> Self {
         let counters = counters(state);
         let stayed = counters.iter().filter_map(|(name, count)| {
-            let reason = name
-                .strip_prefix("stays_total{reason=\"")?
-                .strip_suffix("\"}")?;
+            let reason = name.strip_prefix("stays_total{reason=\"")?.strip_suffix("\"}")?;
             Some((reason.to_owned(), *count))
         });
         Self {
@@ -367,18 +352,9 @@ mod tests {
             report.failures().len()
         };
         assert_eq!(failures(good()), 0);
-        let slow = Slow {
-            requests: 1,
-            connections: 1,
-        };
+        let slow = Slow { requests: 1, connections: 1 };
         assert_eq!(failures(Act { slow, ..good() }), 1);
-        assert_eq!(
-            failures(Act {
-                entries_max: 11,
-                ..good()
-            }),
-            1
-        );
+        assert_eq!(failures(Act { entries_max: 11, ..good() }), 1);
         assert_eq!(failures(Act { moves: 0, ..good() }), 1);
         assert_eq!(failures(Act { kills: 0, ..good() }), 1);
         let errors = Counts::from([("reset".to_owned(), 1)]);

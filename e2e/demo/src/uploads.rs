@@ -106,11 +106,7 @@ fn measure(
         let start = Instant::now();
         let response = client.request("PUT", &target, &[], body)?;
         let took = start.elapsed();
-        ensure!(
-            matches!(response.status, 201 | 204),
-            "status {}",
-            response.status
-        );
+        ensure!(matches!(response.status, 201 | 204), "status {}", response.status);
         if side == Side::Draining && !pod.is_empty() {
             dataplane.tool(&["drain", &pod, "--undo"])?;
         }
@@ -200,11 +196,7 @@ impl Report {
             ("moves", 8),
         ];
         let rows = self.uploads.iter().map(|row| {
-            let text = |name| {
-                row.figures
-                    .get(name)
-                    .map_or_else(String::new, |f| format!("{f:.1}"))
-            };
+            let text = |name| row.figures.get(name).map_or_else(String::new, |f| format!("{f:.1}"));
             vec![
                 row.side.name().to_owned(),
                 row.bytes.to_string(),

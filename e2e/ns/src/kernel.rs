@@ -43,9 +43,7 @@ pub fn listeners(namespace: &Namespace, port: u16) -> Result<usize> {
     const LISTEN: u8 = 10;
     let text = read(namespace, &["tcp", "tcp6"])?;
     let sockets = text.lines().filter_map(socket);
-    Ok(sockets
-        .filter(|s| s.state == LISTEN && s.local_port == port)
-        .count())
+    Ok(sockets.filter(|s| s.state == LISTEN && s.local_port == port).count())
 }
 
 fn socket(line: &str) -> Option<TcpSocket> {
@@ -53,11 +51,7 @@ fn socket(line: &str) -> Option<TcpSocket> {
     let mut port = || u16::from_str_radix(fields.next()?.rsplit_once(':')?.1, 16).ok();
     let (local_port, remote_port) = (port()?, port()?);
     let state = u8::from_str_radix(fields.next()?, 16).ok()?;
-    Some(TcpSocket {
-        local_port,
-        remote_port,
-        state,
-    })
+    Some(TcpSocket { local_port, remote_port, state })
 }
 
 /// The kernel's protocol counters of a namespace, as `Tcp.RetransSegs` or `TcpExt.TCPTimeouts`.
@@ -104,15 +98,8 @@ mod tests {
     #[test]
     fn a_line_of_proc_net_tcp_is_read() {
         let line = "   1: 02014D0A:0050 02644D0A:4E20 01 00000000:00000000 02:0000A1B2 00000000     0        0 1 2";
-        let expected = TcpSocket {
-            local_port: 80,
-            remote_port: 20_000,
-            state: 1,
-        };
+        let expected = TcpSocket { local_port: 80, remote_port: 20_000, state: 1 };
         assert_eq!(socket(line), Some(expected));
-        assert_eq!(
-            socket("  sl  local_address rem_address   st tx_queue rx_queue tr"),
-            None
-        );
+        assert_eq!(socket("  sl  local_address rem_address   st tx_queue rx_queue tr"), None);
     }
 }

@@ -65,10 +65,7 @@ impl RawIp {
     /// If the kernel refuses, for example without a route.
     pub fn send(&self, packet: &[u8], to: IpAddr) -> Result<()> {
         let to = SockAddr::from(SocketAddr::new(to, 0));
-        self.0
-            .send_to(packet, &to)
-            .map(drop)
-            .context("sending a raw packet")
+        self.0.send_to(packet, &to).map(drop).context("sending a raw packet")
     }
 
     /// Sends the SYNs of these numbers, some tens of thousands a second. Each number has an address
@@ -191,11 +188,7 @@ impl FrameSocket {
                 sent => break sent.context("sending a frame")?,
             }
         };
-        ensure!(
-            sent == frame.len(),
-            "{sent} of {} bytes of a frame were sent",
-            frame.len()
-        );
+        ensure!(sent == frame.len(), "{sent} of {} bytes of a frame were sent", frame.len());
         Ok(())
     }
 }

@@ -25,20 +25,13 @@ pub const REDIS_POLICY: usize = 1;
 /// Moves at every boundary.
 #[must_use]
 pub fn always() -> Migration {
-    Migration {
-        mode: MigrationMode::Always,
-        cooldown: Micros(0),
-        ..Migration::default()
-    }
+    Migration { mode: MigrationMode::Always, cooldown: Micros(0), ..Migration::default() }
 }
 
 /// Moves never.
 #[must_use]
 pub fn never() -> Migration {
-    Migration {
-        mode: MigrationMode::Never,
-        ..Migration::default()
-    }
+    Migration { mode: MigrationMode::Never, ..Migration::default() }
 }
 
 /// Everything that runs. Fields end in the order in which they are declared: the lab last.
@@ -80,15 +73,7 @@ impl Scene {
         let pod = lab.dataplane_pod().namespace();
         pod.set_sysctl("net/ipv4/ip_local_reserved_ports", &config.ports)?;
         let shim_config = lab.shim_config()?;
-        Ok(Self {
-            dataplane: None,
-            shim: None,
-            nginx,
-            redis: Vec::new(),
-            config,
-            shim_config,
-            lab,
-        })
+        Ok(Self { dataplane: None, shim: None, nginx, redis: Vec::new(), config, shim_config, lab })
     }
 
     /// As [`Scene::new`] with a number of pods, everything else as usual.
@@ -215,14 +200,8 @@ impl Scene {
     /// What the state says about a backend's adopter.
     pub fn reason(&self, backend: &str) -> Result<String> {
         let state = self.state()?;
-        let found = state.policies[0]
-            .backends
-            .iter()
-            .find(|b| b.name == backend);
-        Ok(found
-            .with_context(|| format!("no backend {backend}"))?
-            .adoptability
-            .to_string())
+        let found = state.policies[0].backends.iter().find(|b| b.name == backend);
+        Ok(found.with_context(|| format!("no backend {backend}"))?.adoptability.to_string())
     }
 
     /// The running dataplane.
@@ -230,9 +209,7 @@ impl Scene {
     /// # Errors
     /// Before its start.
     pub fn dataplane(&self) -> Result<&Dataplane> {
-        self.dataplane
-            .as_ref()
-            .context("the dataplane was not started")
+        self.dataplane.as_ref().context("the dataplane was not started")
     }
 
     /// The dataplane, to change its configuration or to kill it.
@@ -240,9 +217,7 @@ impl Scene {
     /// # Errors
     /// Before its start.
     pub fn dataplane_mut(&mut self) -> Result<&mut Dataplane> {
-        self.dataplane
-            .as_mut()
-            .context("the dataplane was not started")
+        self.dataplane.as_mut().context("the dataplane was not started")
     }
 
     /// Puts the changed [`Scene::config`] in force.
@@ -269,11 +244,8 @@ impl Scene {
     /// One counter of the shim: the sum of all samples whose name and labels contain every one of
     /// `parts`.
     pub fn shim_counter(&self, parts: &[&str]) -> Result<u64> {
-        let text = self
-            .shim
-            .as_ref()
-            .context("the shim was not started")?
-            .control_text("/metrics")?;
+        let text =
+            self.shim.as_ref().context("the shim was not started")?.control_text("/metrics")?;
         let values: Vec<u64> = text
             .lines()
             .filter(|line| !line.starts_with('#'))
@@ -289,12 +261,8 @@ impl Scene {
     /// Waits until every former leg has been closed to its end.
     pub fn wait_legs_closed(&self) -> Result<()> {
         until("all legs closed", || {
-            let (used, _) = self
-                .state()?
-                .tables
-                .get("closing_legs")
-                .copied()
-                .context("closing_legs")?;
+            let (used, _) =
+                self.state()?.tables.get("closing_legs").copied().context("closing_legs")?;
             ensure!(used == 0, "{used} legs are still closing");
             Ok(())
         })
@@ -308,11 +276,7 @@ impl Scene {
         let dataplane = self.dataplane()?;
         let mut frontends = self.config.policies.iter().flat_map(|p| &p.frontends);
         let v6 = frontends.any(|f| f.port() == port && f.address().is_ipv6());
-        Ok(if v6 {
-            dataplane.address_v6(port)
-        } else {
-            dataplane.address(port)
-        })
+        Ok(if v6 { dataplane.address_v6(port) } else { dataplane.address(port) })
     }
 
     /// Options of a load against the HTTP policy.
@@ -320,11 +284,7 @@ impl Scene {
     /// # Errors
     /// Before the dataplane's start.
     pub fn http_load(&self, connections: usize, requests: Option<u64>) -> Result<LoadOptions> {
-        Ok(LoadOptions::of(
-            self.address(HTTP_PORT)?,
-            connections,
-            requests,
-        ))
+        Ok(LoadOptions::of(self.address(HTTP_PORT)?, connections, requests))
     }
 
     /// Starts such a load, every answer of which is checked, from the first client.

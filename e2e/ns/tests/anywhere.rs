@@ -18,14 +18,7 @@ const REQUESTS: u64 = 20_000;
 const QUEUES: u32 = 32;
 
 fn scene_of(name: &str, mtu: u32, pods: usize) -> Result<Scene> {
-    Scene::new(
-        name,
-        &Options {
-            pods,
-            mtu,
-            ..Options::default()
-        },
-    )
+    Scene::new(name, &Options { pods, mtu, ..Options::default() })
 }
 
 #[test]
@@ -54,10 +47,7 @@ fn mtu_9001_everywhere_moves_drains_and_outlives_pods() -> Result<()> {
 
     // Drained and killed under load.
     redis_without_error(&scene, CONNECTIONS, REQUESTS)?;
-    let options = LoadOptions {
-        pace: Some(PACE),
-        ..scene.http_load(CONNECTIONS, None)?
-    };
+    let options = LoadOptions { pace: Some(PACE), ..scene.http_load(CONNECTIONS, None)? };
     let load = HttpEcho::start(namespace, options)?;
     more(&load, 500)?;
     for round in 0..6 {
@@ -119,10 +109,7 @@ fn a_usual_pod_behind_jumbo_clients_tells_them_its_mtu() -> Result<()> {
     let before = scene.counter("icmp_translated_total")?;
     let padding = "x".repeat(LARGE_HEADER_BYTES);
     assert_eq!(large_request(&mut client, 0, &padding)?, "pod-a");
-    ensure!(
-        scene.counter("icmp_translated_total")? > before,
-        "no ICMP error was translated"
-    );
+    ensure!(scene.counter("icmp_translated_total")? > before, "no ICMP error was translated");
     wire::rounds(&scene, &mut client)?;
     scene.nothing_lost(0)?;
     assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
@@ -134,14 +121,10 @@ fn a_usual_pod_behind_jumbo_clients_tells_them_its_mtu() -> Result<()> {
 fn a_dataplane_behind_a_macvlan_serves_in_packet_mode() -> Result<()> {
     let mut scene = Scene::with_pods("macvlan", 3)?;
     let place = scene.lab.dataplane_pod();
-    let (address, router) = (
-        format!("{}/24", place.ipv4()),
-        scene.lab.node_address().to_string(),
-    );
+    let (address, router) = (format!("{}/24", place.ipv4()), scene.lab.node_address().to_string());
     let namespace = place.namespace();
-    namespace.ip(&[
-        "link", "add", "link", "eth0", "name", "mv0", "type", "macvlan", "mode", "bridge",
-    ])?;
+    namespace
+        .ip(&["link", "add", "link", "eth0", "name", "mv0", "type", "macvlan", "mode", "bridge"])?;
     namespace.ip(&["addr", "del", &address, "dev", "eth0"])?;
     namespace.ip(&["addr", "add", &address, "dev", "mv0"])?;
     namespace.ip(&["link", "set", "mv0", "up"])?;
@@ -149,10 +132,7 @@ fn a_dataplane_behind_a_macvlan_serves_in_packet_mode() -> Result<()> {
     scene.config.interface = "mv0".into();
     scene.start()?;
     let worker = scene.state()?.worker;
-    assert_eq!(
-        (worker.interface.as_str(), worker.mode.as_str()),
-        ("mv0", "packet")
-    );
+    assert_eq!((worker.interface.as_str(), worker.mode.as_str()), ("mv0", "packet"));
     let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
     let (_, echo) = crate::http_without_error(&scene, options)?;
     assert_eq!(echo.pod_changes, REQUESTS - CONNECTIONS as u64);
@@ -165,18 +145,9 @@ fn a_dataplane_behind_a_macvlan_serves_in_packet_mode() -> Result<()> {
 
 #[test]
 fn thirty_two_queues_fit_the_memory_that_the_chart_gives() -> Result<()> {
-    let mut scene = Scene::new(
-        "queues",
-        &Options {
-            pods: 2,
-            dataplane_queues: QUEUES,
-            ..Options::default()
-        },
-    )?;
-    assert_eq!(
-        scene.config.policies[0].migration.mode,
-        MigrationMode::Always
-    );
+    let mut scene =
+        Scene::new("queues", &Options { pods: 2, dataplane_queues: QUEUES, ..Options::default() })?;
+    assert_eq!(scene.config.policies[0].migration.mode, MigrationMode::Always);
     scene.start()?;
     assert_eq!(scene.state()?.worker.mode, "native");
     let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
@@ -186,16 +157,11 @@ fn thirty_two_queues_fit_the_memory_that_the_chart_gives() -> Result<()> {
     let kb = |name: &str| -> Result<u64> {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let value = line.and_then(|line| line.split_whitespace().next());
-        Ok(value
-            .with_context(|| format!("{name} in {status}"))?
-            .parse()?)
+        Ok(value.with_context(|| format!("{name} in {status}"))?.parse()?)
     };
     let resident = kb("VmRSS:")? * 1_024;
     eprintln!("{QUEUES} queues: {resident} bytes resident");
-    ensure!(
-        resident < u64::from(QUEUES) * 8_000_000 + (128 << 20),
-        "{resident} bytes"
-    );
+    ensure!(resident < u64::from(QUEUES) * 8_000_000 + (128 << 20), "{resident} bytes");
     Ok(())
 }
 

@@ -32,19 +32,11 @@ fn what_keeps_the_dataplane_from_starting_is_said() -> Result<()> {
         refused(&scene, good, &["setpriv", &bounding, "--", &run], &[name])?;
     }
     let no_such = with(|c| c.interface = "eth7".into());
-    refused(
-        &scene,
-        &no_such,
-        &[&run],
-        &["interface: eth7", "no such interface", "eth0"],
-    )?;
+    refused(&scene, &no_such, &[&run], &["interface: eth7", "no such interface", "eth0"])?;
 
     // Somebody listens in the range.
-    let listener = scene
-        .lab
-        .dataplane_pod()
-        .namespace()
-        .run(|| TcpListener::bind("0.0.0.0:20007"))??;
+    let listener =
+        scene.lab.dataplane_pod().namespace().run(|| TcpListener::bind("0.0.0.0:20007"))??;
     refused(&scene, good, &[&run], &["port range in use", "20007"])?;
     drop(listener);
 
@@ -52,18 +44,9 @@ fn what_keeps_the_dataplane_from_starting_is_said() -> Result<()> {
         c.policies[0].frontends =
             vec![baton_api::Endpoint::new([0, 0, 0, 0].into(), 20_007).expect("not 0")];
     });
-    refused(
-        &scene,
-        &in_range,
-        &[&run],
-        &["policies[0].frontends[0]", "20007"],
-    )?;
+    refused(&scene, &in_range, &[&run], &["policies[0].frontends[0]", "20007"])?;
     let no_key = with(|c| {
-        c.keys = vec![Key {
-            epoch: 1,
-            file: "no-such-key".into(),
-        }]
-        .into();
+        c.keys = vec![Key { epoch: 1, file: "no-such-key".into() }].into();
     });
     refused(&scene, &no_key, &[&run], &["keys[0].file", "no-such-key"])?;
     Ok(())
@@ -82,10 +65,7 @@ fn what_keeps_the_shim_from_starting_is_said() -> Result<()> {
         let all = without.iter().chain(arguments).copied();
         scene.lab.router().spawn(&Spec::new("setpriv", all))
     };
-    says(
-        start(&["run", "--config", &path])?,
-        &["not permitted", "host-shim preflight"],
-    )?;
+    says(start(&["run", "--config", &path])?, &["not permitted", "host-shim preflight"])?;
     says(start(&["preflight", "--config", &path])?, &["CAP_BPF"])
 }
 
@@ -112,12 +92,7 @@ fn frames_without_sense_are_counted_and_do_no_harm() -> Result<()> {
     let malformed = || -> Result<u64> {
         let state = scene.state()?;
         let of = |prefix: &str| -> u64 {
-            state
-                .counters
-                .iter()
-                .filter(|(n, _)| n.starts_with(prefix))
-                .map(|(_, v)| v)
-                .sum()
+            state.counters.iter().filter(|(n, _)| n.starts_with(prefix)).map(|(_, v)| v).sum()
         };
         Ok(of("malformed_total"))
     };
@@ -155,15 +130,8 @@ fn frames_without_sense_are_counted_and_do_no_harm() -> Result<()> {
     let raw = RawIp::open(scene.lab.client().namespace())?;
     let client = SocketAddr::new(scene.lab.client().ipv4(), 60_123);
     let bad_flags = scene.counter("drops_total{reason=\"bad_flags\"}")?;
-    for flags in [
-        Flags::SYN | Flags::FIN,
-        Flags::SYN | Flags::RST,
-        Flags(0xff),
-    ] {
-        raw.send(
-            &tcp_packet(client, dataplane, (1, 2), flags, b"x")?,
-            dataplane.ip(),
-        )?;
+    for flags in [Flags::SYN | Flags::FIN, Flags::SYN | Flags::RST, Flags(0xff)] {
+        raw.send(&tcp_packet(client, dataplane, (1, 2), flags, b"x")?, dataplane.ip())?;
     }
     until("wrong flags counted", || {
         let now = scene.counter("drops_total{reason=\"bad_flags\"}")?;
@@ -183,10 +151,7 @@ fn frames_without_sense_are_counted_and_do_no_harm() -> Result<()> {
     }
 
     // It serves on, and as well as before.
-    ensure!(
-        scene.dataplane_mut()?.process.try_wait()?.is_none(),
-        "the dataplane ended"
-    );
+    ensure!(scene.dataplane_mut()?.process.try_wait()?.is_none(), "the dataplane ended");
     let options = scene.http_load(16, Some(5_000))?;
     http_without_error(&scene, options)?;
     let log = scene.dataplane()?.process.stderr();
@@ -204,18 +169,14 @@ fn refused(
     let path = scene.lab.directory().join("refused.yaml");
     write_whole(&path, &serde_json::to_string(config)?)?;
     let path = path.display().to_string();
-    let arguments = command[1..]
-        .iter()
-        .copied()
-        .chain(["run", "--config", &path]);
+    let arguments = command[1..].iter().copied().chain(["run", "--config", &path]);
     let spec = Spec::new(command[0], arguments);
     says(scene.lab.dataplane_pod().spawn(&spec)?, words)
 }
 
 fn says(mut process: Process, words: &[&str]) -> Result<()> {
-    let status = process
-        .wait(REFUSE_DEADLINE)
-        .with_context(|| format!("{words:?}: {}", process.tail()))?;
+    let status =
+        process.wait(REFUSE_DEADLINE).with_context(|| format!("{words:?}: {}", process.tail()))?;
     let said = process.stderr() + &process.stdout();
     ensure!(status.code() == Some(1), "{words:?}: {status}: {said}");
     for word in words {

@@ -129,19 +129,13 @@ fn a_capture_shows_both_sides_of_the_chosen_connection_and_its_moves() -> Result
         ensure!(frame.ends.contains(&frontend), "{:?}", frame.ends);
         ensure!(frame.incoming == (frame.ends[0] == own), "{:?}", frame.ends);
     }
-    let asked = of_client
-        .iter()
-        .filter(|f| f.incoming && f.payload_bytes > 0)
-        .count();
+    let asked = of_client.iter().filter(|f| f.incoming && f.payload_bytes > 0).count();
     ensure!(asked == REQUESTS, "{asked} requests");
     // Nobody else's: what is not the client's is on its legs.
     let other = clients[1].stream().local_addr()?;
     ensure!(!frames.iter().any(|f| f.ends.contains(&other)));
     let legs: Vec<&Frame> = frames.iter().filter(|f| !f.ends.contains(&own)).collect();
-    let to_pods = legs
-        .iter()
-        .filter(|f| !f.incoming && f.payload_bytes > 0)
-        .count();
+    let to_pods = legs.iter().filter(|f| !f.incoming && f.payload_bytes > 0).count();
     ensure!(to_pods == REQUESTS, "{to_pods} requests to pods");
     // Probes, Forgets of the old legs, and the answers to them, have the option too.
     let adopts = |f: &&&Frame| f.adoption && f.comment.contains("adopt this connection");
@@ -149,10 +143,7 @@ fn a_capture_shows_both_sides_of_the_chosen_connection_and_its_moves() -> Result
     ensure!(adoptions.len() == REQUESTS, "{} adoptions", adoptions.len());
     for frame in &adoptions {
         let said = &frame.comment;
-        ensure!(
-            said.starts_with("asks pod-") && said.contains(&format!("client {own}")),
-            "{said}"
-        );
+        ensure!(said.starts_with("asks pod-") && said.contains(&format!("client {own}")), "{said}");
     }
     for name in ["pod-a", "pod-b"] {
         let some = adoptions.iter().any(|frame| frame.comment.contains(name));
@@ -160,16 +151,11 @@ fn a_capture_shows_both_sides_of_the_chosen_connection_and_its_moves() -> Result
     }
     // The old legs' closes belong to it too, although they are no flow's.
     ensure!(legs.len() >= 6 * REQUESTS, "{} frames on legs", legs.len());
-    ensure!(
-        frames.iter().all(|f| f.payload.is_empty()),
-        "payload that nobody asked for"
-    );
+    ensure!(frames.iter().all(|f| f.payload.is_empty()), "payload that nobody asked for");
 
     let (frames, own) = captured(&scene, &mut clients, &["--payload"], 2)?;
-    let requests = frames
-        .iter()
-        .filter(|f| f.ends[0] == own && f.payload.starts_with(b"GET / "))
-        .count();
+    let requests =
+        frames.iter().filter(|f| f.ends[0] == own && f.payload.starts_with(b"GET / ")).count();
     ensure!(requests == REQUESTS, "{requests} whole requests");
     ensure!(frames.iter().all(|f| f.payload.len() >= f.payload_bytes));
     for reason in ["ring_full", "rate", "unseen"] {

@@ -28,9 +28,7 @@ fn the_commands_tell_what_is_so() -> Result<()> {
     }
     let dataplane = scene.dataplane()?;
     let json = |arguments: &[&str]| -> Result<Value> {
-        Ok(serde_json::from_str(
-            &dataplane.tool(&[arguments, &["--output", "json"]].concat())?,
-        )?)
+        Ok(serde_json::from_str(&dataplane.tool(&[arguments, &["--output", "json"]].concat())?)?)
     };
     // The very connections of our clients, each once, with their present owners.
     let flows = json(&["flows"])?;
@@ -39,10 +37,7 @@ fn the_commands_tell_what_is_so() -> Result<()> {
         let own = client.stream().local_addr()?.to_string();
         let found = flows.iter().filter(|f| f["client"] == own.as_str()).count();
         ensure!(found == 1, "{own} is {found} times in {flows:?}");
-        ensure!(
-            dataplane.tool(&["flows"])?.contains(&own),
-            "{own} is not in the table"
-        );
+        ensure!(dataplane.tool(&["flows"])?.contains(&own), "{own} is not in the table");
     }
     // One pod cannot adopt, and the words say why.
     let backends = dataplane.tool(&["backends"])?;
@@ -60,13 +55,8 @@ fn the_commands_tell_what_is_so() -> Result<()> {
         Ok(())
     })?;
     // Nobody answers: another exit code than "it does not work".
-    let error = dataplane
-        .tool(&["status", "--control", "127.0.0.1:9"])
-        .err()
-        .map(|e| format!("{e:#}"));
-    ensure!(
-        error.as_ref().is_some_and(|e| e.contains("exit status: 2")),
-        "{error:?}"
-    );
+    let error =
+        dataplane.tool(&["status", "--control", "127.0.0.1:9"]).err().map(|e| format!("{e:#}"));
+    ensure!(error.as_ref().is_some_and(|e| e.contains("exit status: 2")), "{error:?}");
     Ok(())
 }

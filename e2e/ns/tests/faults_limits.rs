@@ -25,20 +25,13 @@ const PORTS: usize = 64 - 1 - 64 / 8;
 #[test]
 fn without_room_to_keep_requests_flows_stay() -> Result<()> {
     let mut scene = Scene::with_pods("keptfull", 3)?;
-    scene.config.limits = Some(Limits {
-        kept_segments: 2,
-        ..Limits::default()
-    });
+    scene.config.limits = Some(Limits { kept_segments: 2, ..Limits::default() });
     scene.start()?;
     let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
     http_without_error(&scene, options)?;
     let (used, limit) = scene.state()?.tables["kept_segments"];
     ensure!(used <= 2 && limit == 2, "{used} of {limit}");
-    for counter in [
-        "kept_full_total",
-        "stays_total{reason=\"kept_full\"}",
-        "migrations_total",
-    ] {
+    for counter in ["kept_full_total", "stays_total{reason=\"kept_full\"}", "migrations_total"] {
         ensure!(scene.counter(counter)? > 0, "{counter} is 0");
     }
     quiet(&scene)?;
@@ -53,20 +46,14 @@ fn without_room_to_keep_requests_flows_stay() -> Result<()> {
     more(&load, 2_000)?;
     let (report, _) = load.stop()?;
     let lost = scene.policy(0)?.lost_total;
-    eprintln!(
-        "a pod died with 2 kept segments: errors {:?}, lost {lost:?}",
-        report.errors
-    );
+    eprintln!("a pod died with 2 kept segments: errors {:?}, lost {lost:?}", report.errors);
     scene.explained(each_error_is_a_loss(&scene, &report))
 }
 
 #[test]
 fn without_room_to_close_legs_flows_stay() -> Result<()> {
     let mut scene = Scene::with_pods("closefull", 3)?;
-    scene.config.limits = Some(Limits {
-        closing_legs: 16,
-        ..Limits::default()
-    });
+    scene.config.limits = Some(Limits { closing_legs: 16, ..Limits::default() });
     scene.start()?;
     let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
     http_without_error(&scene, options)?;
@@ -100,10 +87,7 @@ fn without_room_to_close_legs_flows_stay() -> Result<()> {
 #[test]
 fn without_room_to_follow_flows_are_pinned() -> Result<()> {
     let mut scene = Scene::with_pods("guardsfull", 3)?;
-    scene.config.limits = Some(Limits {
-        guarded_flows: 2,
-        ..Limits::default()
-    });
+    scene.config.limits = Some(Limits { guarded_flows: 2, ..Limits::default() });
     scene.start()?;
     let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
     http_without_error(&scene, options)?;
@@ -122,10 +106,7 @@ fn without_room_to_follow_flows_are_pinned() -> Result<()> {
 #[test]
 fn a_full_flow_table_lets_no_one_in_until_someone_leaves() -> Result<()> {
     let mut scene = Scene::with_pods("flowsfull", 3)?;
-    scene.config.limits = Some(Limits {
-        flows: FLOWS as u32,
-        ..Limits::default()
-    });
+    scene.config.limits = Some(Limits { flows: FLOWS as u32, ..Limits::default() });
     scene.start()?;
     let mut inside = clients(&scene, FLOWS)?;
     not_let_in(&scene, "flow_table_full")?;
@@ -133,10 +114,7 @@ fn a_full_flow_table_lets_no_one_in_until_someone_leaves() -> Result<()> {
     let moved = scene.counter("migrations_total")?;
     work(&mut inside)?;
     let moved = scene.counter("migrations_total")? - moved;
-    ensure!(
-        moved >= FLOWS as u64 * 9 / 10,
-        "{moved} of {FLOWS} flows moved"
-    );
+    ensure!(moved >= FLOWS as u64 * 9 / 10, "{moved} of {FLOWS} flows moved");
     room_again(&scene, inside)
 }
 
@@ -158,11 +136,7 @@ fn a_used_up_port_range_lets_no_one_in_until_someone_leaves() -> Result<()> {
     let stays = scene.counter("stays_total{reason=\"port_reserve\"}")?;
     work(&mut inside)?;
     let stays = scene.counter("stays_total{reason=\"port_reserve\"}")? - stays;
-    ensure!(
-        stays == 2 * PORTS as u64,
-        "{stays} of {} flows stayed",
-        2 * PORTS
-    );
+    ensure!(stays == 2 * PORTS as u64, "{stays} of {} flows stayed", 2 * PORTS);
     assert_eq!(scene.counter("migrations_begun_total")?, 0);
     room_again(&scene, inside)
 }
@@ -194,12 +168,7 @@ fn not_let_in(scene: &Scene, reason: &str) -> Result<()> {
     let counter = format!("drops_total{{reason=\"{reason}\"}}");
     assert_eq!(scene.counter(&counter)?, 0);
     let tried = connect(scene, scene.address(HTTP_PORT)?, NOT_LET_IN)?;
-    ensure!(
-        tried
-            .as_ref()
-            .is_err_and(|e| e.kind() == ErrorKind::TimedOut),
-        "{tried:?}"
-    );
+    ensure!(tried.as_ref().is_err_and(|e| e.kind() == ErrorKind::TimedOut), "{tried:?}");
     assert_eq!(scene.counter(&counter)?, 1);
     Ok(())
 }
@@ -213,9 +182,7 @@ fn room_again(scene: &Scene, mut inside: Vec<HttpClient>) -> Result<()> {
     let stream = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| place.run(|| TcpStream::connect(address)));
         drop(leaving);
-        waiting
-            .join()
-            .unwrap_or_else(|p| std::panic::resume_unwind(p))
+        waiting.join().unwrap_or_else(|p| std::panic::resume_unwind(p))
     })??;
     let mut late = vec![HttpClient::over(stream)?];
     work(&mut late)?;

@@ -43,10 +43,7 @@ fn a_killed_dataplane_ends_connections_with_a_reset_and_nothing_is_executed_twic
     scene.add_redis()?;
     scene.start()?;
     let busy = scene.lab.clients()[1].namespace().clone();
-    let options = LoadOptions {
-        timeout: PATIENCE,
-        ..scene.http_load(HTTP_CONNECTIONS, None)?
-    };
+    let options = LoadOptions { timeout: PATIENCE, ..scene.http_load(HTTP_CONNECTIONS, None)? };
     let http = HttpEcho::start(&busy, options)?;
     let redis = redis_load(&scene, &busy, PATIENCE)?;
     for kill in 1..=KILLS {
@@ -98,9 +95,8 @@ fn who_waits_for_an_answer_of_a_killed_dataplane_is_told_by_keepalive() -> Resul
     let address = scene.address(HTTP_PORT)?;
     let place = scene.lab.client().namespace();
     let mut stream = place.run(|| TcpStream::connect(address))??;
-    let probes = TcpKeepalive::new()
-        .with_time(Duration::from_secs(1))
-        .with_interval(Duration::from_secs(1));
+    let probes =
+        TcpKeepalive::new().with_time(Duration::from_secs(1)).with_interval(Duration::from_secs(1));
     SockRef::from(&stream).set_tcp_keepalive(&probes)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     // The pod's kernel acknowledges, its application never answers: the client has nothing to send
@@ -118,9 +114,7 @@ fn who_waits_for_an_answer_of_a_killed_dataplane_is_told_by_keepalive() -> Resul
     scene.start_dataplane()?;
     let answer = stream.read(&mut [0; 64]);
     ensure!(
-        answer
-            .as_ref()
-            .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset),
+        answer.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset),
         "{answer:?}"
     );
     assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 1);
@@ -235,11 +229,7 @@ fn only_told(report: &LoadReport) -> Result<()> {
 fn waits(place: &Namespace) -> Result<[u64; 3]> {
     let counters = kernel_counters(place)?;
     let of = |name: &str| counters.get(name).copied().with_context(|| name.to_owned());
-    Ok([
-        of("TcpExt.TCPTimeouts")?,
-        of("TcpExt.TCPSynRetrans")?,
-        of("Tcp.RetransSegs")?,
-    ])
+    Ok([of("TcpExt.TCPTimeouts")?, of("TcpExt.TCPSynRetrans")?, of("Tcp.RetransSegs")?])
 }
 
 /// Bytes that a connection's kernel has sent and may have to send again: `tx_queue` of

@@ -58,10 +58,7 @@ fn a_control_api_under_attack_holds_up_nothing() -> Result<()> {
     ensure!(moved >= 9_500, "{moved} adoptions in 10,000 requests");
     let metrics = scene.dataplane()?.control_text("/metrics")?;
     let evicted = metric(&metrics, "control_connections_evicted_total")?;
-    ensure!(
-        evicted >= (HALF + IDLE - 64) as f64,
-        "{evicted} connections evicted"
-    );
+    ensure!(evicted >= (HALF + IDLE - 64) as f64, "{evicted} connections evicted");
     drop(held);
     moves_on(&scene, &load)?;
     finish(&scene, load)
@@ -75,10 +72,7 @@ fn a_blocked_control_port_holds_up_nothing() -> Result<()> {
     moves_on(&scene, &load)?;
     let pod = scene.lab.dataplane_pod().namespace().clone();
     nft(&pod, "add table ip block")?;
-    nft(
-        &pod,
-        "add chain ip block input { type filter hook input priority 0; }",
-    )?;
+    nft(&pod, "add chain ip block input { type filter hook input priority 0; }")?;
     nft(&pod, "add rule ip block input tcp dport 9900 drop")?;
     let before = adopted(&scene)?;
     more(&load, 10_000)?;
@@ -89,12 +83,7 @@ fn a_blocked_control_port_holds_up_nothing() -> Result<()> {
         let address = DATAPLANE_CONTROL.parse()?;
         anyhow::Ok(TcpStream::connect_timeout(&address, Duration::from_secs(1)))
     })??;
-    ensure!(
-        tried
-            .as_ref()
-            .is_err_and(|e| e.kind() == ErrorKind::TimedOut),
-        "{tried:?}"
-    );
+    ensure!(tried.as_ref().is_err_and(|e| e.kind() == ErrorKind::TimedOut), "{tried:?}");
     nft(&pod, "delete table ip block")?;
     moves_on(&scene, &load)?;
     finish(&scene, load)
@@ -138,10 +127,7 @@ fn status(answer: &str) -> &str {
 fn metric(metrics: &str, name: &str) -> Result<f64> {
     let name = format!("baton_dataplane_{name} ");
     let value = metrics.lines().find_map(|l| l.strip_prefix(&name));
-    value
-        .with_context(|| format!("no {name}"))?
-        .parse()
-        .context("a number")
+    value.with_context(|| format!("no {name}"))?.parse().context("a number")
 }
 
 fn adopted(scene: &Scene) -> Result<u64> {

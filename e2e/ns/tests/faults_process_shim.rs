@@ -36,14 +36,8 @@ fn a_frozen_shim_leaves_no_gap() -> Result<()> {
     moves_on(&scene, &load)?;
     // The kernel counted what came while nobody looked.
     let adopted = scene.shim_counter(&["\"adopted\""])?;
-    ensure!(
-        adopted >= moved,
-        "{adopted} adoptions counted, {moved} moves"
-    );
-    assert_eq!(
-        scene.shim_counter(&["baton_shim_attach_failures_total"])?,
-        0
-    );
+    ensure!(adopted >= moved, "{adopted} adoptions counted, {moved} moves");
+    assert_eq!(scene.shim_counter(&["baton_shim_attach_failures_total"])?, 0);
     without_a_gap(&scene, load)
 }
 
@@ -141,11 +135,7 @@ fn requests_stay_where_they_are_while_the_shim_lacks_the_key() -> Result<()> {
     until("not adoptable", || {
         for policy in scene.state()?.policies {
             for backend in policy.backends {
-                ensure!(
-                    !backend.adoptability.is_ready(),
-                    "{} is adoptable",
-                    backend.name
-                );
+                ensure!(!backend.adoptability.is_ready(), "{} is adoptable", backend.name);
             }
         }
         Ok(())

@@ -14,14 +14,9 @@ const FLOWS: u32 = 4_096;
 #[test]
 fn a_syn_flood_harms_no_one_who_is_connected() -> Result<()> {
     let mut scene = Scene::with_pods("flood", 3)?;
-    scene.config.limits = Some(Limits {
-        flows: FLOWS,
-        ..Limits::default()
-    });
-    scene.config.policies[0].timeouts = Timeouts {
-        handshake: Micros::from_secs(1),
-        ..Timeouts::default()
-    };
+    scene.config.limits = Some(Limits { flows: FLOWS, ..Limits::default() });
+    scene.config.policies[0].timeouts =
+        Timeouts { handshake: Micros::from_secs(1), ..Timeouts::default() };
     scene.start()?;
     let load = scene.echo(CONNECTIONS, None)?;
     more(&load, 1_000)?;
@@ -35,10 +30,7 @@ fn a_syn_flood_harms_no_one_who_is_connected() -> Result<()> {
         more(&load, 20)?;
     }
     let replaced = scene.counter("half_open_replaced_total")?;
-    assert!(
-        replaced > 0,
-        "handshakes that are not complete have no bound"
-    );
+    assert!(replaced > 0, "handshakes that are not complete have no bound");
     until("drained", || {
         let (used, _) = scene.state()?.tables["flows"];
         ensure!(used == CONNECTIONS as u64, "{used} flows");
@@ -48,10 +40,7 @@ fn a_syn_flood_harms_no_one_who_is_connected() -> Result<()> {
     more(&load, 1_000)?;
     let (report, _) = load.stop()?;
     no_error(&report, None)?;
-    eprintln!(
-        "{replaced} SYNs gave way to newer ones; {:?}",
-        report.latency
-    );
+    eprintln!("{replaced} SYNs gave way to newer ones; {:?}", report.latency);
     // New connections have room again.
     let options = scene.http_load(64, Some(6_400))?;
     http_without_error(&scene, options)?;

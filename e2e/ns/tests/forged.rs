@@ -87,10 +87,7 @@ fn forged_adoptions_create_no_socket() -> Result<()> {
             timestamps: Some((5, 6)),
             payload: &[],
         };
-        let message = Adoption {
-            kind,
-            ..message(epoch)
-        };
+        let message = Adoption { kind, ..message(epoch) };
         let length = build_adoption(&mut buffer, &spec, &message, key).context("build")?;
         buffer.truncate(length);
         Ok(buffer)
@@ -127,21 +124,9 @@ fn forged_adoptions_create_no_socket() -> Result<()> {
     };
     let cases: [(&str, Vec<u8>, &[&str]); 9] = [
         ("no tag", untagged, &["bad_tag"]),
-        (
-            "tag of another key",
-            forge(1, &strange, MessageKind::Adopt)?,
-            &["bad_tag"],
-        ),
-        (
-            "an epoch that is not live",
-            forge(9, &key, MessageKind::Adopt)?,
-            &["unknown_epoch"],
-        ),
-        (
-            "probe with another key",
-            forge(1, &strange, MessageKind::Probe)?,
-            &["bad_tag"],
-        ),
+        ("tag of another key", forge(1, &strange, MessageKind::Adopt)?, &["bad_tag"]),
+        ("an epoch that is not live", forge(9, &key, MessageKind::Adopt)?, &["unknown_epoch"]),
+        ("probe with another key", forge(1, &strange, MessageKind::Probe)?, &["bad_tag"]),
         ("genuine, on another tuple", other_tuple, &["bad_tag"]),
         ("genuine, with other numbers", other_numbers, &["bad_tag"]),
         ("an answer to a pod", answer, &["stray_answer", "bad_tag"]),
@@ -152,10 +137,7 @@ fn forged_adoptions_create_no_socket() -> Result<()> {
             &["renew"],
         ),
     ];
-    let senders = [
-        scene.lab.client().namespace(),
-        scene.lab.pods()[1].namespace(),
-    ];
+    let senders = [scene.lab.client().namespace(), scene.lab.pods()[1].namespace()];
     for sender in senders {
         let raw = RawIp::open(sender)?;
         for (what, frame, outcomes) in &cases {
@@ -167,11 +149,7 @@ fn forged_adoptions_create_no_socket() -> Result<()> {
                 ensure!(now == before + 1, "{now} of {outcomes:?}, before {before}");
                 Ok(())
             })?;
-            assert_eq!(
-                self::sockets(&scene)?,
-                sockets,
-                "{what}: a socket came of it"
-            );
+            assert_eq!(self::sockets(&scene)?, sockets, "{what}: a socket came of it");
         }
         // The very segment that was right before: the pod remembers it. It makes no second socket.
         let outcomes = ["repeated", "already_adopted"];
@@ -182,11 +160,7 @@ fn forged_adoptions_create_no_socket() -> Result<()> {
             ensure!(now == before + 1, "{now}, before {before}");
             Ok(())
         })?;
-        assert_eq!(
-            self::sockets(&scene)?,
-            sockets,
-            "a socket came of a repeated adoption"
-        );
+        assert_eq!(self::sockets(&scene)?, sockets, "a socket came of a repeated adoption");
     }
     // The pod serves on.
     let mut client =
@@ -241,15 +215,8 @@ fn adoption_options_of_clients_are_stripped_at_the_frontend() -> Result<()> {
         &key,
     )
     .context("build")?;
-    let others: Vec<&str> = OUTCOMES
-        .iter()
-        .copied()
-        .filter(|o| *o != "probe_ready")
-        .collect();
-    let (stripped, seen) = (
-        scene.counter("options_stripped_total")?,
-        counted(&scene, &others)?,
-    );
+    let others: Vec<&str> = OUTCOMES.iter().copied().filter(|o| *o != "probe_ready").collect();
+    let (stripped, seen) = (scene.counter("options_stripped_total")?, counted(&scene, &others)?);
     let pods = FrameSocket::open(scene.lab.router().namespace())?;
     RawIp::open(namespace)?.send(&forged[ETHERNET_BYTES..length], frontend.ip())?;
     until("stripped", || {
@@ -268,11 +235,7 @@ fn adoption_options_of_clients_are_stripped_at_the_frontend() -> Result<()> {
         })
     })?;
     ensure!(client.get("/")?.body == b"ok", "the connection lives");
-    assert_eq!(
-        counted(&scene, &others)?,
-        seen,
-        "the pod's adopter saw the option"
-    );
+    assert_eq!(counted(&scene, &others)?, seen, "the pod's adopter saw the option");
     Ok(())
 }
 
@@ -310,10 +273,7 @@ fn checked(mut frame: Vec<u8>) -> Result<Vec<u8>> {
 }
 
 fn counted(scene: &Scene, outcomes: &[&str]) -> Result<u64> {
-    outcomes
-        .iter()
-        .map(|o| scene.shim_counter(&[&format!("\"{o}\"")]))
-        .sum()
+    outcomes.iter().map(|o| scene.shim_counter(&[&format!("\"{o}\"")])).sum()
 }
 
 fn sockets(scene: &Scene) -> Result<Vec<TcpSocket>> {

@@ -121,18 +121,10 @@ fn answers_that_are_forged_change_nothing() -> Result<()> {
     let other = pods[usize::from(owner == "pod-a")];
     let router = scene.lab.router().namespace();
     nft(router, "add table ip cut")?;
-    nft(
-        router,
-        "add chain ip cut forward { type filter hook forward priority 0; }",
-    )?;
-    nft(
-        router,
-        &format!("add rule ip cut forward ip daddr {} drop", other.ip()),
-    )?;
-    let (forged, moved) = (
-        scene.counter("forged_answers_total")?,
-        scene.counter("migrations_total")?,
-    );
+    nft(router, "add chain ip cut forward { type filter hook forward priority 0; }")?;
+    nft(router, &format!("add rule ip cut forward ip daddr {} drop", other.ip()))?;
+    let (forged, moved) =
+        (scene.counter("forged_answers_total")?, scene.counter("migrations_total")?);
     let sniffer = FrameSocket::open(router)?;
     let request = thread::spawn(move || client.get("/").map(|response| (client, response)));
     let (adoption, _) = sniffer.find("an adoption", |frame| is_message(frame, other, ADOPT))?;

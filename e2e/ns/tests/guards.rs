@@ -55,12 +55,7 @@ fn protocols_that_cannot_move_are_pinned_and_counted() -> Result<()> {
     }
     scene.start()?;
     let cases = [
-        Case {
-            name: "TLS",
-            port: ECHO_PORT,
-            opening: client_hello(),
-            words: &["tls"],
-        },
+        Case { name: "TLS", port: ECHO_PORT, opening: client_hello(), words: &["tls"] },
         Case {
             name: "HTTP/2",
             port: ECHO_PORT,
@@ -121,13 +116,8 @@ fn check(scene: &Scene, case: &Case) -> Result<()> {
         Ok(())
     })?;
     for flow in scene.dataplane()?.flows()? {
-        let ours = streams
-            .iter()
-            .any(|s| s.local_addr().is_ok_and(|a| a == flow.client));
-        ensure!(
-            !ours || (flow.pinned.is_some() && flow.migrations == 0),
-            "{flow:?}"
-        );
+        let ours = streams.iter().any(|s| s.local_addr().is_ok_and(|a| a == flow.client));
+        ensure!(!ours || (flow.pinned.is_some() && flow.migrations == 0), "{flow:?}");
     }
     eprintln!("{}: {:?}", case.name, scene.policy(index)?.pins_total);
     Ok(())
@@ -143,12 +133,7 @@ fn real_tls_and_http2_pass_and_stay() -> Result<()> {
     let file = |name: &str| folder.join(name).display().to_string();
     let (key, certificate) = (file("tls.key"), file("tls.pem"));
     let make = ["req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt"];
-    let what = [
-        "ec_paramgen_curve:prime256v1",
-        "-subj",
-        "/CN=lab",
-        "-keyout",
-    ];
+    let what = ["ec_paramgen_curve:prime256v1", "-subj", "/CN=lab", "-keyout"];
     let arguments = [&make[..], &what, &[&key, "-out", &certificate]].concat();
     run_command("openssl", &arguments)?;
     let answer = "location / { return 200 \"body of $request_uri\\n\"; }";
@@ -164,10 +149,8 @@ fn real_tls_and_http2_pass_and_stay() -> Result<()> {
     let pods = scene.lab.pods();
     let _servers = scene.lab.in_each_pod(|pod| pod.nginx(&web))?;
     for port in [TLS_PORT, HTTP2_PORT] {
-        let backends: Vec<_> = pods
-            .iter()
-            .map(|p| (p.name().to_owned(), SocketAddr::new(p.ipv4(), port)))
-            .collect();
+        let backends: Vec<_> =
+            pods.iter().map(|p| (p.name().to_owned(), SocketAddr::new(p.ipv4(), port))).collect();
         let mut real = policy(&format!("real-{port}"), port, &backends);
         real.migration = always();
         scene.config.policies.push(real);
@@ -192,9 +175,8 @@ fn real_tls_and_http2_pass_and_stay() -> Result<()> {
             arguments.extend(targets.iter().map(String::as_str));
             let result = namespace.run(|| run_command("curl", &arguments))?;
             let bodies = scene.explained(result)?;
-            let expected: String = (0..each)
-                .map(|i| format!("body of /n{connection}-{i}\n"))
-                .collect();
+            let expected: String =
+                (0..each).map(|i| format!("body of /n{connection}-{i}\n")).collect();
             ensure!(bodies == expected, "{bodies}");
         }
         let figures = scene.policy(index)?;

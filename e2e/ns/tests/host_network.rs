@@ -163,10 +163,8 @@ fn a_narrow_path_behind_the_node_is_told_to_pods() -> Result<()> {
         let narrow = |node: &Namespace, device: &str, client: IpAddr| {
             let to = client.to_string();
             let family = if v6 { "-6" } else { "-4" };
-            node.ip(&[
-                family, "route", "replace", &to, "dev", device, "mtu", "lock", "1300",
-            ])
-            .map(drop)
+            node.ip(&[family, "route", "replace", &to, "dev", device, "mtu", "lock", "1300"])
+                .map(drop)
         };
         narrow_behind_the_node(name, v6, narrow, "icmp_translated_total")?;
     }
@@ -274,9 +272,7 @@ fn the_nodes_own_connections_are_not_touched() -> Result<()> {
     };
     let refused = |results: [std::io::Result<TcpStream>; 3]| {
         results.iter().all(|result| {
-            result
-                .as_ref()
-                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            result.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         })
     };
     scene.start()?;
@@ -294,10 +290,7 @@ fn the_nodes_own_connections_are_not_touched() -> Result<()> {
     // Of no leg, although one might have it.
     ensure!(refused(connect(&scene, 20_001)?), "nobody listens there");
     scene.dataplane = None;
-    ensure!(
-        refused(connect(&scene, HTTP_PORT)?),
-        "nothing of it is left"
-    );
+    ensure!(refused(connect(&scene, HTTP_PORT)?), "nothing of it is left");
     // A host without IPv6 has none to serve.
     node.set_sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
     scene.start()?;
@@ -310,10 +303,7 @@ fn the_nodes_own_connections_are_not_touched() -> Result<()> {
 /// Has the node translate what it sends on.
 fn translate(node: &Namespace, rule: &str) -> Result<()> {
     nft(node, "add table ip masq")?;
-    nft(
-        node,
-        "add chain ip masq postrouting { type nat hook postrouting priority 100; }",
-    )?;
+    nft(node, "add chain ip masq postrouting { type nat hook postrouting priority 100; }")?;
     nft(node, &format!("add rule ip masq postrouting {rule}"))
 }
 
@@ -350,10 +340,7 @@ fn the_node_translates_connections_of_pods_to_ports_of_legs() -> Result<()> {
     // Of two servers outside one is a backend, too.
     let server = |port| SocketAddr::from((outside.ipv4(), port));
     let backends = [("outside".to_owned(), server(8_080))];
-    scene
-        .config
-        .policies
-        .push(policy("outside", 8_082, &backends));
+    scene.config.policies.push(policy("outside", 8_082, &backends));
     scene.start_shim()?;
     scene.start_dataplane()?;
     let left = || scene.counter("left_to_host_total");
@@ -361,10 +348,7 @@ fn the_node_translates_connections_of_pods_to_ports_of_legs() -> Result<()> {
         ensure!(left()? == 0, "the kernel kept what no backend sends");
         let to = server(port);
         let listener = outside.namespace().run(|| TcpListener::bind(to))??;
-        let connect = || {
-            pod.namespace()
-                .run(|| TcpStream::connect_timeout(&to, AT_ONCE))
-        };
+        let connect = || pod.namespace().run(|| TcpStream::connect_timeout(&to, AT_ONCE));
         for _ in 0..CONNECTIONS {
             let stream = connect()??;
             let (accepted, from) = listener.accept()?;
@@ -424,14 +408,8 @@ fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
     ensure!(translated > 0, "nothing was translated");
     let ports = &scene.config.ports;
     for (hook, rule) in [
-        (
-            "output",
-            format!("ip daddr {pod} tcp sport {ports} notrack"),
-        ),
-        (
-            "prerouting",
-            format!("ip saddr {pod} tcp dport {ports} notrack"),
-        ),
+        ("output", format!("ip daddr {pod} tcp sport {ports} notrack")),
+        ("prerouting", format!("ip saddr {pod} tcp dport {ports} notrack")),
     ] {
         nft(
             &node,
@@ -465,9 +443,7 @@ fn a_node_may_have_thousands_of_routes() -> Result<()> {
         run_command_with_input("ip", &arguments, &batch)?;
     }
     scene.start()?;
-    let echo = HttpEcho::start(
-        scene.lab.clients()[1].namespace(),
-        options(scene.address(HTTP_PORT)?),
-    )?;
+    let echo =
+        HttpEcho::start(scene.lab.clients()[1].namespace(), options(scene.address(HTTP_PORT)?))?;
     finish("a Pod", echo).map(drop)
 }

@@ -19,11 +19,7 @@ const SEED: u64 = 9;
 
 /// Three pods, whose nginx takes connections with a header only, and logs whom it names.
 fn scene(name: &str, header: bool) -> Result<Scene> {
-    let web = NginxOptions {
-        peers: true,
-        header,
-        ..NginxOptions::default()
-    };
+    let web = NginxOptions { peers: true, header, ..NginxOptions::default() };
     let mut scene = Scene::with_nginx(name, &Options::with_pods(3), &web)?;
     scene.config.policies[0].client_address = ClientAddress::ProxyV2;
     Ok(scene)
@@ -56,11 +52,7 @@ fn whoever_serves_is_told_of_the_client() -> Result<()> {
             true => (client.ipv6(), scene.dataplane()?.address_v6(HTTP_PORT)),
         };
         let options = LoadOptions {
-            connections: if lossy {
-                LOSSY_CONNECTIONS
-            } else {
-                CONNECTIONS
-            },
+            connections: if lossy { LOSSY_CONNECTIONS } else { CONNECTIONS },
             requests: Some(REQUESTS),
             ..LoadOptions::new(at)
         };
@@ -70,18 +62,10 @@ fn whoever_serves_is_told_of_the_client() -> Result<()> {
         ensure!(moves > REQUESTS / 2, "{moves} moves");
         let requests = seen(&scene, address)?;
         // GET may be executed once more than it is answered.
-        ensure!(
-            requests == REQUESTS || (lossy && requests > REQUESTS),
-            "{requests}"
-        );
-        let (legs, headers) = (
-            scene.counter("legs_introduced_total")?,
-            scene.counter("proxy_headers_sent_total")?,
-        );
-        ensure!(
-            legs > moves && headers >= legs,
-            "{legs} legs, {headers} headers"
-        );
+        ensure!(requests == REQUESTS || (lossy && requests > REQUESTS), "{requests}");
+        let (legs, headers) =
+            (scene.counter("legs_introduced_total")?, scene.counter("proxy_headers_sent_total")?);
+        ensure!(legs > moves && headers >= legs, "{legs} legs, {headers} headers");
         ensure!(!lossy || headers > legs, "none was lost");
         eprintln!(
             "{name}: {:.0} requests/s, {moves} moves, {legs} legs, {headers} headers",
@@ -113,10 +97,7 @@ fn servers_that_do_not_expect_the_header_are_named() -> Result<()> {
         }
         until("the check names the header", || {
             let health = scene.state()?.policies[0].backends[0].health.to_string();
-            ensure!(
-                health.contains("without the PROXY header it answers"),
-                "{health}"
-            );
+            ensure!(health.contains("without the PROXY header it answers"), "{health}");
             Ok(())
         })?;
     }

@@ -56,8 +56,7 @@ fn an_address_that_is_not_settled_yet_is_waited_for() -> Result<()> {
     scene.start_shim()?;
     let pod = scene.lab.dataplane_pod();
     let own = format!("{}/64", pod.ipv6());
-    pod.namespace()
-        .set_sysctl("net/ipv6/conf/eth0/dad_transmits", "1")?;
+    pod.namespace().set_sysctl("net/ipv6/conf/eth0/dad_transmits", "1")?;
     pod.namespace().ip(&["addr", "del", &own, "dev", "eth0"])?;
     pod.namespace().ip(&["addr", "add", &own, "dev", "eth0"])?;
     scene.start_dataplane()?;

@@ -83,24 +83,14 @@ fn every_request_moves(
 ) -> Result<()> {
     let options = LoadOptions::of(http, connections, Some(requests));
     let (report, echo) = http_without_error(scene, options)?;
-    eprintln!(
-        "{what}: {:.0} requests/s, {:?}",
-        report.per_second(),
-        report.latency
-    );
+    eprintln!("{what}: {:.0} requests/s, {:?}", report.per_second(), report.latency);
     all_changed_pods(scene, &echo, requests - connections as u64)?;
     redis_without_error_at(scene, redis, connections, requests)?;
     let state = scene.state()?;
     for index in [0, REDIS_POLICY] {
-        let (moves, name) = (
-            state.policies[index].migrations_total,
-            &state.policies[index].name,
-        );
+        let (moves, name) = (state.policies[index].migrations_total, &state.policies[index].name);
         let legless = legless(scene, index)?;
-        assert!(
-            moves + legless >= requests - connections as u64,
-            "{name}: {moves}, {legless}"
-        );
+        assert!(moves + legless >= requests - connections as u64, "{name}: {moves}, {legless}");
     }
     let mut client = HttpClient::connect(scene.lab.client().namespace(), http)?;
     wire::rounds(scene, &mut client)
@@ -151,10 +141,7 @@ fn answered<E: Exchange>(load: &Load<E>, requests: u64) -> Result<u64> {
 
 /// Waits until a running load has got so many more right responses.
 fn more<E: Exchange>(load: &Load<E>, requests: u64) -> Result<u64> {
-    answered(
-        load,
-        load.progress().requests.load(Ordering::Relaxed) + requests,
-    )
+    answered(load, load.progress().requests.load(Ordering::Relaxed) + requests)
 }
 
 /// The load goes on, and nearly every request moves (all but those around a probe that came late).

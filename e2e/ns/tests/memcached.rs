@@ -37,11 +37,7 @@ fn every_exchange_moves_and_each_command_is_executed_once() -> Result<()> {
         figures.pins_total
     );
     let enough = || {
-        ensure!(
-            figures.migrations_total >= MOVES_MIN,
-            "{} moves",
-            figures.migrations_total
-        );
+        ensure!(figures.migrations_total >= MOVES_MIN, "{} moves", figures.migrations_total);
         ensure!(figures.pins_total.is_empty(), "{:?}", figures.pins_total);
         Ok(())
     };
@@ -62,13 +58,7 @@ struct Case {
 }
 
 fn case(name: &'static str, says: impl Into<Vec<u8>>, reply: &'static [u8]) -> Case {
-    Case {
-        name,
-        says: says.into(),
-        reply,
-        pin: "unparsable",
-        goes_on: true,
-    }
+    Case { name, says: says.into(), reply, pin: "unparsable", goes_on: true }
 }
 
 /// A header of the binary protocol, a no-op: magic, then the operation (doc/protocol-binary.txt).
@@ -102,20 +92,12 @@ fn cases() -> [Case; 6] {
         Case {
             pin: "monitor",
             goes_on: false,
-            ..case(
-                "a watcher, whose server speaks when it likes",
-                "watch fetchers\r\n",
-                b"OK\r\n",
-            )
+            ..case("a watcher, whose server speaks when it likes", "watch fetchers\r\n", b"OK\r\n")
         },
         Case {
             pin: "binary",
             goes_on: false,
-            ..case(
-                "the binary protocol",
-                binary_noop::<0x80>(),
-                const { &binary_noop::<0x81>() },
-            )
+            ..case("the binary protocol", binary_noop::<0x80>(), const { &binary_noop::<0x81>() })
         },
     ]
 }
@@ -141,11 +123,7 @@ fn what_cannot_be_followed_is_pinned_and_served() -> Result<()> {
     client.send(b"quit\r\n")?;
     client.end()?;
     scene.nothing_lost(POLICY)?;
-    assert_eq!(
-        scene.counter("stranded_total")?,
-        0,
-        "taken for a pod's death"
-    );
+    assert_eq!(scene.counter("stranded_total")?, 0, "taken for a pod's death");
     assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
     Ok(())
 }

@@ -12,10 +12,8 @@ const MOVES: usize = 8;
 fn a_connection_goes_where_it_is_told_and_events_say_so() -> Result<()> {
     let mut scene = Scene::with_pods("migrate-by-hand", 3)?;
     // Nothing moves by itself.
-    scene.config.policies[0].migration = Migration {
-        mode: MigrationMode::DrainOnly,
-        ..Migration::default()
-    };
+    scene.config.policies[0].migration =
+        Migration { mode: MigrationMode::DrainOnly, ..Migration::default() };
     scene.start()?;
     scene.wait_adoptable()?;
     let mut client =
@@ -41,41 +39,26 @@ fn a_connection_goes_where_it_is_told_and_events_say_so() -> Result<()> {
             })?;
         }
         let words = dataplane.tool(&["migrate", &own, "--to", target])?;
-        ensure!(
-            words.contains(at.as_str()) && words.contains(target),
-            "{words}"
-        );
+        ensure!(words.contains(at.as_str()) && words.contains(target), "{words}");
         let pod = answered_by(&mut client)?;
-        ensure!(
-            pod == target,
-            "asked for {target}, answered by {pod}: {words}"
-        );
+        ensure!(pod == target, "asked for {target}, answered by {pod}: {words}");
         path.push(pod);
     }
     let last = flow()?.last_move.context("a last move")?;
     ensure!(last.cause.as_deref() == Some("manual"), "{last:?}");
 
-    eprintln!(
-        "{}",
-        dataplane.tool(&["trace", "--past", "--for", "100ms"])?
-    );
-    let asked = [
-        "trace", "--past", "--for", "1s", "--client", &own, "-o", "json",
-    ];
+    eprintln!("{}", dataplane.tool(&["trace", "--past", "--for", "100ms"])?);
+    let asked = ["trace", "--past", "--for", "1s", "--client", &own, "-o", "json"];
     let text = scene.explained(dataplane.tool(&asked))?;
     let events = text.lines().map(serde_json::from_str);
     let events: Vec<FlowEvent> = events.collect::<Result<_, _>>().context(text.clone())?;
     let steps = |what: &str| -> Vec<(Option<&str>, Option<&str>)> {
         let these = events.iter().filter(|e| e.event == what);
         let these = these.filter(|e| e.cause.as_deref() == Some("manual"));
-        these
-            .map(|e| (e.from.as_deref(), e.to.as_deref()))
-            .collect()
+        these.map(|e| (e.from.as_deref(), e.to.as_deref())).collect()
     };
-    let expected: Vec<_> = path
-        .windows(2)
-        .map(|pair| (Some(pair[0].as_str()), Some(pair[1].as_str())))
-        .collect();
+    let expected: Vec<_> =
+        path.windows(2).map(|pair| (Some(pair[0].as_str()), Some(pair[1].as_str()))).collect();
     for what in ["move_asked", "adopting", "moved"] {
         ensure!(steps(what) == expected, "{what}: {:?}\n{text}", steps(what));
     }

@@ -39,11 +39,7 @@ fn http_requests_each_after_a_migration() -> Result<()> {
             .iter()
             .map(|pod| {
                 let log = fs::read_to_string(error_log(pod)?)?;
-                ensure!(
-                    !log.contains("reset by peer"),
-                    "{}: reset by peer",
-                    pod.name()
-                );
+                ensure!(!log.contains("reset by peer"), "{}: reset by peer", pod.name());
                 Ok(log.matches("closed keepalive connection").count())
             })
             .sum::<Result<usize>>()?;
@@ -88,19 +84,12 @@ fn redis_commands_each_after_a_migration() -> Result<()> {
         // Our own is the only connection left.
         until("only one redis client", || {
             let connected = redis_figure(&scene, redis, "connected_clients")?;
-            ensure!(
-                connected == 1,
-                "{connected} connected clients in {}",
-                redis.pod().name()
-            );
+            ensure!(connected == 1, "{connected} connected clients in {}", redis.pod().name());
             Ok(())
         })?;
         accepted += redis_figure(&scene, redis, "total_connections_received")?;
     }
-    assert!(
-        accepted >= moves,
-        "redis accepted {accepted} connections for {moves} migrations"
-    );
+    assert!(accepted >= moves, "redis accepted {accepted} connections for {moves} migrations");
     Ok(())
 }
 
@@ -117,10 +106,7 @@ fn figures_agree(scene: &Scene) -> Result<()> {
     let all: Vec<_> = state.policies.iter().collect();
     let moves: u64 = all.iter().map(|p| p.migrations_total).sum();
     assert_eq!(sum("policy_migration_duration_seconds_count"), moves);
-    assert_eq!(
-        sum("backend_flows_total"),
-        all.iter().map(|p| p.flows_total).sum::<u64>()
-    );
+    assert_eq!(sum("backend_flows_total"), all.iter().map(|p| p.flows_total).sum::<u64>());
     let backends = all.iter().flat_map(|p| &p.backends);
     let requests: u64 = backends.map(|b| b.requests_total).sum();
     assert_eq!(sum("backend_first_byte_duration_seconds_count"), requests);
@@ -140,12 +126,7 @@ fn ended_cleanly(scene: &Scene) -> Result<()> {
         probes += counters["TcpExt.TCPLossProbes"];
         // Connections that went from established to closed at once: a reset came or was sent.
         let resets = counters["Tcp.EstabResets"];
-        assert_eq!(
-            resets,
-            0,
-            "{} saw {resets} of its connections reset",
-            pod.name()
-        );
+        assert_eq!(resets, 0, "{} saw {resets} of its connections reset", pod.name());
     }
     // A pod had nothing to say to a client who had moved on. On a machine that held our FIN up for
     // longer than 8 ms, its kernel repeated the last response, once.
@@ -155,19 +136,14 @@ fn ended_cleanly(scene: &Scene) -> Result<()> {
 }
 
 fn error_log(pod: &baton_lab::Pod) -> Result<std::path::PathBuf> {
-    Ok(pod
-        .directory()?
-        .join(format!("nginx-{HTTP_PORT}/error.log")))
+    Ok(pod.directory()?.join(format!("nginx-{HTTP_PORT}/error.log")))
 }
 
 /// Makes nginx log how each idle connection ended, which it does only at level `info`.
 fn log_every_close(pod: &baton_lab::Pod, nginx: &mut baton_lab::Server) -> Result<()> {
     let config = error_log(pod)?.with_file_name("nginx.conf");
     let text = fs::read_to_string(&config)?;
-    ensure!(
-        text.contains("error.log warn;"),
-        "nginx.conf sets no log level"
-    );
+    ensure!(text.contains("error.log warn;"), "nginx.conf sets no log level");
     fs::write(&config, text.replace("error.log warn;", "error.log info;"))?;
     nginx.process.signal(Signal::HUP)?;
     // Afterwards every connection is accepted by the new worker.
@@ -184,12 +160,6 @@ fn redis_figure(scene: &Scene, redis: &baton_lab::Server, name: &str) -> Result<
         anyhow::bail!("INFO: not a text");
     };
     let text = String::from_utf8(text)?;
-    let value = text
-        .lines()
-        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
-    value
-        .with_context(|| format!("INFO has no {name}"))?
-        .trim()
-        .parse()
-        .context("a number")
+    let value = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+    value.with_context(|| format!("INFO has no {name}"))?.trim().parse().context("a number")
 }

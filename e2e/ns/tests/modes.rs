@@ -58,9 +58,6 @@ fn the_interface_may_be_that_of_the_default_route() -> Result<()> {
     }
     let error = scene.start_dataplane().expect_err("no default route");
     let text = format!("{error:#}");
-    assert!(
-        text.contains("`interface: auto` is that of the default route"),
-        "{text}"
-    );
+    assert!(text.contains("`interface: auto` is that of the default route"), "{text}");
     Ok(())
 }

@@ -41,13 +41,7 @@ impl Chain {
         let config = lab.operated_dataplane(&operator)?;
         lab.reserve_ports(&config)?;
         let dataplane = lab.dataplane(&config)?;
-        let chain = Self {
-            dataplane,
-            _shim: shim,
-            operator,
-            nginx,
-            lab,
-        };
+        let chain = Self { dataplane, _shim: shim, operator, nginx, lab };
         until("adoptable", || {
             let web = chain.web()?;
             let waiting = web.backends.iter().find(|b| !b.adoptability.is_ready());
@@ -161,9 +155,7 @@ fn bad_manifests_and_a_killed_operator_change_nothing() -> Result<()> {
     // What is wrong is said with file, line and field; what was good stays.
     let before = chain.snapshot()?;
     let good = fs::read_to_string(chain.operator.manifests().join("web.yaml"))?;
-    chain
-        .operator
-        .edit("web.yaml", "      port: 80\n", "      port: 99999\n")?;
+    chain.operator.edit("web.yaml", "      port: 80\n", "      port: 99999\n")?;
     until("refused", || {
         let words = chain.operator.process.stderr();
         for part in ["web.yaml:", "spec.listeners[0].port", "99999"] {
@@ -172,33 +164,22 @@ fn bad_manifests_and_a_killed_operator_change_nothing() -> Result<()> {
         Ok(())
     })?;
     more(&load, 500)?;
-    ensure!(
-        chain.snapshot()? == before,
-        "a bad manifest changed the snapshot"
-    );
+    ensure!(chain.snapshot()? == before, "a bad manifest changed the snapshot");
     chain.operator.write("web.yaml", &good)?;
 
     // Killed and started again: nothing but the process is new.
     chain.operator.process.kill()?;
     more(&load, 500)?;
-    ensure!(
-        chain.snapshot()? == before,
-        "the snapshot went with the operator"
-    );
+    ensure!(chain.snapshot()? == before, "the snapshot went with the operator");
     let manifests = chain.operator.manifests().to_owned();
     chain.operator = chain.lab.operator_again(&manifests)?;
     until("reported again", || {
         let words = chain.operator.control_text("/metrics")?;
-        let synced = words
-            .lines()
-            .any(|l| l.contains("dataplanes_in_sync") && l.ends_with(" 1"));
+        let synced = words.lines().any(|l| l.contains("dataplanes_in_sync") && l.ends_with(" 1"));
         ensure!(synced, "{words}");
         Ok(())
     })?;
-    ensure!(
-        chain.snapshot()? == before,
-        "a restart changed the snapshot"
-    );
+    ensure!(chain.snapshot()? == before, "a restart changed the snapshot");
 
     // And what changes after that arrives.
     chain.endpoint(3, READY, "ready: false, serving: true, terminating: true")?;
@@ -234,11 +215,7 @@ fn keys_are_rotated_under_load() -> Result<()> {
     let moved = chain.web()?.migrations_total;
     more(&load, 1_000)?;
     let now = chain.web()?;
-    ensure!(
-        now.migrations_total >= moved + 500,
-        "{} moves",
-        now.migrations_total - moved
-    );
+    ensure!(now.migrations_total >= moved + 500, "{} moves", now.migrations_total - moved);
     ensure!(load.progress().errors.load(Ordering::Relaxed) == 0);
     chain.unharmed(load)
 }

@@ -36,10 +36,7 @@ const REDIRECTS: [(&str, &[&str]); 3] = [
 
 fn scene(name: &str, method: MoveMethod) -> Result<Scene> {
     let options = Options::with_pods(2);
-    let web = NginxOptions {
-        more: PROXY.into(),
-        ..NginxOptions::default()
-    };
+    let web = NginxOptions { more: PROXY.into(), ..NginxOptions::default() };
     let mut scene = Scene::with_nginx(name, &options, &web)?;
     // Each second connection begins at the pod with a proxy, however much slower that is.
     scene.config.policies[0].algorithm = Algorithm::WeightedRoundRobin;
@@ -50,10 +47,8 @@ fn scene(name: &str, method: MoveMethod) -> Result<Scene> {
 fn redirect(scene: &Scene, commands: &[&str]) -> Result<()> {
     let pod = scene.lab.pods()[0].namespace().name();
     for command in commands {
-        let output = Command::new("ip")
-            .args(["netns", "exec", pod])
-            .args(command.split(' '))
-            .output()?;
+        let output =
+            Command::new("ip").args(["netns", "exec", pod]).args(command.split(' ')).output()?;
         let problem = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{command}: {problem}");
     }
@@ -108,10 +103,7 @@ fn no_request_goes_around_a_pods_proxy() -> Result<()> {
         ensure!(scene.counter("rollbacks_total")? == 0, "{tool}");
         let shim = scene.shim.as_ref().context("shim")?;
         let state = shim.control_text("/v1/state")?;
-        ensure!(
-            state.contains("treat SYNs and adoptions differently (NAT in"),
-            "{state}"
-        );
+        ensure!(state.contains("treat SYNs and adoptions differently (NAT in"), "{state}");
     }
     Ok(())
 }

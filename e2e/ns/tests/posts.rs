@@ -57,10 +57,7 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
             wait_health(&scene, &counters[*at], true)?;
         }
     }
-    eprintln!(
-        "{killed} kills, {:?} for each",
-        start.elapsed() / u32::try_from(killed)?
-    );
+    eprintln!("{killed} kills, {:?} for each", start.elapsed() / u32::try_from(killed)?);
     let (report, posts) = load.stop()?;
     let tally = posts.tally(&counters)?;
     eprintln!("{tally:?}, errors {:?}", report.errors);
@@ -80,10 +77,7 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
         // kernel ended it: FIN where the request had been read, RST where it had not. It saw
         // nothing else.
         ensure!(
-            report
-                .errors
-                .keys()
-                .all(|kind| kind == "reset" || kind == "closed"),
+            report.errors.keys().all(|kind| kind == "reset" || kind == "closed"),
             "{:?}",
             report.errors
         );
@@ -101,10 +95,7 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
         ensure!(figures.replays_total == 0, "a POST was replayed");
         ensure!(figures.rescues_total > 0, "nothing was rescued");
         // Kills met requests that were executed and requests that were not.
-        ensure!(
-            tally.unknown_counted > 0 && tally.unknown > tally.unknown_counted,
-            "{tally:?}"
-        );
+        ensure!(tally.unknown_counted > 0 && tally.unknown > tally.unknown_counted, "{tally:?}");
         Ok(())
     };
     scene.explained(check())
@@ -112,18 +103,15 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
 
 fn wait_health(scene: &Scene, counter: &Server, up: bool) -> Result<()> {
     let name = counter.pod().name();
-    let there = until(
-        &format!("{name} {}", if up { "up" } else { "down" }),
-        || {
-            let backend = scene.backend(COUNTING, name)?;
-            ensure!(
-                (backend.adoptability.is_ready() && backend.health == BackendHealth::Up) == up,
-                "{}, {}",
-                backend.health,
-                backend.adoptability
-            );
-            Ok(())
-        },
-    );
+    let there = until(&format!("{name} {}", if up { "up" } else { "down" }), || {
+        let backend = scene.backend(COUNTING, name)?;
+        ensure!(
+            (backend.adoptability.is_ready() && backend.health == BackendHealth::Up) == up,
+            "{}, {}",
+            backend.health,
+            backend.adoptability
+        );
+        Ok(())
+    });
     scene.explained(there)
 }

@@ -49,11 +49,7 @@ fn the_adopter_goes_away_in_the_middle() -> Result<()> {
     let begun = scene.counter("migrations_begun_total")?;
     assert!(begun > 0);
     more(&load, 20_000)?;
-    assert_eq!(
-        scene.counter("migrations_begun_total")?,
-        begun,
-        "moves to pods without adopter"
-    );
+    assert_eq!(scene.counter("migrations_begun_total")?, begun, "moves to pods without adopter");
     let (report, _) = load.stop()?;
     no_error(&report, None)?;
     eprintln!(
@@ -111,16 +107,8 @@ fn a_full_accept_queue_refuses() -> Result<()> {
         jobs.into_iter().map(|j| j.join().unwrap()).collect()
     });
     let answers = answers?;
-    assert_eq!(
-        answers.iter().filter(|pod| *pod == "pod-b").count(),
-        2,
-        "{answers:?}"
-    );
-    assert_eq!(
-        answers.iter().filter(|pod| *pod == "pod-a").count(),
-        10,
-        "{answers:?}"
-    );
+    assert_eq!(answers.iter().filter(|pod| *pod == "pod-b").count(), 2, "{answers:?}");
+    assert_eq!(answers.iter().filter(|pod| *pod == "pod-a").count(), 10, "{answers:?}");
     scene.wait_reason("pod-b", "ready")?;
     drop(stuck);
     Ok(())
@@ -149,10 +137,8 @@ fn nothing_listens_on_the_port() -> Result<()> {
     // A listener that goes away between the probe and the request: the request meets the refusal. A
     // probe may come in between by chance (one second apart), so this is tried until it did not.
     for round in 0..10 {
-        let mut nginx = scene.lab.pods()[1].nginx(&NginxOptions {
-            port: PORT,
-            ..NginxOptions::default()
-        })?;
+        let mut nginx =
+            scene.lab.pods()[1].nginx(&NginxOptions { port: PORT, ..NginxOptions::default() })?;
         scene.wait_reason("pod-b", "ready")?;
         nginx.process.kill()?;
         until("gone", || {
@@ -160,11 +146,7 @@ fn nothing_listens_on_the_port() -> Result<()> {
             ensure!(!listens, "the listener is still there");
             Ok(())
         })?;
-        assert_eq!(
-            echo(&mut clients[0], round)?,
-            "pod-a",
-            "the client stays with the old pod"
-        );
+        assert_eq!(echo(&mut clients[0], round)?, "pod-a", "the client stays with the old pod");
         if scene.counter("adoptions_refused_total{reason=\"no_listener\"}")? > 0 {
             break;
         }
@@ -202,10 +184,7 @@ fn echo(client: &mut HttpClient, number: usize) -> Result<String> {
     let (target, nonce) = (format!("/echo/{number}"), fastrand::u64(..).to_string());
     let response = client.request("GET", &target, &[("X-Nonce", &nonce)], &[])?;
     ensure!(response.status == 200, "status {}", response.status);
-    ensure!(
-        response.body == echo_body(&target, &nonce).as_bytes(),
-        "wrong body: {response:?}"
-    );
+    ensure!(response.body == echo_body(&target, &nonce).as_bytes(), "wrong body: {response:?}");
     Ok(response.pod().context("no X-Pod")?.to_owned())
 }
 

@@ -39,12 +39,8 @@ fn policies_change_under_load() -> Result<()> {
         Ok(())
     })?;
     let problems = scene.dataplane()?.control_get("/v1/state")?["problems"].to_string();
-    for part in [
-        "refused",
-        "lb-dataplane.yaml:",
-        "policies[0].migration.ratioPercent",
-        "below 100",
-    ] {
+    for part in ["refused", "lb-dataplane.yaml:", "policies[0].migration.ratioPercent", "below 100"]
+    {
         ensure!(problems.contains(part), "`{part}` is not in {problems}");
     }
     assert_eq!(scene.state()?.generation, before.0.generation);
@@ -53,17 +49,12 @@ fn policies_change_under_load() -> Result<()> {
     // A pushed snapshot goes the same way.
     let mut policies = scene.config.policies.clone();
     policies[0].migration = always();
-    let newer = Snapshot {
-        generation: before.0.generation + 10,
-        policies,
-    };
+    let newer = Snapshot { generation: before.0.generation + 10, policies };
     let body = serde_json::to_string(&newer)?;
     let held = put_snapshot(&scene, &body)?;
     assert_eq!(held, 403, "as long as the file says what is served");
     let mut file = serde_json::to_value(&scene.config)?;
-    file.as_object_mut()
-        .context("an object")?
-        .remove("policies");
+    file.as_object_mut().context("an object")?.remove("policies");
     write_whole(scene.dataplane()?.config_path(), &file.to_string())?;
     until("pushed, as the file says nothing any more", || {
         let status = put_snapshot(&scene, &body)?;
@@ -72,10 +63,7 @@ fn policies_change_under_load() -> Result<()> {
     })?;
     assert_eq!(scene.state()?.generation, newer.generation);
     moves_as_configured(&scene, &load, MigrationMode::Always)?;
-    let older = Snapshot {
-        generation: 1,
-        ..newer.clone()
-    };
+    let older = Snapshot { generation: 1, ..newer.clone() };
     assert_eq!(put_snapshot(&scene, &serde_json::to_string(&older)?)?, 409);
     assert_eq!(put_snapshot(&scene, "{\"generation\": 1000}")?, 422);
     assert_eq!(scene.state()?.generation, newer.generation);
@@ -90,9 +78,7 @@ fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() -> Res
     scene.start()?;
     let load = scene.echo(8, None)?;
     let mut file = serde_json::to_value(&scene.config)?;
-    file.as_object_mut()
-        .context("an object")?
-        .remove("policies");
+    file.as_object_mut().context("an object")?.remove("policies");
     write_whole(scene.dataplane()?.config_path(), &file.to_string())?;
     let mut policies = vec![scene.config.policies[0].clone()];
     // 20007 is one of the legs' ports.
@@ -102,10 +88,7 @@ fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() -> Res
         policy.frontends = vec![format!("0.0.0.0:{port}").parse().map_err(Error::msg)?];
         policies.push(policy);
     }
-    let newer = Snapshot {
-        generation: scene.state()?.generation + 10,
-        policies,
-    };
+    let newer = Snapshot { generation: scene.state()?.generation + 10, policies };
     let body = serde_json::to_string(&newer)?;
     until("pushed, as the file says nothing any more", || {
         let status = put_snapshot(&scene, &body)?;
@@ -135,11 +118,7 @@ fn sighup_reads_the_file_again() -> Result<()> {
     fs::create_dir(&folder)?;
     let key = folder.join("key");
     fs::copy(&scene.lab.key(1)?.file, &key)?;
-    scene.config.keys = vec![Key {
-        epoch: 1,
-        file: key,
-    }]
-    .into();
+    scene.config.keys = vec![Key { epoch: 1, file: key }].into();
     scene.start()?;
     let load = scene.echo(8, None)?;
     more(&load, 1_000)?;
@@ -159,10 +138,7 @@ fn sighup_reads_the_file_again() -> Result<()> {
     scene.dataplane_mut()?.process.signal(Signal::HUP)?;
     until("reloaded", || {
         let now = scene.state()?.generation;
-        ensure!(
-            now == generation + 1,
-            "generation {now}, before {generation}"
-        );
+        ensure!(now == generation + 1, "generation {now}, before {generation}");
         Ok(())
     })?;
     moves_as_configured(&scene, &load, MigrationMode::Never)?;
@@ -177,11 +153,7 @@ fn moves_as_configured(scene: &Scene, load: &Load<HttpEcho>, mode: MigrationMode
     let now = scene.counter("migrations_begun_total")?;
     match mode {
         MigrationMode::Never => assert_eq!(now, begun, "flows move"),
-        _ => assert!(
-            now >= begun + 2_000,
-            "only {} moves in 3,000 requests",
-            now - begun
-        ),
+        _ => assert!(now >= begun + 2_000, "only {} moves in 3,000 requests", now - begun),
     }
     Ok(())
 }

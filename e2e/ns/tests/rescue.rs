@@ -51,10 +51,7 @@ impl Clients {
             body: Some("ok".into()),
             ..WrkOptions::new(address, LONG)
         })?;
-        let options = LoadOptions {
-            pace: Some(CHECKING_PACE),
-            ..scene.http_load(CHECKING, None)?
-        };
+        let options = LoadOptions { pace: Some(CHECKING_PACE), ..scene.http_load(CHECKING, None)? };
         let checking = HttpEcho::start(scene.lab.client().namespace(), options)?;
         // A SYN that meets no listener is refused, as it should be.
         until("all are connected", || {
@@ -126,10 +123,7 @@ fn pods_are_killed_and_restarted_in_turn() -> Result<()> {
         let name = scene.kill(i)?;
         scene.wait_back(0, &name)?;
     }
-    eprintln!(
-        "{kills} kills, {:?} for each cycle",
-        start.elapsed() / u32::try_from(kills)?
-    );
+    eprintln!("{kills} kills, {:?} for each cycle", start.elapsed() / u32::try_from(kills)?);
     let (_, figures) = clients.finish(&scene, End::Killed)?;
     // Each pod had flows when it was killed, most times.
     ensure!(
@@ -175,10 +169,6 @@ fn the_only_pod_comes_back_within_half_a_second() -> Result<()> {
         more(&clients.checking, 500)?;
     }
     let (_, figures) = clients.finish(&scene, End::Killed)?;
-    ensure!(
-        figures.rescues_total >= u64::from(CONNECTIONS),
-        "{} rescues",
-        figures.rescues_total
-    );
+    ensure!(figures.rescues_total >= u64::from(CONNECTIONS), "{} rescues", figures.rescues_total);
     Ok(())
 }

@@ -15,10 +15,7 @@ const CONNECTIONS: usize = 16;
 
 /// Three pods, whose nginx logs whom it serves.
 fn scene(name: &str) -> Result<Scene> {
-    let web = NginxOptions {
-        peers: true,
-        ..NginxOptions::default()
-    };
+    let web = NginxOptions { peers: true, ..NginxOptions::default() };
     let mut scene = Scene::with_nginx(name, &Options::with_pods(3), &web)?;
     scene.add_redis()?;
     for policy in &mut scene.config.policies {
@@ -77,9 +74,7 @@ fn whoever_serves_sees_the_client() -> Result<()> {
         let client = scene.lab.client();
         let (address, at): (IpAddr, fn(&Scene, u16) -> _) = match v6 {
             false => (client.ipv4(), |scene, port| scene.address(port)),
-            true => (client.ipv6(), |scene, port| {
-                Ok(scene.dataplane()?.address_v6(port))
-            }),
+            true => (client.ipv6(), |scene, port| Ok(scene.dataplane()?.address_v6(port))),
         };
         let options = LoadOptions::of(at(&scene, HTTP_PORT)?, CONNECTIONS, Some(REQUESTS));
         let (report, echo) = http_without_error(&scene, options)?;
@@ -88,10 +83,7 @@ fn whoever_serves_sees_the_client() -> Result<()> {
         ensure!(moves > REQUESTS / 2, "{moves} moves");
         assert_eq!(seen(&scene, address)?, REQUESTS);
         assert_eq!(scene.counter("legs_hidden_total")?, 0);
-        eprintln!(
-            "{name}: {:.0} requests/s, {moves} moves",
-            report.per_second()
-        );
+        eprintln!("{name}: {:.0} requests/s, {moves} moves", report.per_second());
 
         // redis tells a client who it is: address and port, whichever pod is asked.
         let mut redis = RedisClient::connect(client.namespace(), at(&scene, REDIS_PORT)?)?;
@@ -103,9 +95,7 @@ fn whoever_serves_sees_the_client() -> Result<()> {
                 anyhow::bail!("CLIENT INFO: not a text");
             };
             let text = String::from_utf8(text)?;
-            let said = text
-                .split(' ')
-                .find_map(|field| field.strip_prefix("addr="));
+            let said = text.split(' ').find_map(|field| field.strip_prefix("addr="));
             let seen: std::net::SocketAddr = said.context("no addr")?.parse()?;
             assert_eq!(seen.ip(), own.ip(), "{text}");
             ports += usize::from(seen.port() == own.port());

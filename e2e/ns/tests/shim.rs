@@ -21,10 +21,7 @@ fn a_killed_shim_leaves_no_gap() -> Result<()> {
         moves_on(&scene, &load)?;
         // Its counters go on where the predecessor's were: they are the kernel's.
         let counted = scene.shim_counter(&["\"adopted\""])?;
-        assert!(
-            counted >= adopted,
-            "{counted} adoptions counted, {adopted} migrations"
-        );
+        assert!(counted >= adopted, "{counted} adoptions counted, {adopted} migrations");
     }
     without_a_gap(&scene, load)
 }
@@ -100,10 +97,7 @@ fn keeping_shim(scene: &Scene) -> Result<Process> {
     write_whole(&path, &serde_json::to_string(&scene.shim_config)?)?;
     let path = path.display().to_string();
     let arguments = ["run", "--keep-on-exit", "--config", &path];
-    scene
-        .lab
-        .router()
-        .spawn(&Spec::new(program("host-shim")?, arguments))
+    scene.lab.router().spawn(&Spec::new(program("host-shim")?, arguments))
 }
 
 /// Has the shim read other keys.

@@ -85,11 +85,7 @@ fn no_post_is_executed_twice_by_pods_that_stand_still() -> Result<()> {
     let (report, posts) = load.stop()?;
     let tally = posts.tally(&counters)?;
     let figures = scene.nothing_lost(COUNTING)?;
-    eprintln!(
-        "{tally:?}, {} released, errors {:?}",
-        released(&scene)?,
-        report.errors
-    );
+    eprintln!("{tally:?}, {} released, errors {:?}", released(&scene)?, report.errors);
     let check = || {
         ensure!(report.error_count() == 0, "{:?}", report.errors);
         ensure!(tally.twice == 0, "executed twice: {tally:?}");
@@ -108,11 +104,7 @@ fn without_error(scene: &Scene, report: &LoadReport, policy: usize) -> Result<()
     eprintln!("{} requests, {released} released", report.requests);
     scene.explained(no_error(report, None))?;
     let figures = scene.nothing_lost(policy)?;
-    ensure!(
-        figures.replays_total == 0,
-        "{} replayed",
-        figures.replays_total
-    );
+    ensure!(figures.replays_total == 0, "{} replayed", figures.replays_total);
     ensure!(released > 4, "{released} released");
     Ok(())
 }
@@ -200,10 +192,8 @@ fn with_wait_requests_stay_where_they_are() -> Result<()> {
     scene.config.policies[0].on_stall = OnStall::Wait;
     scene.config.policies[0].response_timeout = None;
     scene.start()?;
-    let options = LoadOptions {
-        timeout: Duration::from_secs(10),
-        ..paced(scene.address(HTTP_PORT)?)
-    };
+    let options =
+        LoadOptions { timeout: Duration::from_secs(10), ..paced(scene.address(HTTP_PORT)?) };
     let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
     more(&load, 2_000)?;
     let name = scene.lab.pods()[1].name().to_owned();

@@ -100,20 +100,11 @@ fn asked() -> Vec<(&'static str, String)> {
         .collect();
     let elsewhere = "{name: other, port: 8300, servicePort: 80, addresses: [10.77.1.2]}";
     vec![
-        (
-            "evil-same-port.yaml",
-            served("same-port", &listener(80), &[]),
-        ),
-        (
-            "evil-control.yaml",
-            served("control", &listener(9_900), &[]),
-        ),
+        ("evil-same-port.yaml", served("same-port", &listener(80), &[])),
+        ("evil-control.yaml", served("control", &listener(9_900), &[])),
         ("evil-probes.yaml", served("probes", &listener(9_910), &[])),
         ("evil-elsewhere.yaml", served("elsewhere", elsewhere, &[])),
-        (
-            "evil-foreign.yaml",
-            served("foreign", &listener(8_400), &foreign),
-        ),
+        ("evil-foreign.yaml", served("foreign", &listener(8_400), &foreign)),
         ("evil-many.yaml", served("many", &listener(8_500), &many)),
     ]
 }
@@ -215,11 +206,7 @@ fn changes(chain: &Chain, mut meanwhile: impl FnMut() -> Result<()>) -> Result<D
     let unready = "ready: false, serving: false, terminating: false";
     let mut worst = Duration::ZERO;
     for n in 0..CHANGES {
-        let (from, to) = if n % 2 == 0 {
-            (READY, unready)
-        } else {
-            (unready, READY)
-        };
+        let (from, to) = if n % 2 == 0 { (READY, unready) } else { (unready, READY) };
         chain.endpoint(1, from, to)?;
         let since = Instant::now();
         until("the change is there", || {
@@ -241,15 +228,10 @@ fn a_port_that_the_machine_listens_on_is_not_given_away() -> Result<()> {
     let bind = || TcpListener::bind("0.0.0.0:22");
     let ssh = machine.namespace().run(bind)??;
     allow_all_ports(&chain.operator)?;
-    chain
-        .operator
-        .write("evil-flap.yaml", &flapping(22, true))?;
+    chain.operator.write("evil-flap.yaml", &flapping(22, true))?;
     until("it is refused", || {
         let said = chain.operator.process.stderr();
-        ensure!(
-            said.contains("where another process of this machine listens"),
-            "{said}"
-        );
+        ensure!(said.contains("where another process of this machine listens"), "{said}");
         Ok(())
     })?;
     let address = chain.dataplane.address(22);

@@ -51,10 +51,7 @@ impl Files {
         let backends: Vec<_> = servers.iter().map(Server::named).collect();
         let mut files = policy("files", PORT, &backends);
         files.protocol = protocol;
-        files.migration = Migration {
-            mode: MigrationMode::DrainOnly,
-            ..Migration::default()
-        };
+        files.migration = Migration { mode: MigrationMode::DrainOnly, ..Migration::default() };
         scene.config.policies.push(files);
         let mut second = None;
         if nodes > 1 {
@@ -70,12 +67,7 @@ impl Files {
             second = Some(scene.lab.shim(&others)?);
         }
         scene.start()?;
-        Ok(Self {
-            scene,
-            second,
-            servers,
-            directory,
-        })
+        Ok(Self { scene, second, servers, directory })
     }
 
     fn address(&self) -> Result<SocketAddr> {
@@ -131,10 +123,7 @@ impl Files {
             dataplane.tool(&["drain", &name, "--undo"])?;
             let policy = self.scene.policy(FILES)?;
             let ends = policy.moves_total.values().flatten();
-            let moved: u64 = ends
-                .filter(|(end, _)| *end == "moved")
-                .map(|(_, n)| n)
-                .sum();
+            let moved: u64 = ends.filter(|(end, _)| *end == "moved").map(|(_, n)| n).sum();
             ensure!(moved == time, "{moved} moves after {time} drains");
         }
         // Between two files it moves as any other does.
@@ -174,10 +163,7 @@ fn download(stream: TcpStream, contents: Contents, enough: &AtomicBool) -> Resul
     for round in 1.. {
         to.write_all(b"GET /file HTTP/1.1\r\nhost: files\r\n\r\n")?;
         let (status, length) = head(&mut from)?;
-        ensure!(
-            (status, length) == (200, contents.bytes),
-            "{status}, {length} bytes"
-        );
+        ensure!((status, length) == (200, contents.bytes), "{status}, {length} bytes");
         contents.compare(&mut from)?;
         if enough.load(Ordering::Relaxed) {
             return Ok((round, begun.elapsed()));
@@ -188,10 +174,7 @@ fn download(stream: TcpStream, contents: Contents, enough: &AtomicBool) -> Resul
 
 fn downloads_move(name: &str, protocol: Protocol, nodes: usize) -> Result<()> {
     let files = Files::start(name, protocol, nodes)?;
-    let contents = Contents {
-        seed: 1,
-        bytes: 256 * MIB,
-    };
+    let contents = Contents { seed: 1, bytes: 256 * MIB };
     contents.make(&files.directory.join("file"))?;
     let enough = AtomicBool::new(false);
     let times = moves();
@@ -257,10 +240,7 @@ impl<R: Read> Read for Held<R> {
 #[test]
 fn the_last_download_of_a_connection_moves_too() -> Result<()> {
     let files = Files::start("movelast", Protocol::Http1, 1)?;
-    let contents = Contents {
-        seed: 3,
-        bytes: 256 * MIB,
-    };
+    let contents = Contents { seed: 3, bytes: 256 * MIB };
     contents.make(&files.directory.join("file"))?;
     let (go, rest) = mpsc::channel();
     let times = moves();
@@ -293,10 +273,7 @@ fn the_last_download_of_a_connection_moves_too() -> Result<()> {
 #[test]
 fn an_upload_moves_at_any_byte() -> Result<()> {
     let files = Files::start("moveup", Protocol::Http1, 1)?;
-    let contents = Contents {
-        seed: 2,
-        bytes: 8 << 30,
-    };
+    let contents = Contents { seed: 2, bytes: 8 << 30 };
     let enough = AtomicBool::new(false);
     let times = moves();
     let (moved, sent) = thread::scope(|scope| {
@@ -330,14 +307,7 @@ fn an_upload_moves_at_any_byte() -> Result<()> {
     });
     files.scene.explained(all)?;
     let mut file = std::fs::File::open(files.directory.join("up"))?;
-    Contents {
-        bytes: sent,
-        ..contents
-    }
-    .compare(&mut file)?;
-    eprintln!(
-        "{times} moves in {took:?}: {:.0} MB/s",
-        sent as f64 / 1e6 / took.as_secs_f64()
-    );
+    Contents { bytes: sent, ..contents }.compare(&mut file)?;
+    eprintln!("{times} moves in {took:?}: {:.0} MB/s", sent as f64 / 1e6 / took.as_secs_f64());
     Ok(())
 }

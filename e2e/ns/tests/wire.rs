@@ -53,11 +53,7 @@ fn every_set_of_options_moves_with_large_bodies() -> Result<()> {
         // The first has nowhere to come from, and uploads are too large to move where that is a
         // choice.
         let staying = 1 + ROUNDS;
-        assert_eq!(
-            moves,
-            ROUNDS * REQUESTS_PER_ROUND - staying,
-            "{what}: migrations"
-        );
+        assert_eq!(moves, ROUNDS * REQUESTS_PER_ROUND - staying, "{what}: migrations");
     }
     nothing_was_reset(&scene)
 }
@@ -72,14 +68,8 @@ fn an_mptcp_client_falls_back_to_tcp_and_moves() -> Result<()> {
     let mut client = HttpClient::over(stream)?;
     rounds(&scene, &mut client)?;
     // All but the first, and uploads stay.
-    assert_eq!(
-        scene.counter("migrations_total")?,
-        ROUNDS * (REQUESTS_PER_ROUND - 1) - 1
-    );
-    assert!(
-        scene.counter("options_stripped_total")? > 0,
-        "the client offered no MPTCP"
-    );
+    assert_eq!(scene.counter("migrations_total")?, ROUNDS * (REQUESTS_PER_ROUND - 1) - 1);
+    assert!(scene.counter("options_stripped_total")? > 0, "the client offered no MPTCP");
     nothing_was_reset(&scene)
 }
 
@@ -97,11 +87,7 @@ fn a_narrow_leg_tells_the_client_its_mtu_in_the_other_family() -> Result<()> {
 fn narrow(name: &str, families: impl FnOnce(&mut Scene) -> Result<()>) -> Result<()> {
     let mut scene = Scene::new(
         name,
-        &Options {
-            pods: 2,
-            leg_mtu: vec![("pod-a".into(), 1400)],
-            ..Options::default()
-        },
+        &Options { pods: 2, leg_mtu: vec![("pod-a".into(), 1400)], ..Options::default() },
     )?;
     families(&mut scene)?;
     // The flow begins at the wide leg, so that its MSS is the wide one, and moves to the narrow
@@ -129,10 +115,7 @@ fn narrow(name: &str, families: impl FnOnce(&mut Scene) -> Result<()>) -> Result
     // The next request moves the flow to pod-a, whose leg is too narrow for full segments of this
     // client.
     assert_eq!(upload(&scene, &mut client, "narrow", 1)?, "pod-a");
-    assert!(
-        scene.counter("icmp_translated_total")? > before,
-        "no ICMP error was translated"
-    );
+    assert!(scene.counter("icmp_translated_total")? > before, "no ICMP error was translated");
     rounds(&scene, &mut client)?;
     nothing_was_reset(&scene)
 }
@@ -141,11 +124,7 @@ fn narrow(name: &str, families: impl FnOnce(&mut Scene) -> Result<()>) -> Result
 fn ipv6_narrow_leg() -> Result<()> {
     let mut scene = Scene::new(
         "mtu6",
-        &Options {
-            pods: 2,
-            leg_mtu: vec![("pod-a".into(), 1400)],
-            ..Options::default()
-        },
+        &Options { pods: 2, leg_mtu: vec![("pod-a".into(), 1400)], ..Options::default() },
     )?;
     scene.config.policies[0].algorithm = Algorithm::WeightedRoundRobin;
     scene.use_ipv6()?;
@@ -164,14 +143,7 @@ fn one_clients_narrow_path_is_no_other_clients() -> Result<()> {
     let mut scene = Scene::new("narrow-path", &Options::with_pods(2))?;
     scene.start()?;
     let (router, client) = (scene.lab.router().namespace(), scene.lab.client());
-    let path = [
-        &*client.ipv4().to_string(),
-        "dev",
-        client.name(),
-        "mtu",
-        "lock",
-        "600",
-    ];
+    let path = [&*client.ipv4().to_string(), "dev", client.name(), "mtu", "lock", "600"];
     router.ip(&[&["route", "replace"][..], &path].concat())?;
     let mut client = HttpClient::connect(client.namespace(), scene.address(HTTP_PORT)?)?;
     rounds(&scene, &mut client)?;
@@ -179,21 +151,14 @@ fn one_clients_narrow_path_is_no_other_clients() -> Result<()> {
         let remembered = pod.namespace().ip(&["route", "show", "cache"])?;
         ensure!(!remembered.contains("mtu"), "{}: {remembered}", pod.name());
     }
-    assert!(
-        scene.counter("narrow_paths_total")? > 0,
-        "no router said so"
-    );
+    assert!(scene.counter("narrow_paths_total")? > 0, "no router said so");
     nothing_was_reset(&scene)
 }
 
 fn one_narrow_leg(name: &str) -> Result<Scene> {
     let mut scene = Scene::new(
         name,
-        &Options {
-            pods: 3,
-            leg_mtu: vec![("pod-a".into(), 1400)],
-            ..Options::default()
-        },
+        &Options { pods: 3, leg_mtu: vec![("pod-a".into(), 1400)], ..Options::default() },
     )?;
     scene.start()?;
     Ok(scene)
@@ -213,20 +178,14 @@ pub fn rounds(scene: &Scene, client: &mut HttpClient) -> Result<()> {
 pub fn small(client: &mut HttpClient, number: u64) -> Result<String> {
     let (target, nonce) = (format!("/echo/{number}"), fastrand::u64(..).to_string());
     let response = client.request("GET", &target, &[("X-Nonce", &nonce)], &[])?;
-    ensure!(
-        response.body == echo_body(&target, &nonce).as_bytes(),
-        "wrong body: {response:?}"
-    );
+    ensure!(response.body == echo_body(&target, &nonce).as_bytes(), "wrong body: {response:?}");
     Ok(response.pod().context("no X-Pod")?.to_owned())
 }
 
 pub fn download(client: &mut HttpClient) -> Result<()> {
     let response = client.get("/files/10m.bin")?;
     ensure!(response.status == 200, "status {}", response.status);
-    ensure!(
-        response.body == content(DOWNLOAD_BYTES, 0),
-        "the download differs"
-    );
+    ensure!(response.body == content(DOWNLOAD_BYTES, 0), "the download differs");
     Ok(())
 }
 
@@ -243,11 +202,7 @@ pub fn upload_bytes(
     bytes: &[u8],
 ) -> Result<String> {
     let response = client.request("PUT", &format!("/upload/{name}"), &[], bytes)?;
-    ensure!(
-        matches!(response.status, 201 | 204),
-        "status {}",
-        response.status
-    );
+    ensure!(matches!(response.status, 201 | 204), "status {}", response.status);
     let pod = response.pod().context("no X-Pod")?.to_owned();
     let found = nginx_of(scene, &pod)?.uploaded(name)?;
     ensure!(found == bytes, "the upload in {pod} differs");
@@ -255,15 +210,8 @@ pub fn upload_bytes(
 }
 
 fn nginx_of<'a>(scene: &'a Scene, pod: &str) -> Result<&'a Server> {
-    let found = scene
-        .lab
-        .pods()
-        .iter()
-        .zip(&scene.nginx)
-        .find(|(p, _)| p.name() == pod);
-    found
-        .map(|(_, nginx)| nginx)
-        .with_context(|| format!("no pod {pod}"))
+    let found = scene.lab.pods().iter().zip(&scene.nginx).find(|(p, _)| p.name() == pod);
+    found.map(|(_, nginx)| nginx).with_context(|| format!("no pod {pod}"))
 }
 
 fn mptcp_stream(address: SocketAddr) -> Result<TcpStream> {
@@ -277,15 +225,9 @@ fn mptcp_stream(address: SocketAddr) -> Result<TcpStream> {
 /// the pods.
 fn offloads_are_on(scene: &Scene) -> Result<()> {
     for place in scene.lab.pods().iter().chain([scene.lab.client()]) {
-        let text = place
-            .namespace()
-            .run(|| run_command("ethtool", &["-k", "eth0"]))??;
+        let text = place.namespace().run(|| run_command("ethtool", &["-k", "eth0"]))??;
         for feature in ["tcp-segmentation-offload: on", "tx-checksumming: on"] {
-            ensure!(
-                text.contains(feature),
-                "{}: not `{feature}`:\n{text}",
-                place.name()
-            );
+            ensure!(text.contains(feature), "{}: not `{feature}`:\n{text}", place.name());
         }
     }
     Ok(())

@@ -46,10 +46,7 @@ fn shared_by(workers: u32) -> Result<()> {
     scene.add_redis()?;
     scene.start()?;
     let told = scene.state()?.worker;
-    ensure!(
-        (told.workers, &*told.mode) == (workers, "native"),
-        "{told:?}"
-    );
+    ensure!((told.workers, &*told.mode) == (workers, "native"), "{told:?}");
     let what = format!("{workers} workers");
     let load = (CONNECTIONS, REQUESTS);
     every_request_moves(&scene, &what, addresses(&scene)?, load)?;
@@ -57,9 +54,7 @@ fn shared_by(workers: u32) -> Result<()> {
     // Events of all of them in one answer, and further ones behind where it ended.
     let events = |since: &str| -> Result<FlowEvents> {
         let query = format!("/v1/events?since={since}");
-        Ok(serde_json::from_str(
-            &scene.dataplane()?.control_text(&query)?,
-        )?)
+        Ok(serde_json::from_str(&scene.dataplane()?.control_text(&query)?)?)
     };
     let (mut since, mut moves) = ("0".to_owned(), BTreeMap::new());
     loop {
@@ -100,9 +95,7 @@ fn all_flows_of_a_client_with_affinity_are_one_workers() -> Result<()> {
     let mut sticky = scene.config.policies[0].clone();
     "sticky".clone_into(&mut sticky.name);
     sticky.frontends = vec![baton_ns::own_v4(HTTP_PORT + 1)?];
-    sticky.affinity = Some(Affinity {
-        client_ip: ClientIp::default(),
-    });
+    sticky.affinity = Some(Affinity { client_ip: ClientIp::default() });
     sticky.migration = never();
     scene.config.policies[0].migration = never();
     scene.config.policies.push(sticky);
@@ -127,10 +120,7 @@ fn all_flows_of_a_client_with_affinity_are_one_workers() -> Result<()> {
         *of.entry(flow.backend).or_default() += 1;
     }
     eprintln!("{workers:?} {backends:?}");
-    ensure!(
-        workers["http"].len() == WORKERS as usize,
-        "all have some: {workers:?}"
-    );
+    ensure!(workers["http"].len() == WORKERS as usize, "all have some: {workers:?}");
     ensure!(
         workers["sticky"].len() == 1 && backends["sticky"].len() == 1,
         "one worker, one pod: {workers:?} {backends:?}"
@@ -142,10 +132,7 @@ fn all_flows_of_a_client_with_affinity_are_one_workers() -> Result<()> {
 #[test]
 fn a_snapshot_is_taken_by_all_or_by_none() -> Result<()> {
     let mut scene = with("workall", 2, 3)?;
-    scene.config.limits = Some(Limits {
-        backends: 3,
-        ..Limits::default()
-    });
+    scene.config.limits = Some(Limits { backends: 3, ..Limits::default() });
     scene.config.policies[0].migration = never();
     scene.start()?;
     let mut held = Vec::new();

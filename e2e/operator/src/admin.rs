@@ -120,8 +120,7 @@ impl Admin {
     /// At the deadline, with the status and the operator's log.
     pub async fn condition(&self, policy: &Value, kind: &str, status: &str) -> Result<Value> {
         let what = format!("{kind} is {status}");
-        self.condition_where(&what, policy, kind, |c| c["status"] == status)
-            .await
+        self.condition_where(&what, policy, kind, |c| c["status"] == status).await
     }
 
     /// Waits until `wanted` holds of a condition of a policy that is about the newest generation;

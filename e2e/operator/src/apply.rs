@@ -25,8 +25,7 @@ impl Applied {
     /// # Errors
     /// With the server's message, if it refused.
     pub fn object(self) -> Result<Value> {
-        self.outcome
-            .map_err(|status| anyhow::anyhow!("{} ({})", status.message, status.code))
+        self.outcome.map_err(|status| anyhow::anyhow!("{} ({})", status.message, status.code))
     }
 }
 
@@ -48,14 +47,7 @@ pub async fn apply_as(
 ) -> Result<Applied> {
     let path = path(manifest).context("a manifest needs apiVersion, kind and metadata.name")?;
     let uri = format!("{path}{subresource}?fieldManager={manager}&fieldValidation=Strict");
-    send(
-        client,
-        Method::PATCH,
-        &uri,
-        "application/apply-patch+yaml",
-        manifest,
-    )
-    .await
+    send(client, Method::PATCH, &uri, "application/apply-patch+yaml", manifest).await
 }
 
 /// One request with a JSON body.
@@ -74,10 +66,7 @@ pub async fn send(
     let response = client.send(request).await.with_context(|| uri.to_owned())?;
     let good = response.status().is_success();
     let warnings = response.headers().get_all("warning").iter();
-    let warnings = warnings
-        .filter_map(|w| w.to_str().ok())
-        .map(warning_text)
-        .collect();
+    let warnings = warnings.filter_map(|w| w.to_str().ok()).map(warning_text).collect();
     let bytes = response.into_body().collect().await?.to_bytes();
     let outcome = if good {
         Ok(serde_json::from_slice(&bytes).context("the answer is not JSON")?)

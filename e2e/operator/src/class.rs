@@ -46,10 +46,7 @@ impl Class {
         dataplanes: Vec<Dataplane>,
         spec: &Value,
     ) -> Result<Self> {
-        let class = Self {
-            name: name.to_owned(),
-            dataplanes,
-        };
+        let class = Self { name: name.to_owned(), dataplanes };
         admin.node(NODE).await?;
         for (number, dataplane) in class.dataplanes.iter().enumerate() {
             let mut pod = pod(OPERATOR_NAMESPACE, &class.pod_name(number));

@@ -85,13 +85,9 @@ pub async fn established(client: &Client, manifest: &Value) -> Result<Value> {
     let path = crate::apply::path(manifest).context("a definition has a name")?;
     wait_for("the definition is established", async || {
         let definition = get(client, &path).await?;
-        let conditions = definition["status"]["conditions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let established = conditions
-            .iter()
-            .any(|c| c["type"] == "Established" && c["status"] == "True");
+        let conditions = definition["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let established =
+            conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True");
         if !established {
             bail!("{path}: {conditions:?}");
         }
@@ -102,9 +98,7 @@ pub async fn established(client: &Client, manifest: &Value) -> Result<Value> {
 
 /// An object as JSON.
 pub async fn get(client: &Client, path: &str) -> Result<Value> {
-    send(client, Method::GET, path, "application/json", &Value::Null)
-        .await?
-        .object()
+    send(client, Method::GET, path, "application/json", &Value::Null).await?.object()
 }
 
 /// The server reads admission policies anew every now and then: waits until it refuses what
@@ -117,14 +111,8 @@ async fn pod_patches_guarded(server: &ApiServer, operator: &Client) -> Result<()
     let uri = format!("/api/v1/namespaces/{namespace}/pods/probe?dryRun=All");
     let body = json!({ "metadata": { "labels": { "changed": "yes" } } });
     wait_for("the operator's pod patches are guarded", async || {
-        let answer = send(
-            operator,
-            Method::PATCH,
-            &uri,
-            "application/merge-patch+json",
-            &body,
-        )
-        .await?;
+        let answer =
+            send(operator, Method::PATCH, &uri, "application/merge-patch+json", &body).await?;
         match answer.outcome {
             Err(status) if status.code == 422 => Ok(()),
             other => bail!("expected a refusal, got {other:?}"),

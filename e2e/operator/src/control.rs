@@ -81,7 +81,5 @@ async fn connection<A: Answers>(
         }
     });
     // How it ends is the operator's to notice.
-    let _ = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }

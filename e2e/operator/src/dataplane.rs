@@ -122,9 +122,7 @@ impl Dataplane {
     }
 
     async fn listen(address: SocketAddr, tls: Option<Arc<Server>>) -> Result<Self> {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| address.to_string())?;
+        let listener = TcpListener::bind(address).await.with_context(|| address.to_string())?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             started: Instant::now(),
@@ -141,11 +139,7 @@ impl Dataplane {
             }),
         });
         let task = tokio::spawn(serve(listener, tls, Arc::clone(&shared)));
-        Ok(Self {
-            address,
-            shared,
-            task,
-        })
+        Ok(Self { address, shared, task })
     }
 
     /// Where it listens.
@@ -237,9 +231,8 @@ impl Dataplane {
         match timeout(deadline, waited).await {
             Ok(found) => found?.clone().context("a snapshot"),
             Err(_) => {
-                let newest = self
-                    .newest()
-                    .map(|a| (a.snapshot.generation, a.snapshot.policies.len()));
+                let newest =
+                    self.newest().map(|a| (a.snapshot.generation, a.snapshot.policies.len()));
                 anyhow::bail!(
                     "{}: no such snapshot within {deadline:?}; the newest (generation, policies): {newest:?}",
                     self.address
@@ -290,9 +283,7 @@ impl Shared {
 
     /// By the rules of the real one: the same again is no error, what is older is.
     fn offer(&self, snapshot: Snapshot, body: &Bytes) -> StatusCode {
-        let begin = body
-            .windows(POLICIES.len())
-            .position(|window| window == POLICIES);
+        let begin = body.windows(POLICIES.len()).position(|window| window == POLICIES);
         let arrival = Arrival {
             at: Instant::now(),
             snapshot: Arc::new(snapshot),
@@ -345,8 +336,7 @@ impl Shared {
             Pushes::Held => drop(releases.changed().await),
         }
         let code = self.offer(snapshot, &body);
-        self.pushes
-            .send_modify(|pushes| pushes[place].answered = Some(code));
+        self.pushes.send_modify(|pushes| pushes[place].answered = Some(code));
         match code {
             StatusCode::OK => (code, b"{}".to_vec()),
             code => refused(code, "not newer"),
@@ -356,11 +346,7 @@ impl Shared {
     /// What a busy one counts.
     fn figures(&self, snapshot: &Snapshot) -> Vec<PolicyState> {
         let looks = *self.looks.borrow();
-        let busy = Load {
-            flows: looks % 100,
-            outstanding: looks % 3,
-            ..Load::default()
-        };
+        let busy = Load { flows: looks % 100, outstanding: looks % 3, ..Load::default() };
         let of = |(at, policy): (usize, &Policy)| {
             let backends = policy.backends.iter().filter(|_| at % BUSY_EACH == 0);
             let loads: Vec<_> = backends.map(|b| (b.name.as_str(), busy)).collect();
@@ -370,11 +356,7 @@ impl Shared {
     }
 
     fn state(&self) -> State {
-        let newest = self
-            .newest
-            .borrow()
-            .as_ref()
-            .map(|a| Arc::clone(&a.snapshot));
+        let newest = self.newest.borrow().as_ref().map(|a| Arc::clone(&a.snapshot));
         let reported = self.reported();
         let policies = match &newest {
             Some(snapshot) if reported.busy => self.figures(snapshot),

@@ -47,10 +47,7 @@ pub fn values<'a>(objects: &'a [Value], path: &str) -> Vec<&'a Value> {
         let name = step.strip_suffix("[]").unwrap_or(step);
         at = at.into_iter().filter_map(|value| value.get(name)).collect();
         if step.ends_with("[]") && steps.peek().is_some() {
-            at = at
-                .into_iter()
-                .flat_map(|value| value.as_array().into_iter().flatten())
-                .collect();
+            at = at.into_iter().flat_map(|value| value.as_array().into_iter().flatten()).collect();
         }
     }
     at
@@ -65,9 +62,7 @@ pub fn missing(leaves: &BTreeMap<String, Leaf>, objects: &[Value]) -> Vec<String
         let values = values(objects, path);
         let list = path.ends_with("[]");
         let has = |word: &Value| match list {
-            true => values
-                .iter()
-                .any(|v| v.as_array().is_some_and(|v| v.contains(word))),
+            true => values.iter().any(|v| v.as_array().is_some_and(|v| v.contains(word))),
             false => values.contains(&word),
         };
         let words = leaf.words.iter().filter(|word| !has(word));

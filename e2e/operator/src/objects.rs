@@ -70,12 +70,7 @@ pub fn has(namespace: &str, name: &str) -> impl Fn(&Snapshot) -> bool {
 pub fn slice_of_pods(namespace: &str, service: &str, node: &str, pods: &[(&str, &str)]) -> Value {
     let addresses: Vec<&str> = pods.iter().map(|(_, address)| *address).collect();
     let mut slice = slice(namespace, service, &addresses);
-    for (endpoint, (pod, _)) in slice["endpoints"]
-        .as_array_mut()
-        .into_iter()
-        .flatten()
-        .zip(pods)
-    {
+    for (endpoint, (pod, _)) in slice["endpoints"].as_array_mut().into_iter().flatten().zip(pods) {
         endpoint["nodeName"] = node.into();
         endpoint["targetRef"] = json!({ "kind": "Pod", "name": pod, "namespace": namespace });
     }

@@ -154,12 +154,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     let places: Vec<PathBuf> = match env::var_os("BATON_BIN_DIR") {
         Some(directory) => vec![directory.into()],
         // target/PROFILE for programs, target/PROFILE/deps for tests.
-        None => own
-            .ancestors()
-            .skip(1)
-            .take(2)
-            .map(Path::to_path_buf)
-            .collect(),
+        None => own.ancestors().skip(1).take(2).map(Path::to_path_buf).collect(),
     };
     let found = places.iter().map(|p| p.join(name)).find(|p| p.is_file());
     found.with_context(|| {

@@ -27,17 +27,12 @@ pub struct Relay {
 impl Relay {
     /// A port of loopback that leads to `target`.
     pub async fn start(target: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .await
-            .context("a port for the relay")?;
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a port for the relay")?;
         let address = listener.local_addr()?;
         let open = watch::Sender::new(true);
         let task = tokio::spawn(run(listener, target, open.subscribe()));
-        Ok(Self {
-            address,
-            open,
-            task,
-        })
+        Ok(Self { address, open, task })
     }
 
     /// Where it listens.

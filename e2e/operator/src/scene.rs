@@ -55,22 +55,14 @@ impl Scene {
         let kubeconfig = server.kubeconfig_file(&identity)?;
         let operator = Operator::start(&kubeconfig, server.folder(), "first")?;
         // The operator makes the certificates, and only then can a dataplane start.
-        let material = wait_for("the dataplane's certificate", async || {
-            material(&admin).await
-        })
-        .await;
+        let material =
+            wait_for("the dataplane's certificate", async || material(&admin).await).await;
         let material = material.with_context(|| operator.log())?;
         let dataplane = Dataplane::start(SocketAddr::new(own_address()?, 0), material).await?;
         let hands = Admin::new(admin.clone(), Some(operator.log_file().to_owned()));
         let mut class = Class::of(&hands, "default", vec![dataplane], spec).await?;
         let dataplane = class.dataplanes.pop().context("a dataplane")?;
-        Ok(Some(Self {
-            operator: Some(operator),
-            dataplane,
-            admin,
-            kubeconfig,
-            server,
-        }))
+        Ok(Some(Self { operator: Some(operator), dataplane, admin, kubeconfig, server }))
     }
 
     /// Another operator of the same rights.
@@ -109,11 +101,7 @@ impl Scene {
     /// At the deadline, with the operator's log.
     pub async fn served(&self, wanted: impl FnMut(&Snapshot) -> bool) -> Result<Arrival> {
         let found = self.dataplane.wait(DEADLINE, wanted).await;
-        found.with_context(|| {
-            self.operator
-                .as_ref()
-                .map_or_else(String::new, Operator::log)
-        })
+        found.with_context(|| self.operator.as_ref().map_or_else(String::new, Operator::log))
     }
 
     /// See [`Admin::condition`].
@@ -127,19 +115,13 @@ impl Scene {
 
 /// The certificate that the operator has made for dataplanes.
 pub async fn material(admin: &Client) -> Result<Material> {
-    let secret = get(
-        admin,
-        &format!("/api/v1/namespaces/{OPERATOR_NAMESPACE}/secrets/baton-dataplane-tls"),
-    )
-    .await?;
+    let secret =
+        get(admin, &format!("/api/v1/namespaces/{OPERATOR_NAMESPACE}/secrets/baton-dataplane-tls"))
+            .await?;
     let field = |name: &str| -> Result<Vec<u8>> {
         let bytes: ByteString =
             serde_json::from_value(secret["data"][name].clone()).context("no such field")?;
         Ok(bytes.0)
     };
-    Ok(Material::from_pem(
-        &field("tls.crt")?,
-        &field("tls.key")?,
-        &field("ca.crt")?,
-    )?)
+    Ok(Material::from_pem(&field("tls.crt")?, &field("tls.key")?, &field("ca.crt")?)?)
 }

@@ -34,9 +34,7 @@ struct Shared {
 impl Shim {
     /// Listens at an address of loopback, without TLS.
     pub async fn start(address: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| address.to_string())?;
+        let listener = TcpListener::bind(address).await.with_context(|| address.to_string())?;
         let shared = Arc::new(Shared {
             started: Instant::now(),
             reported: Mutex::new((vec![1], Vec::new())),
@@ -53,11 +51,7 @@ impl Shim {
         let pods = pods
             .iter()
             .map(|(name, why)| json!({ "name": name, "attached": why.is_none(), "reason": why }));
-        let mut reported = self
-            .shared
-            .reported
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.shared.reported.lock().unwrap_or_else(PoisonError::into_inner);
         *reported = (key_epochs.to_vec(), pods.collect());
     }
 

@@ -102,10 +102,7 @@ impl World {
             deleted.object().with_context(|| collection.clone())?;
             let left = get(client, &collection).await?;
             let left = left["items"].as_array().context("a list")?;
-            anyhow::ensure!(
-                left.is_empty(),
-                "{collection}: left after deletion: {left:?}"
-            );
+            anyhow::ensure!(left.is_empty(), "{collection}: left after deletion: {left:?}");
         }
         Ok(())
     }
@@ -170,12 +167,8 @@ fn keep_operator(kubeconfig: PathBuf, folder: PathBuf) -> Result<PathBuf> {
     thread::spawn(move || {
         let arguments = ["--shim-port".to_owned(), port];
         let operator = Operator::start_with(&kubeconfig, &folder, "together", &arguments);
-        let _ = told.send(
-            operator
-                .as_ref()
-                .map(|o| o.log_file().to_owned())
-                .map_err(|e| anyhow!("{e:#}")),
-        );
+        let _ = told
+            .send(operator.as_ref().map(|o| o.log_file().to_owned()).map_err(|e| anyhow!("{e:#}")));
         loop {
             thread::park();
         }

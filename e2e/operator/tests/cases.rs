@@ -17,26 +17,15 @@ async fn create(client: &Client, object: &Value) -> Result<Applied> {
     let mut named = object.clone();
     named["metadata"]["name"] = "any".into();
     let path = path(&named).with_context(|| object.to_string())?;
-    let uri = path
-        .strip_suffix("/any")
-        .context("the collection of an object")?;
+    let uri = path.strip_suffix("/any").context("the collection of an object")?;
     let uri = format!("{uri}?dryRun=All&fieldValidation=Strict");
     send(client, Method::POST, &uri, "application/json", object).await
 }
 
 /// What is not as the case says; nothing if all is.
 fn mismatch(status: &Status, field: &str, message: &str, by: &str) -> Option<String> {
-    let causes = status
-        .details
-        .as_ref()
-        .map(|d| d.causes.as_slice())
-        .unwrap_or_default();
-    let told = || {
-        format!(
-            "expected {field}: {message}, got {}: {causes:?}",
-            status.message
-        )
-    };
+    let causes = status.details.as_ref().map(|d| d.causes.as_slice()).unwrap_or_default();
+    let told = || format!("expected {field}: {message}, got {}: {causes:?}", status.message);
     let good = match by {
         "rule" => {
             matches!(causes, [cause] if cause.field == field && cause.message.contains(message))
@@ -52,10 +41,7 @@ fn mismatch(status: &Status, field: &str, message: &str, by: &str) -> Option<Str
 
 async fn check(client: &Client, file: &str, wrong: &mut Vec<String>) -> Result<usize> {
     let file = manifests::root().join("crds/tests/cases").join(file);
-    let [cases] = manifests::read(&file)?
-        .try_into()
-        .ok()
-        .context("one document")?;
+    let [cases] = manifests::read(&file)?.try_into().ok().context("one document")?;
     let smallest = &cases["smallest"];
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut refused = 0;
@@ -66,15 +52,9 @@ async fn check(client: &Client, file: &str, wrong: &mut Vec<String>) -> Result<u
             json_patch::merge(&mut object, &patch);
             let answer = create(client, &object).await?;
             if let Err(status) = &answer.outcome {
-                wrong.push(format!(
-                    "{patch}: expected to be accepted, got {}",
-                    status.message
-                ));
+                wrong.push(format!("{patch}: expected to be accepted, got {}", status.message));
             } else if !answer.warnings.is_empty() {
-                wrong.push(format!(
-                    "{patch}: accepted with warnings: {:?}",
-                    answer.warnings
-                ));
+                wrong.push(format!("{patch}: accepted with warnings: {:?}", answer.warnings));
             }
         }
         for patch in list(&case["refused"]) {
@@ -109,12 +89,7 @@ async fn the_server_judges_every_case_as_the_offline_check_does() -> Result<()> 
     for file in ["loadbalancerpolicy.yaml", "batondataplane.yaml"] {
         refused += check(&cluster.admin, file, &mut wrong).await?;
     }
-    assert!(
-        wrong.is_empty(),
-        "{} of the cases:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} of the cases:\n{}", wrong.len(), wrong.join("\n"));
     assert!(refused > 100, "only {refused} cases");
     println!("{refused} objects refused as expected");
     Ok(())

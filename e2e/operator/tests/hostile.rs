@@ -58,11 +58,7 @@ fn conditions(stored: &Value) -> [[Value; 3]; CONDITIONS.len()] {
             "Programmed" | "Ready" => Value::Null,
             _ => condition["lastTransitionTime"].clone(),
         };
-        [
-            condition["status"].clone(),
-            condition["reason"].clone(),
-            since,
-        ]
+        [condition["status"].clone(), condition["reason"].clone(), since]
     })
 }
 
@@ -70,9 +66,8 @@ fn conditions(stored: &Value) -> [[Value; 3]; CONDITIONS.len()] {
 /// policies for the other's port, at the dataplanes' own address and at others.
 async fn prepare(scene: &Scene, namespace: &str) -> Result<Vec<Value>> {
     scene.apply(&service(namespace, "many")).await?;
-    let all: Vec<String> = (0..ENDPOINTS)
-        .map(|n| format!("10.200.{}.{}", n / 250, 1 + n % 250))
-        .collect();
+    let all: Vec<String> =
+        (0..ENDPOINTS).map(|n| format!("10.200.{}.{}", n / 250, 1 + n % 250)).collect();
     for (number, some) in all.chunks(ENDPOINTS_OF_SLICE).enumerate() {
         let some: Vec<&str> = some.iter().map(String::as_str).collect();
         let mut slice = slice(namespace, "many", &some);
@@ -120,9 +115,8 @@ async fn a_hostile_tenant_holds_up_nothing_of_the_others() -> Result<()> {
     let admin = scene.hands();
     let honest = scene.server.namespace("honest").await?.name;
     let hostile = scene.server.namespace("hostile").await?.name;
-    let pods: Vec<(String, String)> = (0..CHANGES + 2)
-        .map(|n| (format!("web-{n}"), format!("10.2.0.{}", n + 1)))
-        .collect();
+    let pods: Vec<(String, String)> =
+        (0..CHANGES + 2).map(|n| (format!("web-{n}"), format!("10.2.0.{}", n + 1))).collect();
     let pods: Vec<(&str, &str)> = pods.iter().map(|(n, a)| (n.as_str(), a.as_str())).collect();
     for pod in &pods {
         run_pod(&admin, &honest, *pod).await?;
@@ -139,13 +133,10 @@ async fn a_hostile_tenant_holds_up_nothing_of_the_others() -> Result<()> {
     scene.dataplane.wait_looks(DEADLINE, 2).await?;
     let conditions = conditions(&admin.get(&mine).await?);
 
-    let flapping: Vec<(String, String)> = (0..FLAPPING)
-        .map(|n| (format!("flap-{n}"), format!("10.3.0.{}", n + 1)))
-        .collect();
-    let flapping: Vec<(&str, &str)> = flapping
-        .iter()
-        .map(|(n, a)| (n.as_str(), a.as_str()))
-        .collect();
+    let flapping: Vec<(String, String)> =
+        (0..FLAPPING).map(|n| (format!("flap-{n}"), format!("10.3.0.{}", n + 1))).collect();
+    let flapping: Vec<(&str, &str)> =
+        flapping.iter().map(|(n, a)| (n.as_str(), a.as_str())).collect();
     for pod in &flapping {
         run_pod(&admin, &hostile, *pod).await?;
     }
@@ -164,11 +155,8 @@ async fn a_hostile_tenant_holds_up_nothing_of_the_others() -> Result<()> {
         let change = slice_of_pods(&honest, "web", NODE, &now);
         let endpoint = format!("{}:8080", now[1].1);
         let has = |s: &Snapshot| {
-            served_policy(s, &honest, "web").is_some_and(|p| {
-                p.backends
-                    .iter()
-                    .any(|b| b.endpoint.to_string() == endpoint)
-            })
+            served_policy(s, &honest, "web")
+                .is_some_and(|p| p.backends.iter().any(|b| b.endpoint.to_string() == endpoint))
         };
         let before = Instant::now();
         scene.apply(&change).await?;
@@ -176,9 +164,7 @@ async fn a_hostile_tenant_holds_up_nothing_of_the_others() -> Result<()> {
         sleep(PAUSE).await;
     }
     for policy in &asked {
-        admin
-            .condition_where("it is judged", policy, "Accepted", |_| true)
-            .await?;
+        admin.condition_where("it is judged", policy, "Accepted", |_| true).await?;
     }
     stop.send_replace(true);
     let lasted = began.elapsed();
@@ -192,17 +178,10 @@ async fn a_hostile_tenant_holds_up_nothing_of_the_others() -> Result<()> {
         times[times.len() / 2],
         history.len()
     );
-    ensure!(
-        worst <= IN_TIME,
-        "a change was {worst:?} late: {times:?}\n{}",
-        admin.log()
-    );
+    ensure!(worst <= IN_TIME, "a change was {worst:?} late: {times:?}\n{}", admin.log());
 
     // It was as hostile as it should be, and the dataplane had to take it.
-    ensure!(
-        lasted.as_secs_f64() * 8.0 <= f64::from(flaps),
-        "{flaps} flaps in {lasted:?}"
-    );
+    ensure!(lasted.as_secs_f64() * 8.0 <= f64::from(flaps), "{flaps} flaps in {lasted:?}");
     let flapped = |s: &Snapshot| {
         served_policy(s, &hostile, "flap").is_some_and(|p| p.backends.iter().all(|b| b.weight == 0))
     };

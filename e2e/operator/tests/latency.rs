@@ -29,16 +29,10 @@ async fn from_a_change_to_the_dataplane() -> Result<()> {
     let scene = or_skip!(Scene::start().await?);
     let namespace = scene.server.namespace("latency").await?.name;
     scene.apply(&service(&namespace, "web")).await?;
-    scene
-        .apply(&slice(&namespace, "web", &["10.0.0.1"]))
-        .await?;
+    scene.apply(&slice(&namespace, "web", &["10.0.0.1"])).await?;
     // The first one waits for the operator's start.
-    scene
-        .apply(&policy(&namespace, "first", "web", 8_000))
-        .await?;
-    scene
-        .served(|s| served_policy(s, &namespace, "first").is_some())
-        .await?;
+    scene.apply(&policy(&namespace, "first", "web", 8_000)).await?;
+    scene.served(|s| served_policy(s, &namespace, "first").is_some()).await?;
 
     let mut applied = Vec::new();
     for number in 0..CHANGES {
@@ -46,30 +40,20 @@ async fn from_a_change_to_the_dataplane() -> Result<()> {
         scene.apply(&service(&namespace, &own)).await?;
         scene.apply(&slice(&namespace, &own, &["10.0.0.1"])).await?;
         let before = Instant::now();
-        scene
-            .apply(&policy(&namespace, &name, &own, 9_000 + number))
-            .await?;
-        let arrival = scene
-            .served(|s| served_policy(s, &namespace, &name).is_some())
-            .await?;
+        scene.apply(&policy(&namespace, &name, &own, 9_000 + number)).await?;
+        let arrival = scene.served(|s| served_policy(s, &namespace, &name).is_some()).await?;
         applied.push(arrival.at - before);
     }
     let mut changed = Vec::new();
     for number in 0..CHANGES {
         let address = format!("10.0.1.{number}");
         let before = Instant::now();
-        scene
-            .apply(&slice(&namespace, "web", &["10.0.0.1", &address]))
-            .await?;
+        scene.apply(&slice(&namespace, "web", &["10.0.0.1", &address])).await?;
         let endpoint = format!("{address}:8080");
-        let has = |p: &baton_api::Policy| {
-            p.backends
-                .iter()
-                .any(|b| b.endpoint.to_string() == endpoint)
-        };
-        let arrival = scene
-            .served(|s| served_policy(s, &namespace, "first").is_some_and(has))
-            .await?;
+        let has =
+            |p: &baton_api::Policy| p.backends.iter().any(|b| b.endpoint.to_string() == endpoint);
+        let arrival =
+            scene.served(|s| served_policy(s, &namespace, "first").is_some_and(has)).await?;
         changed.push(arrival.at - before);
     }
     report("apply of a policy to dataplane", applied);

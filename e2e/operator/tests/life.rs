@@ -23,14 +23,10 @@ async fn a_policy_is_refused_explained_and_served_as_its_service_comes() -> Resu
         c["status"] == "False" && c["message"].as_str().is_some_and(|m| m.contains("web"))
     };
     let what = "the missing Service is named";
-    hands
-        .condition_where(what, &web, "Accepted", about_web)
-        .await?;
+    hands.condition_where(what, &web, "Accepted", about_web).await?;
 
     scene.apply(&service(&namespace, "web")).await?;
-    scene
-        .apply(&slice(&namespace, "web", &["10.0.0.1", "10.0.0.2"]))
-        .await?;
+    scene.apply(&slice(&namespace, "web", &["10.0.0.1", "10.0.0.2"])).await?;
     scene.condition(&web, "Accepted", "True").await?;
     scene.condition(&web, "Programmed", "True").await?;
     let two = |s: &baton_api::Snapshot| {
@@ -75,11 +71,7 @@ async fn a_restarted_operator_leaves_the_dataplane_untouched() -> Result<()> {
     let after = scene.served(has(&namespace, "other")).await?;
     let generations = scene.dataplane.generations();
     assert_eq!(generations[..before.len()], before[..]);
-    assert_eq!(
-        generations.len(),
-        before.len() + 1,
-        "{before:?} {generations:?}"
-    );
+    assert_eq!(generations.len(), before.len() + 1, "{before:?} {generations:?}");
     assert_eq!(
         served_policy(&after.snapshot, &namespace, "web"),
         served_policy(&served.snapshot, &namespace, "web")
@@ -145,18 +137,11 @@ async fn a_standby_takes_over_from_a_leader_that_dies() -> Result<()> {
     scene.web(&namespace, "web", 8_080).await?;
     let before = scene.served(has(&namespace, "web")).await?;
     let standby = scene.start_operator("standby")?;
-    scene
-        .operator
-        .replace(standby)
-        .context("an operator")?
-        .kill()?;
+    scene.operator.replace(standby).context("an operator")?.kill()?;
     let killed = Instant::now();
     scene.web(&namespace, "other", 8_081).await?;
     let after = scene.served(has(&namespace, "other")).await?;
-    println!(
-        "a dead leader's standby pushed after {} ms",
-        (after.at - killed).as_millis()
-    );
+    println!("a dead leader's standby pushed after {} ms", (after.at - killed).as_millis());
     assert!(after.snapshot.generation >> 32 > before.snapshot.generation >> 32);
     Ok(())
 }
@@ -179,9 +164,7 @@ async fn apply_all(scene: &Scene, manifests: Vec<Value>) -> Result<()> {
 async fn a_burst_of_policies_is_served() -> Result<()> {
     let scene = or_skip!(Scene::start().await?);
     let namespace = scene.server.namespace("burst").await?.name;
-    let services = (0..BURST)
-        .map(|n| service(&namespace, &format!("s{n}")))
-        .collect();
+    let services = (0..BURST).map(|n| service(&namespace, &format!("s{n}"))).collect();
     apply_all(&scene, services).await?;
     let start = Instant::now();
     let policies = (0..BURST)
@@ -189,16 +172,10 @@ async fn a_burst_of_policies_is_served() -> Result<()> {
         .collect();
     apply_all(&scene, policies).await?;
     let applied = start.elapsed();
-    let arrival = scene
-        .served(|s| s.policies.len() == usize::from(BURST))
-        .await?;
+    let arrival = scene.served(|s| s.policies.len() == usize::from(BURST)).await?;
     let last = policy(&namespace, &format!("p{}", BURST - 1), "", 1);
     scene.condition(&last, "Programmed", "True").await?;
-    let (now, most) = scene
-        .operator
-        .as_ref()
-        .context("an operator")?
-        .memory_bytes()?;
+    let (now, most) = scene.operator.as_ref().context("an operator")?.memory_bytes()?;
     println!(
         "{BURST} policies: applied in {} ms, served {} ms after the first, the last one's status after {} ms; {} pushes; \
          operator's memory {} MB, {} MB at most",

@@ -44,31 +44,12 @@ fn what_no_object_sets_is_missing() {
     }});
     let leaves = leaves(&schema, "spec");
     let paths: Vec<_> = leaves.keys().map(String::as_str).collect();
-    let all = [
-        "spec.a",
-        "spec.b.c",
-        "spec.b.d",
-        "spec.e[].f",
-        "spec.g[]",
-        "spec.h",
-    ];
+    let all = ["spec.a", "spec.b.c", "spec.b.d", "spec.e[].f", "spec.g[]", "spec.h"];
     assert_eq!(paths, all);
     let object = |spec: Value| json!({ "spec": spec });
-    let none = [object(
-        json!({ "a": "x", "b": { "c": "P", "d": "R" }, "e": [], "g": ["s"] }),
-    )];
+    let none = [object(json!({ "a": "x", "b": { "c": "P", "d": "R" }, "e": [], "g": ["s"] }))];
     let said = missing(&leaves, &none);
-    assert_eq!(
-        said,
-        [
-            "spec.a",
-            "spec.b.c: \"Q\"",
-            "spec.b.c",
-            "spec.e[].f",
-            "spec.g[]",
-            "spec.h"
-        ]
-    );
+    assert_eq!(said, ["spec.a", "spec.b.c: \"Q\"", "spec.b.c", "spec.e[].f", "spec.g[]", "spec.h"]);
     let both = [
         object(json!({ "a": "y", "b": { "c": "P", "d": "R" }, "e": [{}, { "f": 1 }] })),
         object(json!({ "b": { "c": "Q" }, "g": ["t"], "h": { "k": "v" } })),

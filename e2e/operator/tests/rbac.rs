@@ -83,12 +83,7 @@ const SHIM_RIGHTS: &[Right] = &[
 
 /// What it may do to objects of certain names in its own namespace.
 const NAMED: &[(&str, &str, &[&str], &[&str])] = &[
-    (
-        "coordination.k8s.io",
-        "leases",
-        &["baton-operator"],
-        &["get", "update"],
-    ),
+    ("coordination.k8s.io", "leases", &["baton-operator"], &["get", "update"]),
     (
         "",
         "secrets",
@@ -123,12 +118,8 @@ async fn may(
         "spec": { "resourceAttributes": attributes },
     });
     let uri = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    let answer = send(client, Method::POST, uri, "application/json", &review)
-        .await?
-        .object()?;
-    answer["status"]["allowed"]
-        .as_bool()
-        .context("a review is answered")
+    let answer = send(client, Method::POST, uri, "application/json", &review).await?.object()?;
+    answer["status"]["allowed"].as_bool().context("a review is answered")
 }
 
 /// Every resource and subresource that the server knows, as (group, resource).
@@ -138,14 +129,8 @@ async fn resources(client: &Client) -> Result<BTreeSet<(String, String)>> {
     all.extend(core.resources.into_iter().map(|r| (String::new(), r.name)));
     for group in client.list_api_groups().await?.groups {
         for version in group.versions {
-            let list = client
-                .list_api_group_resources(&version.group_version)
-                .await?;
-            all.extend(
-                list.resources
-                    .into_iter()
-                    .map(|r| (group.name.clone(), r.name)),
-            );
+            let list = client.list_api_group_resources(&version.group_version).await?;
+            all.extend(list.resources.into_iter().map(|r| (group.name.clone(), r.name)));
         }
     }
     Ok(all)
@@ -153,11 +138,7 @@ async fn resources(client: &Client) -> Result<BTreeSet<(String, String)>> {
 
 #[tokio::test]
 async fn the_operator_may_do_what_it_needs_and_nothing_else() -> Result<()> {
-    let Cluster {
-        server,
-        admin,
-        operator,
-    } = or_skip!(cluster().await?);
+    let Cluster { server, admin, operator } = or_skip!(cluster().await?);
     let known = resources(&admin).await?;
     let asked = rights_are(server, &operator, RIGHTS, &known).await?;
     println!("{asked} questions about {} resources", known.len());
@@ -193,10 +174,7 @@ async fn rights_are(
     let anybody = server.client_as(&other, "default").await?;
     for (group, resource, ..) in rights {
         let row = ((*group).to_owned(), (*resource).to_owned());
-        assert!(
-            known.contains(&row),
-            "the server knows no {resource} in group {group:?}"
-        );
+        assert!(known.contains(&row), "the server knows no {resource} in group {group:?}");
     }
     let mut asked = 0;
     for (group, resource) in known {
@@ -223,16 +201,12 @@ async fn rights_are(
 
 #[tokio::test]
 async fn rights_by_name_hold_for_that_name_only() -> Result<()> {
-    let Cluster {
-        server, operator, ..
-    } = or_skip!(cluster().await?);
+    let Cluster { server, operator, .. } = or_skip!(cluster().await?);
     let other = server.namespace("named").await?.name;
     for (group, resource, names, verbs) in NAMED {
         for verb in VERBS {
             // `create` of a Lease is granted for any name.
-            let any_name = RIGHTS
-                .iter()
-                .any(|(g, r, v, _)| (g, r, v) == (group, resource, verb));
+            let any_name = RIGHTS.iter().any(|(g, r, v, _)| (g, r, v) == (group, resource, verb));
             for name in names.iter().chain([&"somebody-elses"]) {
                 let expected = any_name || (names.contains(name) && verbs.contains(verb));
                 let allowed =
@@ -258,52 +232,25 @@ async fn secrets_are_created_by_name_only() -> Result<()> {
     };
     // The first creates it, the second changes nothing.
     for _ in 0..2 {
-        apply_as(&operator, &secret("baton-shim-tls"), OPERATOR, "")
-            .await?
-            .object()?;
+        apply_as(&operator, &secret("baton-shim-tls"), OPERATOR, "").await?.object()?;
     }
     let refused = apply_as(&operator, &secret("another"), OPERATOR, "").await?;
     assert_eq!(refused.outcome.expect_err("refused").code, 403);
     // A POST holds no name that RBAC could see, so it is refused even for a good one.
     let uri = format!("/api/v1/namespaces/{OPERATOR_NAMESPACE}/secrets");
-    let refused = send(
-        &operator,
-        Method::POST,
-        &uri,
-        "application/json",
-        &secret("baton-ca"),
-    )
-    .await?;
+    let refused =
+        send(&operator, Method::POST, &uri, "application/json", &secret("baton-ca")).await?;
     assert_eq!(refused.outcome.expect_err("refused").code, 403);
     let own = format!("{uri}/baton-shim-tls");
-    send(
-        &operator,
-        Method::GET,
-        &own,
-        "application/json",
-        &Value::Null,
-    )
-    .await?
-    .object()?;
-    let all = send(
-        &operator,
-        Method::GET,
-        &uri,
-        "application/json",
-        &Value::Null,
-    )
-    .await?;
+    send(&operator, Method::GET, &own, "application/json", &Value::Null).await?.object()?;
+    let all = send(&operator, Method::GET, &uri, "application/json", &Value::Null).await?;
     assert_eq!(all.outcome.expect_err("refused").code, 403);
     Ok(())
 }
 
 #[tokio::test]
 async fn of_a_pod_only_the_deletion_cost_can_be_changed() -> Result<()> {
-    let Cluster {
-        server,
-        admin,
-        operator,
-    } = or_skip!(cluster().await?);
+    let Cluster { server, admin, operator } = or_skip!(cluster().await?);
     let namespace = server.namespace("cost").await?.name;
     apply(&admin, &pod(&namespace, "backend")).await?.object()?;
     let cost = "controller.kubernetes.io/pod-deletion-cost";
@@ -312,21 +259,13 @@ async fn of_a_pod_only_the_deletion_cost_can_be_changed() -> Result<()> {
         "name": "backend", "namespace": namespace, "annotations": { cost: "17" },
     });
     let manifest = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
-    let stored = apply_as(&operator, &manifest, "baton-operator-cost", "")
-        .await?
-        .object()?;
+    let stored = apply_as(&operator, &manifest, "baton-operator-cost", "").await?.object()?;
     assert_eq!(stored["metadata"]["annotations"][cost], "17");
     assert_eq!(stored["metadata"]["annotations"]["kept"], "as it is");
     let removed = json!({ "metadata": { "annotations": { cost: null } } });
-    send(
-        &operator,
-        Method::PATCH,
-        &uri,
-        "application/merge-patch+json",
-        &removed,
-    )
-    .await?
-    .object()?;
+    send(&operator, Method::PATCH, &uri, "application/merge-patch+json", &removed)
+        .await?
+        .object()?;
 
     let label = json!({ "metadata": { "labels": { "app": "other" } } });
     let annotation = json!({ "metadata": { "annotations": { "kept": "changed" } } });
@@ -339,10 +278,7 @@ async fn of_a_pod_only_the_deletion_cost_can_be_changed() -> Result<()> {
         json!({ "spec": { "containers": [{ "name": "main", "image": "localhost/other:1" }] } });
     for (patch, said) in [
         (&label, "labels"),
-        (
-            &annotation,
-            "only controller.kubernetes.io/pod-deletion-cost",
-        ),
+        (&annotation, "only controller.kubernetes.io/pod-deletion-cost"),
         (&added, "only controller.kubernetes.io/pod-deletion-cost"),
         (&taken, "only controller.kubernetes.io/pod-deletion-cost"),
         (&finalizer, "finalizers"),
@@ -355,9 +291,7 @@ async fn of_a_pod_only_the_deletion_cost_can_be_changed() -> Result<()> {
         assert!(status.message.contains(said), "{patch}: {}", status.message);
         // Nobody else is concerned.
         let dry = format!("{uri}?dryRun=All");
-        send(&admin, Method::PATCH, &dry, kind, patch)
-            .await?
-            .object()?;
+        send(&admin, Method::PATCH, &dry, kind, patch).await?.object()?;
     }
     Ok(())
 }
@@ -374,11 +308,7 @@ fn elsewhere(manifest: &Value, namespace: &str, service: &str) -> Value {
 
 #[tokio::test]
 async fn of_services_and_slices_only_those_of_frontends_can_be_written() -> Result<()> {
-    let Cluster {
-        server,
-        admin,
-        operator,
-    } = or_skip!(cluster().await?);
+    let Cluster { server, admin, operator } = or_skip!(cluster().await?);
     let namespace = server.namespace("fronts").await?.name;
     let made =
         json!({ "baton.dev/policy": "web", "app.kubernetes.io/managed-by": "baton-operator" });
@@ -428,54 +358,33 @@ async fn of_services_and_slices_only_those_of_frontends_can_be_written() -> Resu
     let unmarked = service("unmarked", &json!({}));
     wait_for("frontends are guarded", async || {
         let said = write(&unmarked).await?.unwrap_or_default();
-        anyhow::ensure!(
-            said.contains("only Services with the label baton.dev/policy"),
-            "{said}"
-        );
+        anyhow::ensure!(said.contains("only Services with the label baton.dev/policy"), "{said}");
         Ok(())
     })
     .await?;
     let own = slice("own", "baton-operator");
     for (manifest, refused) in [
         (&service("made", &made), None),
-        (
-            &service("half", &json!({ "baton.dev/policy": "web" })),
-            Some("make only Services"),
-        ),
+        (&service("half", &json!({ "baton.dev/policy": "web" })), Some("make only Services")),
         (&own, None),
-        (
-            &slice("more", cluster),
-            Some("only EndpointSlices of its own"),
-        ),
+        (&slice("more", cluster), Some("only EndpointSlices of its own")),
         // Where these lead, the whole cluster goes.
-        (
-            &elsewhere(&own, "kube-system", "kube-dns"),
-            Some("in namespaces of Kubernetes itself"),
-        ),
+        (&elsewhere(&own, "kube-system", "kube-dns"), Some("in namespaces of Kubernetes itself")),
         (
             &elsewhere(&service("made", &made), "kube-system", "web"),
             Some("in namespaces of Kubernetes itself"),
         ),
-        (
-            &elsewhere(&own, "default", "kubernetes"),
-            Some("may not say where the API server is"),
-        ),
+        (&elsewhere(&own, "default", "kubernetes"), Some("may not say where the API server is")),
         (&elsewhere(&own, "default", "web"), None),
     ] {
         let said = write(manifest).await?;
         let good = said.is_some() == refused.is_some()
-            && said
-                .as_deref()
-                .unwrap_or_default()
-                .contains(refused.unwrap_or_default());
+            && said.as_deref().unwrap_or_default().contains(refused.unwrap_or_default());
         assert!(good, "{manifest}: {said:?}, expected {refused:?}");
     }
     for (manifest, refused) in [
         (service("plain", &made), "change only Services"),
-        (
-            slice("others", "baton-operator"),
-            "only EndpointSlices of its own",
-        ),
+        (slice("others", "baton-operator"), "only EndpointSlices of its own"),
     ] {
         let said = change(&manifest).await?.unwrap_or_default();
         assert!(said.contains(refused), "{manifest}: {said}");
@@ -483,26 +392,18 @@ async fn of_services_and_slices_only_those_of_frontends_can_be_written() -> Resu
     let selector = json!({ "spec": { "selector": { "app": "web" } } });
     let uri = format!("/api/v1/namespaces/{namespace}/services/attached");
     let kind = "application/merge-patch+json";
-    send(&operator, Method::PATCH, &uri, kind, &selector)
-        .await?
-        .object()?;
+    send(&operator, Method::PATCH, &uri, kind, &selector).await?.object()?;
     for (manifest, refused) in [
         (&plain, Some("delete only Services that it made")),
         (&attached, Some("delete only Services that it made")),
         (&service("made", &made), None),
-        (
-            &others,
-            Some("may delete only those that the cluster makes"),
-        ),
+        (&others, Some("may delete only those that the cluster makes")),
         (&clusters, None),
         (&own, None),
     ] {
         let said = delete(manifest).await?;
         let good = said.is_some() == refused.is_some()
-            && said
-                .as_deref()
-                .unwrap_or_default()
-                .contains(refused.unwrap_or_default());
+            && said.as_deref().unwrap_or_default().contains(refused.unwrap_or_default());
         assert!(good, "{manifest}: {said:?}, expected {refused:?}");
     }
     Ok(())
@@ -515,33 +416,16 @@ fn no_wildcards_and_a_reason_for_each_rule() -> Result<()> {
         for manifest in manifests::read(&file)? {
             for rule in manifest["rules"].as_array().into_iter().flatten() {
                 rules += 1;
-                for key in [
-                    "apiGroups",
-                    "resources",
-                    "verbs",
-                    "resourceNames",
-                    "nonResourceURLs",
-                ] {
+                for key in ["apiGroups", "resources", "verbs", "resourceNames", "nonResourceURLs"] {
                     let values = rule[key].as_array().cloned().unwrap_or_default();
-                    let wild = values
-                        .iter()
-                        .filter_map(Value::as_str)
-                        .find(|v| v.contains('*'));
-                    assert_eq!(
-                        wild,
-                        None,
-                        "{} has a wildcard in {key}: {rule}",
-                        file.display()
-                    );
+                    let wild = values.iter().filter_map(Value::as_str).find(|v| v.contains('*'));
+                    assert_eq!(wild, None, "{} has a wildcard in {key}: {rule}", file.display());
                 }
             }
         }
         let text = fs::read_to_string(&file)?;
         let lines: Vec<_> = text.lines().collect();
-        for pair in lines
-            .windows(2)
-            .filter(|pair| pair[1].starts_with("  - apiGroups:"))
-        {
+        for pair in lines.windows(2).filter(|pair| pair[1].starts_with("  - apiGroups:")) {
             assert!(
                 pair[0].trim_start().starts_with('#'),
                 "{}: no reason is given above `{}`",

@@ -77,15 +77,7 @@ impl Load {
     /// # Errors
     /// They are not, at the deadline.
     pub fn wait_open(&self, site: &Site, address: &str) -> Result<()> {
-        let show = [
-            "-n",
-            SHOP,
-            "exec",
-            "client",
-            "--",
-            "/bin/cat",
-            "/proc/net/tcp",
-        ];
+        let show = ["-n", SHOP, "exec", "client", "--", "/bin/cat", "/proc/net/tcp"];
         site.until("all connections are open", || {
             let open = established(&site.kubectl(&show)?, address)?;
             Ok((open >= CONNECTIONS as usize).then_some(()))
@@ -128,9 +120,7 @@ fn read(text: &str) -> Result<Outcome> {
         } else if let Some(figures) = line.strip_prefix("Latency ") {
             // Mean, deviation, maximum, and how many are within the deviation.
             let max = figures.split_whitespace().nth(2);
-            outcome.max_us = max
-                .and_then(microseconds)
-                .with_context(|| line.to_owned())?;
+            outcome.max_us = max.and_then(microseconds).with_context(|| line.to_owned())?;
         } else if let Some(errors) = line.strip_prefix("Socket errors: ") {
             for error in errors.split(", ") {
                 let (kind, count) = error.split_once(' ').with_context(|| line.to_owned())?;
@@ -154,13 +144,7 @@ fn read(text: &str) -> Result<Outcome> {
 
 /// A time as wrk prints it: `12.34ms`.
 fn microseconds(text: &str) -> Option<u64> {
-    let units = [
-        ("us", 1.0),
-        ("ms", 1e3),
-        ("s", 1e6),
-        ("m", 6e7),
-        ("h", 3.6e9),
-    ];
+    let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 6e7), ("h", 3.6e9)];
     let found = units.iter().find_map(|(unit, factor)| {
         let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
         Some(number * factor)
@@ -184,10 +168,7 @@ mod tests {
             line("0A00600A:0050", "02"),
             line("0B00600A:0050", "01"),
         ];
-        assert_eq!(
-            established(&table.concat(), "10.96.0.10").expect("an address"),
-            2
-        );
+        assert_eq!(established(&table.concat(), "10.96.0.10").expect("an address"), 2);
         assert!(established("", "web").is_err());
     }
 
@@ -214,11 +195,7 @@ mod tests {
         let calm = "  10 requests in 1.00s, 1MB read\n";
         assert_eq!(read(calm).expect("figures").errors(), 0);
         assert!(read("unable to connect").is_err());
-        for (text, us) in [
-            ("123.45us", 123),
-            ("1.50s", 1_500_000),
-            ("2.00m", 120_000_000),
-        ] {
+        for (text, us) in [("123.45us", 123), ("1.50s", 1_500_000), ("2.00m", 120_000_000)] {
             assert_eq!(microseconds(text), Some(us));
         }
         assert_eq!(microseconds("nan"), None);

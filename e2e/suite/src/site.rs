@@ -51,11 +51,7 @@ impl Site {
         let mut images = Vec::new();
         for name in ["baton-operator", "lb-dataplane", "host-shim"] {
             let image = folder.join(format!("{name}.tar"));
-            ensure!(
-                image.is_file(),
-                "{} is missing: run `make images`",
-                image.display()
-            );
+            ensure!(image.is_file(), "{} is missing: run `make images`", image.display());
             images.push(image);
         }
         let made = env::temp_dir().join(format!("bt-e2e-{}", std::process::id()));
@@ -67,19 +63,10 @@ impl Site {
             Ok("nftables") => ProxyMode::Nftables,
             Ok(other) => bail!("BATON_E2E_PROXY={other}: expected iptables or nftables"),
         };
-        let cluster = Cluster::up(&Options {
-            nodes: 2,
-            images,
-            proxy,
-        });
+        let cluster = Cluster::up(&Options { nodes: 2, images, proxy });
         let _ = fs::remove_dir_all(&made);
         let cluster = cluster?;
-        Ok(Self {
-            kubeconfig: cluster.kubeconfig(),
-            own: Some(cluster),
-            helm: helm()?,
-            chart,
-        })
+        Ok(Self { kubeconfig: cluster.kubeconfig(), own: Some(cluster), helm: helm()?, chart })
     }
 
     /// What the interface is called that each node has for the others: in our own cluster, or in
@@ -116,8 +103,7 @@ impl Site {
     /// It fails; with what it said.
     pub fn helm(&self, command: &str, arguments: &[&str]) -> Result<String> {
         let mut helm = Command::new(&self.helm);
-        helm.env("KUBECONFIG", &self.kubeconfig)
-            .args([command, "baton"]);
+        helm.env("KUBECONFIG", &self.kubeconfig).args([command, "baton"]);
         if command == "install" || command == "upgrade" {
             helm.arg(&self.chart);
         }
@@ -142,15 +128,8 @@ impl Site {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()?;
-        child
-            .stdin
-            .take()
-            .context("a pipe")?
-            .write_all(manifests.as_bytes())?;
-        ensure!(
-            child.wait()?.success(),
-            "kubectl apply refused:\n{manifests}"
-        );
+        child.stdin.take().context("a pipe")?.write_all(manifests.as_bytes())?;
+        ensure!(child.wait()?.success(), "kubectl apply refused:\n{manifests}");
         Ok(())
     }
 
@@ -196,14 +175,7 @@ impl Site {
 
     /// Waits until a workload is rolled out.
     pub fn rolled_out(&self, namespace: &str, workload: &str) -> Result<()> {
-        self.kubectl(&[
-            "-n",
-            namespace,
-            "rollout",
-            "status",
-            workload,
-            "--timeout=120s",
-        ])?;
+        self.kubectl(&["-n", namespace, "rollout", "status", workload, "--timeout=120s"])?;
         Ok(())
     }
 
@@ -225,11 +197,7 @@ impl Site {
         let label = "app.kubernetes.io/component=lb-dataplane";
         let pods = self.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", label, "-o", "name"]);
         for pod in pods.unwrap_or_default().lines() {
-            for (what, form) in [
-                ("status", "json"),
-                ("backends", "table"),
-                ("flows", "table"),
-            ] {
+            for (what, form) in [("status", "json"), ("backends", "table"), ("flows", "table")] {
                 let control = "unix:/run/baton/control.sock";
                 let ask = ["lb-dataplane", what, "--control", control, "-o", form];
                 tell(&[&["-n", NAMESPACE, "exec", pod, "--"][..], &ask].concat());
@@ -258,9 +226,7 @@ impl Site {
     /// a cluster of our own.
     #[must_use]
     pub fn drops_invalid(&self) -> bool {
-        self.own
-            .as_ref()
-            .is_some_and(|cluster| cluster.proxy() == ProxyMode::Iptables)
+        self.own.as_ref().is_some_and(|cluster| cluster.proxy() == ProxyMode::Iptables)
     }
 
     /// What the network namespaces of a program's processes have as `net.mptcp.enabled`; nothing
@@ -300,9 +266,8 @@ impl Site {
 /// The packets that kube-proxy's rule has dropped, in what `iptables -L KUBE-FORWARD -v -x -n`
 /// says.
 fn invalid_rule(rules: &str) -> Option<u64> {
-    let rule = rules
-        .lines()
-        .find(|line| line.contains("DROP") && line.contains("ctstate INVALID"))?;
+    let rule =
+        rules.lines().find(|line| line.contains("DROP") && line.contains("ctstate INVALID"))?;
     rule.split_whitespace().next()?.parse().ok()
 }
 

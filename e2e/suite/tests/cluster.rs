@@ -107,14 +107,8 @@ fn states(site: &Site, label: &str) -> Result<Vec<Value>> {
 
 /// What one of them says; nothing of one that is ending, with which goes what it counted.
 fn state(site: &Site, pod: &str) -> Result<Option<Value>> {
-    let status = [
-        "lb-dataplane",
-        "status",
-        "--control",
-        "unix:/run/baton/control.sock",
-        "-o",
-        "json",
-    ];
+    let status =
+        ["lb-dataplane", "status", "--control", "unix:/run/baton/control.sock", "-o", "json"];
     let ask = [&["-n", NAMESPACE, "exec", pod, "--"][..], &status].concat();
     match site.kubectl(&ask) {
         Ok(text) => Ok(Some(serde_json::from_str(&text)?)),
@@ -184,10 +178,7 @@ impl Table {
 
     fn print(&self) {
         let head = "while clients have 64 connections";
-        println!(
-            "\n{head:<52} {:>8} {:>6} {:>6}  counted as lost",
-            "requests", "errors", "> 10 s"
-        );
+        println!("\n{head:<52} {:>8} {:>6} {:>6}  counted as lost", "requests", "errors", "> 10 s");
         for (what, o, counted) in &self.0 {
             let words: Vec<String> = counted.iter().map(|(r, n)| format!("{n} {r}")).collect();
             println!(
@@ -221,15 +212,7 @@ impl Table {
 }
 
 fn delete(site: &Site, namespace: &str, label: &str, force: bool) -> Result<()> {
-    let mut arguments = vec![
-        "-n",
-        namespace,
-        "delete",
-        "pod",
-        "-l",
-        label,
-        "--wait=false",
-    ];
+    let mut arguments = vec!["-n", namespace, "delete", "pod", "-l", label, "--wait=false"];
     if force {
         arguments.extend(["--grace-period=0", "--force"]);
     }
@@ -295,11 +278,8 @@ fn questions(site: &Site) -> Result<()> {
     let word = |value: &Value| value.as_str().map(str::to_owned).context("a word");
     let flows = flows["flows"].as_array().context("flows")?;
     // Not one that closes: what was there before may linger.
-    let open = |flow: &&Value| {
-        ["Idle", "Request", "Response"]
-            .map(Value::from)
-            .contains(&flow["state"])
-    };
+    let open =
+        |flow: &&Value| ["Idle", "Request", "Response"].map(Value::from).contains(&flow["state"]);
     let flow = flows.iter().find(open).context("an open flow")?;
     let id = word(&flow["id"])?;
     println!("{}", site.baton(&["explain", &id, "-n", SHOP])?);
@@ -308,9 +288,7 @@ fn questions(site: &Site) -> Result<()> {
     let client = word(&asked["client"])?;
     // With its next request, and these come all the time.
     let moved = site.until("trace shows the move that was asked for", || {
-        let past = [
-            "trace", "-n", SHOP, "--flow", &client, "--past", "--for", "1s", "-o", "json",
-        ];
+        let past = ["trace", "-n", SHOP, "--flow", &client, "--past", "--for", "1s", "-o", "json"];
         let lines = site.baton(&past)?;
         let events: Result<Vec<Value>, _> = lines.lines().map(serde_json::from_str).collect();
         let mut events = events?.into_iter();
@@ -319,9 +297,8 @@ fn questions(site: &Site) -> Result<()> {
     println!("{moved}");
     let file = env::temp_dir().join(format!("baton-e2e-{}.pcapng", std::process::id()));
     let path = file.display().to_string();
-    let said = site.baton(&[
-        "capture", "-n", SHOP, "--client", &client, "--for", "2s", "-w", &path,
-    ]);
+    let said =
+        site.baton(&["capture", "-n", SHOP, "--client", &client, "--for", "2s", "-w", &path]);
     let bytes = std::fs::read(&file);
     let _ = std::fs::remove_file(&file);
     let (said, bytes) = (said?, bytes?);
@@ -335,12 +312,8 @@ fn questions(site: &Site) -> Result<()> {
 /// cluster-wide objects of its names. Its definitions stay with the policies, which are the user's.
 fn left_in_cluster(site: &Site) -> Result<Vec<String>> {
     /// Of every namespace, by its controllers; and what is told of things that happened.
-    const EVERY: [&str; 4] = [
-        "configmap/kube-root-ca.crt",
-        "serviceaccount/default",
-        "event/",
-        "event.events.k8s.io/",
-    ];
+    const EVERY: [&str; 4] =
+        ["configmap/kube-root-ca.crt", "serviceaccount/default", "event/", "event.events.k8s.io/"];
     let kinds = |namespaced: &str| -> Result<String> {
         let scope = format!("--namespaced={namespaced}");
         let kinds = site.kubectl(&["api-resources", "--verbs=list", &scope, "-o", "name"])?;
@@ -386,10 +359,7 @@ fn untouched_by_tracking(site: &Site, table: &mut Table, address: &str) -> Resul
     let what = "nothing happens, nodes drop what is INVALID";
     let outcome = table.row(site, what, address, SECONDS, || Ok(()))?;
     for ((node, before), (_, after)) in before.iter().zip(site.invalid_drops()?) {
-        println!(
-            "{node} has dropped {} INVALID packets meanwhile",
-            after.saturating_sub(*before)
-        );
+        println!("{node} has dropped {} INVALID packets meanwhile", after.saturating_sub(*before));
     }
     let longest = Duration::from_micros(outcome.max_us);
     println!("the longest answer took {longest:?}");
@@ -413,10 +383,7 @@ fn outlive(site: &Site) -> Result<()> {
     let workload = dataplanes.workload;
     println!("dataplanes: {workload}");
     check(site)?;
-    site.helm(
-        "install",
-        &["--create-namespace", "--set", &dataplanes.values],
-    )?;
+    site.helm("install", &["--create-namespace", "--set", &dataplanes.values])?;
     site.apply(&nginx(SHOP, 4))?;
     site.apply(MANIFESTS)?;
     for (namespace, workload) in [
@@ -427,14 +394,7 @@ fn outlive(site: &Site) -> Result<()> {
     ] {
         site.rolled_out(namespace, workload)?;
     }
-    site.kubectl(&[
-        "-n",
-        SHOP,
-        "wait",
-        "--for=condition=Ready",
-        "pod/client",
-        "--timeout=60s",
-    ])?;
+    site.kubectl(&["-n", SHOP, "wait", "--for=condition=Ready", "pod/client", "--timeout=60s"])?;
     programmed(site, "4")?;
     let multipath = site.multipath_of("nginx")?;
     ensure!(
@@ -509,44 +469,22 @@ fn replaced(
         || questions(site),
     )?;
     t.row(site, "rolling restart of 4 Pods", baton, 20, || roll(site))?;
-    t.row(
-        site,
-        "rolling restart of 4 Pods, plain Service",
-        plain,
-        20,
-        || roll(site),
-    )?;
-    t.row(
-        site,
-        "kubectl delete pod --grace-period=0 --force, 2 of 4",
-        baton,
-        15,
-        || {
-            for _ in 0..2 {
-                let pod = site.field(
-                    SHOP,
-                    "pods",
-                    ".items[?(@.metadata.labels.app==\"web\")].metadata.name",
-                )?;
-                let pod = pod.split_whitespace().next().context("a Pod")?.to_owned();
-                site.kubectl(&[
-                    "-n",
-                    SHOP,
-                    "delete",
-                    "pod",
-                    &pod,
-                    "--grace-period=0",
-                    "--force",
-                ])?;
-                thread::sleep(Duration::from_secs(3));
-            }
-            Ok(())
-        },
-    )?;
-    scale(site, 2)?;
-    t.row(site, "scale 2 to 6: connections spread", baton, 15, || {
-        scale(site, 6)
+    t.row(site, "rolling restart of 4 Pods, plain Service", plain, 20, || roll(site))?;
+    t.row(site, "kubectl delete pod --grace-period=0 --force, 2 of 4", baton, 15, || {
+        for _ in 0..2 {
+            let pod = site.field(
+                SHOP,
+                "pods",
+                ".items[?(@.metadata.labels.app==\"web\")].metadata.name",
+            )?;
+            let pod = pod.split_whitespace().next().context("a Pod")?.to_owned();
+            site.kubectl(&["-n", SHOP, "delete", "pod", &pod, "--grace-period=0", "--force"])?;
+            thread::sleep(Duration::from_secs(3));
+        }
+        Ok(())
     })?;
+    scale(site, 2)?;
+    t.row(site, "scale 2 to 6: connections spread", baton, 15, || scale(site, 6))?;
     site.until("connections moved to all six", || {
         let moves = site.field(SHOP, "lbp/web", ".status.backendFigures[*].migrationsIn")?;
         let busy = moves.split_whitespace().filter(|m| *m != "0").count();
@@ -559,38 +497,16 @@ fn replaced(
         }
         Ok(())
     })?;
-    t.row(
-        site,
-        "both operators killed, then a rolling restart",
-        baton,
-        30,
-        || {
-            delete(
-                site,
-                NAMESPACE,
-                "app.kubernetes.io/component=operator",
-                true,
-            )?;
-            roll(site)
-        },
-    )?;
+    t.row(site, "both operators killed, then a rolling restart", baton, 30, || {
+        delete(site, NAMESPACE, "app.kubernetes.io/component=operator", true)?;
+        roll(site)
+    })?;
     adopters(site)?;
-    t.row(
-        site,
-        "all host-shims replaced, then a rolling restart",
-        baton,
-        25,
-        || {
-            delete(
-                site,
-                NAMESPACE,
-                "app.kubernetes.io/component=host-shim",
-                false,
-            )?;
-            site.rolled_out(NAMESPACE, "daemonset/baton-host-shim")?;
-            roll(site)
-        },
-    )?;
+    t.row(site, "all host-shims replaced, then a rolling restart", baton, 25, || {
+        delete(site, NAMESPACE, "app.kubernetes.io/component=host-shim", false)?;
+        site.rolled_out(NAMESPACE, "daemonset/baton-host-shim")?;
+        roll(site)
+    })?;
     t.row(site, "dataplanes rolled", baton, 15, || {
         site.kubectl(&["-n", NAMESPACE, "rollout", "restart", workload])?;
         site.rolled_out(NAMESPACE, workload)
@@ -604,19 +520,11 @@ fn replaced(
     // The client stays where it is; the first node of a cluster is its control plane's as a rule.
     let nodes = site.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"])?;
     let client = site.field(SHOP, "pod/client", ".spec.nodeName")?;
-    let mut others = nodes
-        .split_whitespace()
-        .rev()
-        .filter(|node| *node != client);
+    let mut others = nodes.split_whitespace().rev().filter(|node| *node != client);
     if let Some(node) = others.next() {
         t.row(site, "kubectl drain of one of two nodes", baton, 30, || {
-            let drain = [
-                "drain",
-                node,
-                "--ignore-daemonsets",
-                "--delete-emptydir-data",
-                "--timeout=100s",
-            ];
+            let drain =
+                ["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=100s"];
             site.kubectl(&drain)?;
             site.rolled_out(SHOP, "deployment/web")
         })?;

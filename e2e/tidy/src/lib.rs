@@ -26,10 +26,7 @@ pub struct Package {
 /// The workspace's root.
 #[must_use]
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .expect("the root exists")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the root exists")
 }
 
 /// The packages of the workspace by name.
@@ -39,13 +36,7 @@ pub fn root() -> PathBuf {
 #[must_use]
 pub fn packages() -> BTreeMap<String, Package> {
     let output = Command::new(env!("CARGO"))
-        .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--no-deps",
-            "--offline",
-        ])
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .current_dir(root())
         .output()
         .expect("cargo runs");
@@ -68,14 +59,7 @@ pub fn packages() -> BTreeMap<String, Package> {
                 .iter()
                 .any(|t| list(&t["kind"]).iter().any(|k| k == "lib"));
             let folder = folder.to_string_lossy().into_owned();
-            (
-                text(&package["name"]),
-                Package {
-                    folder,
-                    dependencies,
-                    library,
-                },
-            )
+            (text(&package["name"]), Package { folder, dependencies, library })
         })
         .collect()
 }

@@ -73,11 +73,7 @@ pub fn exported(text: &str) -> Metrics {
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect("a type has a name");
             assert_eq!(name, family, "HELP comes before TYPE");
-            metrics
-                .entry(family.clone())
-                .or_default()
-                .kind
-                .push_str(kind);
+            metrics.entry(family.clone()).or_default().kind.push_str(kind);
         } else if !line.is_empty() {
             let metric = metrics.get_mut(&family).expect("a sample has a family");
             let name = line.split(['{', ' ']).next().unwrap_or_default();
@@ -132,11 +128,7 @@ impl Component<'_> {
         out.push_str("| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n");
         for (metric, of) in metrics {
             let of_processes = metric.starts_with("process_");
-            assert!(
-                metric.starts_with(self.prefix) || of_processes,
-                "{metric}: {}",
-                self.prefix
-            );
+            assert!(metric.starts_with(self.prefix) || of_processes, "{metric}: {}", self.prefix);
             assert_eq!(
                 metric.ends_with("_total"),
                 of.kind == "counter",
@@ -258,10 +250,7 @@ x_seconds_count 1
     fn what_is_exported_is_read_with_labels_and_their_values() {
         let metrics = exported(TEXT);
         let total = &metrics["x_a_total"];
-        assert_eq!(
-            (total.kind.as_str(), total.help.as_str()),
-            ("counter", "How many.")
-        );
+        assert_eq!((total.kind.as_str(), total.help.as_str()), ("counter", "How many."));
         assert_eq!(total.labels["reason"].len(), 2);
         assert!(total.labels["reason"].contains("one two"));
         assert_eq!(metrics["x_seconds"].kind, "histogram");

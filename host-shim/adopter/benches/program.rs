@@ -131,10 +131,7 @@ impl Groups {
         let mine = fs::read_to_string("/proc/self/cgroup").ok()?;
         let mine = mine.lines().find_map(|line| line.strip_prefix("0::/"))?;
         let home = mount.join(mine).join("cgroup.procs");
-        let mut all = Self {
-            groups: Vec::new(),
-            home,
-        };
+        let mut all = Self { groups: Vec::new(), home };
         all.make(mount.join(common::unique()));
         all.make(all.groups[0].join("burstable"));
         Some(all)
@@ -175,10 +172,7 @@ impl Drop for Groups {
 fn ordinary(adopter: &Adopter) {
     let arp = [&[2; 6][..], &[4; 6], &[8, 6], &[0; 46]].concat();
     let (_, mean) = adopter.test_run(&arp, REPEAT).expect("test run");
-    println!(
-        "ARP  (an empty call)              {:>6} ns",
-        mean.as_nanos()
-    );
+    println!("ARP  (an empty call)              {:>6} ns", mean.as_nanos());
     for v6 in [false, true] {
         let (to, from) = ends(v6, 8080, 40_000);
         let segment = |options: Vec<u8>, payload: usize| Segment {

@@ -32,13 +32,7 @@ const HOLD: &str = "hold";
 fn main() {
     let mut arguments = std::env::args().skip(1);
     if arguments.next().as_deref() == Some(HOLD) {
-        hold(
-            arguments
-                .next()
-                .expect("a number")
-                .parse()
-                .expect("a number"),
-        );
+        hold(arguments.next().expect("a number").parse().expect("a number"));
         return;
     }
     let lab = Lab::new();
@@ -112,18 +106,13 @@ impl Bench {
         let all = begun.elapsed();
         assert_eq!(pass.released, connections.len());
         // Nobody reads what the pod sent.
-        while self
-            .lab
-            .receive_within(ours(u16::MAX - 1_024), Duration::ZERO)
-            .is_some()
-        {}
+        while self.lab.receive_within(ours(u16::MAX - 1_024), Duration::ZERO).is_some() {}
         (pass.took, all)
     }
 
     fn stalled(&self, ours: SocketAddr, seq: u32) -> TcpStream {
         let message = Message::adopt();
-        self.lab
-            .send(&message.segment(ours, self.pod, seq, 1, &KEY));
+        self.lab.send(&message.segment(ours, self.pod, seq, 1, &KEY));
         self.lab.send(&Segment {
             from: ours,
             to: self.pod,
@@ -176,10 +165,7 @@ impl Drop for Holder {
 /// Both ends of connections over loopback, until the standard input ends.
 fn hold(n: u8) {
     let had = getrlimit(Resource::Nofile);
-    let more = Rlimit {
-        current: had.maximum,
-        ..had
-    };
+    let more = Rlimit { current: had.maximum, ..had };
     setrlimit(Resource::Nofile, more).expect("everybody may");
     let at = SocketAddr::from(([127, 0, 0, n], 9_000));
     let listener = TcpListener::bind(at).expect("listen");

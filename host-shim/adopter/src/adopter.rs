@@ -74,16 +74,9 @@ impl Adopter {
     ) -> Result<Self, Error> {
         let pins = pin_dir.map(PinDir::open).transpose()?;
         let loaded = load(pins.as_ref()).map_err(|error| {
-            error.on_kernel(
-                kernel::has_function(kernel::ADOPT_FUNCTION),
-                kernel::release(),
-            )
+            error.on_kernel(kernel::has_function(kernel::ADOPT_FUNCTION), kernel::release())
         })?;
-        Ok(Self {
-            loaded,
-            pins,
-            attached: Mutex::default(),
-        })
+        Ok(Self { loaded, pins, attached: Mutex::default() })
     }
 
     /// Maps that a predecessor left and that go on.
@@ -162,11 +155,7 @@ impl Adopter {
     ) -> Result<(), Error> {
         self.loaded
             .keys
-            .update(
-                &u32::from(epoch % EPOCHS).to_ne_bytes(),
-                slot,
-                MapFlags::ANY,
-            )
+            .update(&u32::from(epoch % EPOCHS).to_ne_bytes(), slot, MapFlags::ANY)
             .map_err(|e| map_error("keys", operation, &e))
     }
 
@@ -202,10 +191,7 @@ impl Adopter {
                 .map_err(|source| refused(open, interface, Hook::Tcx, source))
         })?;
         match attached {
-            Some(attachment) => Ok(self.note(Attachment {
-                rules,
-                ..attachment
-            })),
+            Some(attachment) => Ok(self.note(Attachment { rules, ..attachment })),
             None => self.clsact_in(open, interface),
         }
     }
@@ -227,11 +213,7 @@ impl Adopter {
     /// A number for a namespace, from the system's randomness, unless it has one, from a
     /// predecessor or by another interface.
     fn give_number(&self, netns: u64) -> Result<(), Error> {
-        let refuse = |operation, source| Error::Map {
-            map: "namespaces",
-            operation,
-            source,
-        };
+        let refuse = |operation, source| Error::Map { map: "namespaces", operation, source };
         let mut random = [0; 8];
         File::open("/dev/urandom")
             .and_then(|mut file| file.read_exact(&mut random))
@@ -297,10 +279,7 @@ impl Adopter {
             attach_clsact(&self.loaded, open, ifindex, self.pins.as_ref())?
                 .map_err(|source| refused(open, interface, Hook::Clsact, source))
         })?;
-        Ok(self.note(Attachment {
-            rules,
-            ..attachment
-        }))
+        Ok(self.note(Attachment { rules, ..attachment }))
     }
 
     /// Reads a namespace's packet rules and tells the program, before it is there: it refuses where
@@ -342,9 +321,7 @@ impl Adopter {
     fn generation(&self) -> io::Result<u64> {
         let mut frame = [0; GENERATION_FRAME_BYTES];
         sys::test_run_once(self.loaded.generation.as_fd(), &mut frame)?;
-        Ok(frame
-            .first_chunk()
-            .map_or(0, |word| u64::from_ne_bytes(*word)))
+        Ok(frame.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word)))
     }
 
     /// Looks at the packet rules of namespaces again, which their pods change as they like. A look
@@ -417,15 +394,9 @@ impl Adopter {
                     .try_for_each(|name| remove_link(&pins.file(name))),
                 Hook::Clsact => missing_is_fine(fs::remove_dir(pins.file(&id.to_string()))),
             };
-            removed.map_err(|source| Error::Detach {
-                id: id.to_string(),
-                source,
-            })?;
+            removed.map_err(|source| Error::Detach { id: id.to_string(), source })?;
         }
-        self.attached
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&id);
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         self.take_number(id.netns);
         // Absent if nothing ever came.
         let _ = self.loaded.netns_counters.delete(&id.netns.to_ne_bytes());
@@ -448,10 +419,8 @@ impl Adopter {
                 if name.starts_with(&object::pin_name(""))
                     && let Err(e) = fs::remove_file(pins.file(&name))
                 {
-                    result = result.and(Err(Error::Pin {
-                        path: pins.file(&name),
-                        problem: e.to_string(),
-                    }));
+                    result = result
+                        .and(Err(Error::Pin { path: pins.file(&name), problem: e.to_string() }));
                 }
             }
             pins.remove();

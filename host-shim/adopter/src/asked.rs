@@ -30,9 +30,7 @@ impl Fate {
         name: &'static str,
         ask: &[u8],
     ) -> Result<Option<Self>, Error> {
-        let found = table
-            .lookup(ask, MapFlags::ANY)
-            .map_err(|e| map_error(name, "reading", &e))?;
+        let found = table.lookup(ask, MapFlags::ANY).map_err(|e| map_error(name, "reading", &e))?;
         let fate = found.and_then(|fate| {
             let told = u64::from_ne_bytes(*fate.get(TOLD_AT..)?.first_chunk()?);
             match u32::from_ne_bytes(*fate.first_chunk()?) {
@@ -70,9 +68,5 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 pub(crate) fn map_error(map: &'static str, operation: &'static str, e: &libbpf_rs::Error) -> Error {
-    Error::Map {
-        map,
-        operation,
-        source: io::Error::other(e.to_string()),
-    }
+    Error::Map { map, operation, source: io::Error::other(e.to_string()) }
 }

@@ -94,11 +94,7 @@ impl FromStr for AttachmentId {
         let netns = parts.next().ok_or(())?.parse().map_err(|_| ())?;
         let ifindex = parts.next().ok_or(())?.parse().map_err(|_| ())?;
         match parts.next() {
-            None => Ok(Self {
-                netns,
-                ifindex,
-                hook,
-            }),
+            None => Ok(Self { netns, ifindex, hook }),
             Some(_) => Err(()),
         }
     }
@@ -143,11 +139,7 @@ pub(crate) fn attach_tcx(
     ifindex: u32,
     pins: Option<&PinDir>,
 ) -> Result<Result<Option<Attachment>, io::Error>, Error> {
-    let id = AttachmentId {
-        netns: netns.cookie(),
-        ifindex,
-        hook: Hook::Tcx,
-    };
+    let id = AttachmentId { netns: netns.cookie(), ifindex, hook: Hook::Tcx };
     let place = |program, side, pin: String| {
         let pin = pins.map(|p| p.file(&pin));
         tcx_link(program, side, netns, ifindex, pin)
@@ -211,11 +203,7 @@ pub(crate) fn attach_clsact(
     ifindex: u32,
     pins: Option<&PinDir>,
 ) -> Result<Result<Attachment, io::Error>, Error> {
-    let id = AttachmentId {
-        netns: netns.cookie(),
-        ifindex,
-        hook: Hook::Clsact,
-    };
+    let id = AttachmentId { netns: netns.cookie(), ifindex, hook: Hook::Clsact };
     let attached = netns.within(|| {
         let [mut ingress, mut egress] = clsact_hooks(programs, ifindex);
         // Fails if the queueing discipline exists, which is as good.
@@ -259,14 +247,12 @@ pub(crate) fn detach_clsact(
 ) -> Result<(), Error> {
     netns
         .within(|| {
-            clsact_hooks(programs, ifindex)
-                .into_iter()
-                .try_for_each(|mut hook| {
-                    if hook.query().is_err() {
-                        return Ok(());
-                    }
-                    hook.detach().map_err(|e| io::Error::other(e.to_string()))
-                })
+            clsact_hooks(programs, ifindex).into_iter().try_for_each(|mut hook| {
+                if hook.query().is_err() {
+                    return Ok(());
+                }
+                hook.detach().map_err(|e| io::Error::other(e.to_string()))
+            })
         })?
         .map_err(|source| Error::Detach {
             id: format!("clsact, interface {ifindex} in {}", netns.name()),
@@ -276,11 +262,7 @@ pub(crate) fn detach_clsact(
 
 /// At ingress and at egress.
 fn clsact_hooks(programs: &Loaded, ifindex: u32) -> [TcHook; 2] {
-    [
-        (&programs.program, TC_INGRESS),
-        (&programs.exit_mark, TC_EGRESS),
-    ]
-    .map(|(program, side)| {
+    [(&programs.program, TC_INGRESS), (&programs.exit_mark, TC_EGRESS)].map(|(program, side)| {
         TcHookBuilder::new(program.as_fd())
             .ifindex(i32::try_from(ifindex).unwrap_or(0))
             .replace(true)
@@ -297,23 +279,11 @@ mod tests {
     #[test]
     fn pin_names_round_trip() {
         for hook in [Hook::Tcx, Hook::Clsact] {
-            let id = AttachmentId {
-                netns: u64::MAX,
-                ifindex: 7,
-                hook,
-            };
+            let id = AttachmentId { netns: u64::MAX, ifindex: 7, hook };
             assert_eq!(id.to_string().parse(), Ok(id));
         }
-        for text in [
-            "",
-            "tcx",
-            "tcx-1",
-            "tcx-1-x",
-            "tcx-1-2-3",
-            "map-keys",
-            "xdp-1-2",
-            "exit-1-2",
-        ] {
+        for text in ["", "tcx", "tcx-1", "tcx-1-x", "tcx-1-2-3", "map-keys", "xdp-1-2", "exit-1-2"]
+        {
             assert_eq!(text.parse::<AttachmentId>(), Err(()), "{text}");
         }
     }

@@ -37,19 +37,14 @@ impl PinDir {
     /// Makes the directory, mounts a BPF file system if there is none, and locks it against a
     /// second host-shim.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let refuse = |problem: String| Error::Pin {
-            path: path.to_owned(),
-            problem,
-        };
+        let refuse = |problem: String| Error::Pin { path: path.to_owned(), problem };
         if !path.is_absolute() {
             return Err(refuse("expected an absolute path".into()));
         }
         if path.starts_with(BPFFS) && path != Path::new(BPFFS) {
             let below = path.strip_prefix(BPFFS).unwrap_or(path);
             if below.to_string_lossy().contains('.') {
-                return Err(refuse(
-                    "names in a BPF file system may not contain `.`".into(),
-                ));
+                return Err(refuse("names in a BPF file system may not contain `.`".into()));
             }
             ensure_mounted(Path::new(BPFFS)).map_err(|e| refuse(mount_advice(BPFFS, &e)))?;
             fs::create_dir_all(path).map_err(|e| refuse(format!("cannot be made: {e}")))?;
@@ -69,17 +64,12 @@ impl PinDir {
                     std::thread::sleep(LOCK_RETRY);
                 }
                 Err(Errno::WOULDBLOCK) => {
-                    return Err(Error::Busy {
-                        path: path.to_owned(),
-                    });
+                    return Err(Error::Busy { path: path.to_owned() });
                 }
                 Err(e) => return Err(refuse(format!("cannot be locked: {e}"))),
             }
         }
-        Ok(Self {
-            path: path.to_owned(),
-            _lock: lock,
-        })
+        Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
     /// The file of that name.
@@ -103,10 +93,7 @@ impl PinDir {
     }
 
     fn problem(&self, e: &io::Error) -> Error {
-        Error::Pin {
-            path: self.path.clone(),
-            problem: e.to_string(),
-        }
+        Error::Pin { path: self.path.clone(), problem: e.to_string() }
     }
 }
 
@@ -116,13 +103,7 @@ fn ensure_mounted(path: &Path) -> io::Result<()> {
     }
     // Only root may use it, as with the one that systemd mounts.
     let data: &CStr = c"mode=0700";
-    mount(
-        "bpf",
-        path,
-        "bpf",
-        MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
-        data,
-    )?;
+    mount("bpf", path, "bpf", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, data)?;
     Ok(())
 }
 

@@ -142,14 +142,8 @@ mod tests {
 
     #[test]
     fn an_old_kernel_is_named_as_the_reason() {
-        let refused = || Error::Load {
-            reason: "extern 'bpf_cast_to_kern_ctx': not found".into(),
-        };
-        let said = |has| {
-            refused()
-                .on_kernel(has, "6.1.0-56-amd64".into())
-                .to_string()
-        };
+        let refused = || Error::Load { reason: "extern 'bpf_cast_to_kern_ctx': not found".into() };
+        let said = |has| refused().on_kernel(has, "6.1.0-56-amd64".into()).to_string();
         assert!(said(Some(false)).starts_with(
             "Linux 6.1.0-56-amd64 lacks `bpf_sk_assign_tcp_reqsk`, with which pods take over connections: run Linux 6.9 or newer"
         ));

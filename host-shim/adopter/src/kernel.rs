@@ -23,10 +23,7 @@ const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 /// The running kernel's release, as `uname -r`.
 #[must_use]
 pub fn release() -> String {
-    rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned()
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 /// Major and minor number of a release.
@@ -59,9 +56,7 @@ pub fn counts_rule_changes() -> Option<bool> {
     // A kernel without nftables has nothing to count.
     let rules = btf.type_by_name::<Struct<'_>>("netns_nftables");
     Some(rules.is_none_or(|rules| {
-        rules
-            .iter()
-            .any(|member| member.name.is_some_and(|name| name == "base_seq"))
+        rules.iter().any(|member| member.name.is_some_and(|name| name == "base_seq"))
     }))
 }
 

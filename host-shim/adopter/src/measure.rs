@@ -25,9 +25,7 @@ impl Statistics {
     /// # Errors
     /// The kernel's, without CAP_SYS_ADMIN.
     pub fn enable() -> io::Result<Self> {
-        Ok(Self {
-            _enabled: sys::enable_statistics()?,
-        })
+        Ok(Self { _enabled: sys::enable_statistics()? })
     }
 }
 
@@ -49,9 +47,6 @@ impl Adopter {
     /// The kernel's.
     pub fn runs(&self) -> io::Result<Runs> {
         let (count, nanoseconds) = sys::run_statistics(self.program())?;
-        Ok(Runs {
-            count,
-            time: Duration::from_nanos(nanoseconds),
-        })
+        Ok(Runs { count, time: Duration::from_nanos(nanoseconds) })
     }
 }

@@ -75,11 +75,7 @@ impl Netns {
     /// namespace or the process may not enter it.
     pub fn open(&self) -> Result<OpenNetns, Error> {
         let (name, file) = self.file()?;
-        let mut opened = OpenNetns {
-            name,
-            file,
-            cookie: 0,
-        };
+        let mut opened = OpenNetns { name, file, cookie: 0 };
         opened.cookie = opened
             .within(|| {
                 let any = socket_with(
@@ -90,10 +86,7 @@ impl Netns {
                 )?;
                 sys::netns_cookie(any.as_fd())
             })?
-            .map_err(|source| Error::NetnsEnter {
-                netns: opened.name.clone(),
-                source,
-            })?;
+            .map_err(|source| Error::NetnsEnter { netns: opened.name.clone(), source })?;
         Ok(opened)
     }
 
@@ -101,10 +94,7 @@ impl Netns {
         let name = self.to_string();
         match File::open(self.path()) {
             Ok(file) => Ok((name, file)),
-            Err(source) => Err(Error::NetnsMissing {
-                netns: name,
-                source,
-            }),
+            Err(source) => Err(Error::NetnsMissing { netns: name, source }),
         }
     }
 
@@ -121,10 +111,7 @@ impl Netns {
 
 /// Runs `work` in the namespace that a file is.
 fn within<T: Send>(file: &File, name: &str, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
-    let refuse = |source: io::Error| Error::NetnsEnter {
-        netns: name.to_owned(),
-        source,
-    };
+    let refuse = |source: io::Error| Error::NetnsEnter { netns: name.to_owned(), source };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("netns".into())
@@ -232,20 +219,12 @@ const ETHERNET: u32 = 1;
 fn interface_in_this_netns(interface: &str) -> Result<(u32, u32), Vec<String>> {
     // A socket knows the namespace of the thread that made it; /sys shows the namespace of its
     // mount instead.
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    );
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let Ok(socket) = socket else {
         return Err(Vec::new());
     };
     match rustix::net::netdevice::name_to_index(&socket, interface) {
-        Ok(index) => Ok((
-            index,
-            sys::interface_kind(socket.as_fd(), interface).unwrap_or(0),
-        )),
+        Ok(index) => Ok((index, sys::interface_kind(socket.as_fd(), interface).unwrap_or(0))),
         Err(_) => Err(names_in_this_netns()),
     }
 }
@@ -272,9 +251,8 @@ impl Netns {
                 .collect::<Vec<_>>()
         };
         let named = names("/run/netns").into_iter().map(Self::Name);
-        let processes = names("/proc")
-            .into_iter()
-            .filter_map(|name| name.parse().ok().map(Self::Pid));
+        let processes =
+            names("/proc").into_iter().filter_map(|name| name.parse().ok().map(Self::Pid));
         let (mut looked, mut found) = (BTreeSet::new(), BTreeMap::new());
         for netns in named.chain(processes) {
             if found.len() == cookies.len() {

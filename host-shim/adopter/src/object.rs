@@ -94,13 +94,7 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
 
 pub(crate) fn refuse(e: &libbpf_rs::Error) -> Error {
     let said = what_was_said();
-    Error::Load {
-        reason: if said.is_empty() {
-            e.to_string()
-        } else {
-            format!("{said} ({e})")
-        },
-    }
+    Error::Load { reason: if said.is_empty() { e.to_string() } else { format!("{said} ({e})") } }
 }
 
 /// With all programs, or without Releases for that reason.
@@ -125,8 +119,7 @@ pub(crate) fn load_with(
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if name == DRAINING {
-                map.set_autocreate(no_releases.is_none())
-                    .map_err(|e| refuse(&e))?;
+                map.set_autocreate(no_releases.is_none()).map_err(|e| refuse(&e))?;
             }
             if !is_pinned(&name) {
                 continue;
@@ -204,9 +197,7 @@ pub(crate) fn load_with(
             _ => {}
         }
     }
-    let missing = || Error::Load {
-        reason: "the object lacks a program or a map".into(),
-    };
+    let missing = || Error::Load { reason: "the object lacks a program or a map".into() };
     let release = match no_releases {
         Some(reason) => Err(reason),
         None => {
@@ -269,10 +260,9 @@ pub(crate) fn pin_name(map: &str) -> String {
 }
 
 fn copy(fd: std::os::fd::BorrowedFd<'_>, what: &'static str) -> Result<OwnedFd, Error> {
-    fd.try_clone_to_owned()
-        .map_err(|source: io::Error| Error::Map {
-            map: what,
-            operation: "duplicating the descriptor",
-            source,
-        })
+    fd.try_clone_to_owned().map_err(|source: io::Error| Error::Map {
+        map: what,
+        operation: "duplicating the descriptor",
+        source,
+    })
 }

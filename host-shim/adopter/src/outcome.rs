@@ -158,26 +158,16 @@ mod tests {
             .expect("tables.h has the list");
         let names: Vec<String> = list
             .split(',')
-            .map(|name| {
-                name.trim()
-                    .to_lowercase()
-                    .trim_start_matches("answered_")
-                    .to_owned()
-            })
+            .map(|name| name.trim().to_lowercase().trim_start_matches("answered_").to_owned())
             .filter(|name| !name.is_empty())
             .collect();
-        assert!(
-            names.iter().eq(Outcome::ALL.iter().map(|o| o.name())),
-            "{names:?}"
-        );
+        assert!(names.iter().eq(Outcome::ALL.iter().map(|o| o.name())), "{names:?}");
     }
 
     #[test]
     fn counters_sum_over_cpus() {
         let cpu = |n: u64| -> Vec<u8> {
-            (0..Outcome::ALL.len() as u64)
-                .flat_map(|i| (n * i).to_ne_bytes())
-                .collect()
+            (0..Outcome::ALL.len() as u64).flat_map(|i| (n * i).to_ne_bytes()).collect()
         };
         let counters = Counters::sum(&[cpu(1), cpu(10)]);
         assert_eq!(counters.of(Outcome::Adopted), 0);

@@ -9,10 +9,7 @@ static SAID: Mutex<String> = Mutex::new(String::new());
 /// The verifier can print megabytes; the end is what matters.
 const SAID_BYTES_MAX: usize = 16 * 1024;
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "libbpf-rs gives callbacks this signature"
-)]
+#[expect(clippy::needless_pass_by_value, reason = "libbpf-rs gives callbacks this signature")]
 fn listen(_: PrintLevel, text: String) {
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     said.push_str(&text);
@@ -33,10 +30,7 @@ pub(crate) fn quiet() {
 pub(crate) fn what_was_said() -> String {
     let said = std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner));
     let (mut kept, mut in_log, mut complaint) = (Vec::new(), false, None);
-    for line in said
-        .lines()
-        .map(|l| l.trim().trim_start_matches("libbpf: "))
-    {
+    for line in said.lines().map(|l| l.trim().trim_start_matches("libbpf: ")) {
         if line.contains("-- BEGIN PROG LOAD LOG --") {
             in_log = true;
         } else if line.contains("-- END PROG LOAD LOG --") {

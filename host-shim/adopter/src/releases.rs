@@ -35,9 +35,7 @@ impl Ask {
     /// Of which namespace, by [`crate::OpenNetns::cookie`].
     #[must_use]
     pub fn netns(&self) -> u64 {
-        self.0[NETNS_AT..]
-            .first_chunk()
-            .map_or(0, |cookie| u64::from_ne_bytes(*cookie))
+        self.0[NETNS_AT..].first_chunk().map_or(0, |cookie| u64::from_ne_bytes(*cookie))
     }
 }
 
@@ -101,22 +99,13 @@ impl Releases {
         builder
             .add(&self.asks, move |event: &[u8]| {
                 if let Ok(ask) = event.try_into().map(Ask) {
-                    into.borrow_mut()
-                        .entry(ask.netns())
-                        .or_default()
-                        .insert(ask);
+                    into.borrow_mut().entry(ask.netns()).or_default().insert(ask);
                 }
                 0
             })
             .map_err(|e| map_error("asks", "opening", &e))?;
-        let ring = builder
-            .build()
-            .map_err(|e| map_error("asks", "opening", &e))?;
-        Ok(Asks {
-            ring,
-            map: &self.asks,
-            gathered,
-        })
+        let ring = builder.build().map_err(|e| map_error("asks", "opening", &e))?;
+        Ok(Asks { ring, map: &self.asks, gathered })
     }
 
     /// Goes through the TCP sockets of a namespace once and decides what was asked of it, where no
@@ -134,17 +123,11 @@ impl Releases {
         asks: &BTreeSet<Ask>,
     ) -> Result<Option<Pass>, Error> {
         let looked = netns.within_unchecked(|| self.look(cookie))?;
-        let refuse = |source| Error::Pass {
-            netns: netns.to_string(),
-            source,
-        };
+        let refuse = |source| Error::Pass { netns: netns.to_string(), source };
         let Some(took) = looked.map_err(refuse)? else {
             return Ok(None);
         };
-        let mut pass = Pass {
-            took,
-            ..Pass::default()
-        };
+        let mut pass = Pass { took, ..Pass::default() };
         for ask in asks {
             match self.settle(ask)? {
                 Some(Fate::Done) => pass.released += 1,
@@ -157,12 +140,7 @@ impl Releases {
 
     /// Runs the iterator over the calling thread's namespace, if that is the one.
     fn look(&self, cookie: u64) -> io::Result<Option<Duration>> {
-        let any = socket_with(
-            AddressFamily::UNIX,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         if sys::netns_cookie(any.as_fd())? != cookie {
             return Ok(None);
         }
@@ -208,9 +186,7 @@ impl Asks<'_> {
     /// # Errors
     /// [`Error::Map`].
     pub fn gather(&mut self) -> Result<BTreeMap<u64, BTreeSet<Ask>>, Error> {
-        self.ring
-            .consume()
-            .map_err(|e| map_error("asks", "reading", &e))?;
+        self.ring.consume().map_err(|e| map_error("asks", "reading", &e))?;
         Ok(std::mem::take(&mut *self.gathered.borrow_mut()))
     }
 }

@@ -44,10 +44,7 @@ pub struct Leg {
 
 fn end(address: &[u8], port: &[u8]) -> Option<SocketAddr> {
     let ip = IpAddr::V6(Ipv6Addr::from(*address.first_chunk::<16>()?)).to_canonical();
-    Some(SocketAddr::new(
-        ip,
-        u16::from_be_bytes(*port.first_chunk()?),
-    ))
+    Some(SocketAddr::new(ip, u16::from_be_bytes(*port.first_chunk()?)))
 }
 
 impl Leg {
@@ -64,9 +61,7 @@ impl Leg {
     /// Of which namespace, by [`crate::OpenNetns::cookie`].
     #[must_use]
     pub fn netns(&self) -> u64 {
-        self.key[NETNS_AT..]
-            .first_chunk()
-            .map_or(0, |cookie| u64::from_ne_bytes(*cookie))
+        self.key[NETNS_AT..].first_chunk().map_or(0, |cookie| u64::from_ne_bytes(*cookie))
     }
 
     /// The dataplane's end, as it is on the wire.
@@ -121,9 +116,8 @@ impl Adopter {
         let map = &self.loaded().restored;
         let keys = map.keys().take(map.max_entries() as usize);
         let read = |key: Vec<u8>| {
-            let value = map
-                .lookup(&key, MapFlags::ANY)
-                .map_err(|e| map_error("restored", "reading", &e));
+            let value =
+                map.lookup(&key, MapFlags::ANY).map_err(|e| map_error("restored", "reading", &e));
             value.map(|value| value.and_then(|value| Leg::new(&key, &value)))
         };
         legs_of(keys, read)
@@ -206,12 +200,8 @@ impl Adopter {
     /// One namespace's; none is forgotten if the name leads to another one.
     fn look_at(&self, netns: &Netns, legs: &[Leg], patience: Duration) -> Result<usize, Error> {
         let looked = netns.within_unchecked(|| -> io::Result<usize> {
-            let any = socket_with(
-                AddressFamily::UNIX,
-                SocketType::DGRAM,
-                SocketFlags::CLOEXEC,
-                None,
-            )?;
+            let any =
+                socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
             let cookie = sys::netns_cookie(any.as_fd())?;
             let mut forgotten = 0;
             for leg in legs.iter().filter(|leg| leg.netns() == cookie) {
@@ -228,10 +218,7 @@ impl Adopter {
             }
             Ok(forgotten)
         })?;
-        looked.map_err(|source| Error::Pass {
-            netns: netns.to_string(),
-            source,
-        })
+        looked.map_err(|source| Error::Pass { netns: netns.to_string(), source })
     }
 
     /// Of a place where no program looks any more.

@@ -19,14 +19,7 @@ const CALL: u8 = 0x85;
 const OF_FUNCTION: u8 = 1;
 const INSTRUCTION: u64 = 8;
 /// What arguments point to that is on nobody's stack.
-const ELSEWHERE: [&str; 6] = [
-    "__sk_buff",
-    "sk_buff",
-    "sock",
-    "tcp_sock",
-    "bpf_sock",
-    "net",
-];
+const ELSEWHERE: [&str; 6] = ["__sk_buff", "sk_buff", "sock", "tcp_sock", "bpf_sock", "net"];
 
 /// The functions with an argument that may point into a stack.
 fn given() -> BTreeSet<String> {
@@ -58,8 +51,7 @@ fn functions(elf: &Elf<'_>, section: &Section<'_, '_>) -> Functions {
         symbol.kind() == SymbolKind::Text && symbol.section_index() == Some(section.index())
     };
     let all = elf.symbols().filter(here);
-    all.filter_map(|symbol| Some((symbol.address(), symbol.name().ok()?.to_owned())))
-        .collect()
+    all.filter_map(|symbol| Some((symbol.address(), symbol.name().ok()?.to_owned()))).collect()
 }
 
 /// Who calls whom, among the functions of the object.
@@ -69,10 +61,7 @@ fn calls(elf: &Elf<'_>) -> BTreeSet<(String, String)> {
         let own = functions(elf, &section);
         let code = section.data().expect("a section's data");
         let led: BTreeMap<_, _> = section.relocations().collect();
-        for (at, instruction) in (0..)
-            .step_by(INSTRUCTION as usize)
-            .zip(code.chunks_exact(8))
-        {
+        for (at, instruction) in (0..).step_by(INSTRUCTION as usize).zip(code.chunks_exact(8)) {
             let Some((_, caller)) = own.range(..=at).next_back() else {
                 continue;
             };

@@ -146,13 +146,7 @@ pub(crate) fn get_option(
     // SAFETY: the kernel reads and writes at most `bytes` bytes at the buffer, which is that long;
     // both outlive the call.
     let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            buffer.as_mut_ptr().cast(),
-            &mut bytes,
-        )
+        libc::getsockopt(socket.as_raw_fd(), level, name, buffer.as_mut_ptr().cast(), &mut bytes)
     };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -245,12 +239,7 @@ pub(crate) fn test_run_at(program: BorrowedFd<'_>, ifindex: u32, frame: &[u8]) -
 pub(crate) fn attach_verdict(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: both descriptors are borrowed and open.
     done(unsafe {
-        raw::bpf_prog_attach(
-            program.as_raw_fd(),
-            map.as_raw_fd(),
-            raw::BPF_SK_SKB_VERDICT,
-            0,
-        )
+        raw::bpf_prog_attach(program.as_raw_fd(), map.as_raw_fd(), raw::BPF_SK_SKB_VERDICT, 0)
     })
 }
 
@@ -258,12 +247,7 @@ pub(crate) fn attach_verdict(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io
 pub(crate) fn iterator_link(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor is borrowed and open; no target and no options.
     new_descriptor(unsafe {
-        raw::bpf_link_create(
-            program.as_raw_fd(),
-            0,
-            raw::BPF_TRACE_ITER,
-            std::ptr::null(),
-        )
+        raw::bpf_link_create(program.as_raw_fd(), 0, raw::BPF_TRACE_ITER, std::ptr::null())
     })
 }
 

@@ -191,11 +191,7 @@ impl Transfers {
                 0
             })
             .map_err(refuse)?;
-        Ok(TransferAsks {
-            ring: builder.build().map_err(refuse)?,
-            map: &self.asks,
-            gathered,
-        })
+        Ok(TransferAsks { ring: builder.build().map_err(refuse)?, map: &self.asks, gathered })
     }
 
     /// For how long a Transfer may still be acted upon; `None` if it is decided, forgotten, or its
@@ -222,9 +218,7 @@ impl Transfers {
             .map_err(|e| map_error("transfers", "writing", &e))?;
         // Without it a reset goes out, from a leg that the dataplane has left.
         let old = pair(transfer.netns(), transfer.local(), transfer.remote());
-        let _ = self
-            .moved
-            .update(&old, &written_to.to_ne_bytes(), MapFlags::ANY);
+        let _ = self.moved.update(&old, &written_to.to_ne_bytes(), MapFlags::ANY);
         Ok(())
     }
 
@@ -307,9 +301,7 @@ impl TransferAsks<'_> {
     /// # Errors
     /// [`Error::Map`].
     pub fn gather(&mut self) -> Result<Vec<Transfer>, Error> {
-        self.ring
-            .consume()
-            .map_err(|e| map_error("transfer_asks", "reading", &e))?;
+        self.ring.consume().map_err(|e| map_error("transfer_asks", "reading", &e))?;
         Ok(std::mem::take(&mut *self.gathered.borrow_mut()))
     }
 }

@@ -48,14 +48,11 @@ impl Warm {
         // There is one list for all of a kernel, in which others of us may be.
         let random = RandomState::new().build_hasher().finish() as u32;
         let name = format!("baton{random:08x}");
-        let missing = || Error::Load {
-            reason: "the object lacks its algorithm".into(),
-        };
+        let missing = || Error::Load { reason: "the object lacks its algorithm".into() };
         let mut algorithm = open.maps_mut().find(|map| map.name() == ALGORITHM);
         let data = algorithm.as_mut().and_then(|map| map.initial_value_mut());
-        let (_, place) = data
-            .and_then(|data| data.split_at_mut_checked(NAME_AT))
-            .ok_or_else(missing)?;
+        let (_, place) =
+            data.and_then(|data| data.split_at_mut_checked(NAME_AT)).ok_or_else(missing)?;
         let place = place.get_mut(..NAME_BYTES_MAX).ok_or_else(missing)?;
         place.fill(0);
         place[..name.len()].copy_from_slice(name.as_bytes());
@@ -63,15 +60,9 @@ impl Warm {
         let windows = object.maps().find(|map| map.name() == WINDOWS);
         let windows = MapHandle::try_from(&windows.ok_or_else(missing)?).map_err(|e| refuse(&e))?;
         let mut maps = object.maps_mut();
-        let mut algorithm = maps
-            .find(|map| map.name() == ALGORITHM)
-            .ok_or_else(missing)?;
+        let mut algorithm = maps.find(|map| map.name() == ALGORITHM).ok_or_else(missing)?;
         let link = algorithm.attach_struct_ops().map_err(|e| refuse(&e))?;
-        Ok(Self {
-            name,
-            windows,
-            _link: link,
-        })
+        Ok(Self { name, windows, _link: link })
     }
 
     /// Gives a socket a congestion window and a slow start threshold, in segments. Its congestion
@@ -84,9 +75,7 @@ impl Warm {
         value[..4].copy_from_slice(&window.to_ne_bytes());
         value[4..].copy_from_slice(&threshold.to_ne_bytes());
         let key = socket.as_raw_fd().to_ne_bytes();
-        self.windows
-            .update(&key, &value, MapFlags::ANY)
-            .map_err(io::Error::other)?;
+        self.windows.update(&key, &value, MapFlags::ANY).map_err(io::Error::other)?;
         let set = rustix::net::sockopt::set_tcp_congestion(socket, &self.name);
         let forgotten = self.windows.delete(&key).map_err(io::Error::other);
         set?;

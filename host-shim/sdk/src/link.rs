@@ -48,10 +48,7 @@ impl Link {
         let shared = Arc::new(Shared::new(ports, stop));
         let of_thread = Arc::clone(&shared);
         let thread = spawn(move || of_thread.serve())?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Whether host-shim knows this application.
@@ -80,11 +77,7 @@ impl Link {
     /// None today.
     pub fn register_ends(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<Registered> {
         let ends = (canonical(local), canonical(remote));
-        Ok(Registered {
-            entry: self.shared.register(ends),
-            shared: Arc::clone(&self.shared),
-            ends,
-        })
+        Ok(Registered { entry: self.shared.register(ends), shared: Arc::clone(&self.shared), ends })
     }
 
     /// Waits for a connection that another pod's application hands out. `None` once the link is
@@ -112,12 +105,7 @@ impl Link {
     }
 
     fn incoming(&self, offer: Offer) -> Incoming {
-        Incoming {
-            shared: Arc::clone(&self.shared),
-            offer,
-            taking: false,
-            decided: false,
-        }
+        Incoming { shared: Arc::clone(&self.shared), offer, taking: false, decided: false }
     }
 
     /// Ends [`Self::accept`] on all threads; nothing is wanted or offered any more.
@@ -215,11 +203,7 @@ impl Registered {
     pub async fn wanted(&self) {
         poll_fn(|task| {
             self.entry.wait(task.waker());
-            if self.is_wanted() {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
+            if self.is_wanted() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
@@ -454,10 +438,7 @@ impl Incoming {
         if self.offer.taken.is_some() {
             return;
         }
-        let no = Message::Refuse {
-            id: self.offer.id,
-            reason: reason(why),
-        };
+        let no = Message::Refuse { id: self.offer.id, reason: reason(why) };
         self.shared.tell(Some(self.offer.connection), &no);
     }
 }
@@ -470,13 +451,7 @@ impl Drop for Incoming {
         if !self.taking {
             return self.say_no("the application dropped it");
         }
-        let Offer {
-            connection,
-            id,
-            local,
-            remote,
-            ..
-        } = self.offer;
+        let Offer { connection, id, local, remote, .. } = self.offer;
         self.shared.offer_again(Offer {
             connection,
             id,
@@ -520,16 +495,9 @@ mod tests {
             let copy = wake.try_clone().expect("a descriptor");
             let entry = Arc::new(Entry::with(wanted, copy));
             let (shared, ends) = (Arc::clone(&shared), (at, at));
-            Registered {
-                shared,
-                entry,
-                ends,
-            }
+            Registered { shared, entry, ends }
         });
-        let link = Link {
-            shared,
-            thread: None,
-        };
+        let link = Link { shared, thread: None };
         let (done, ends) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let stream = TcpStream::connect(at).expect("it listens");

@@ -28,12 +28,7 @@ const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
 
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        flags,
-        None,
-    )?)
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// Where applications of the calling thread's network namespace find host-shim.
@@ -81,18 +76,9 @@ fn root(map: &str, overflow: &str) -> u32 {
 /// # Errors
 /// The kernel's: no descriptor is left.
 pub fn new_socket(local: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if local.is_ipv6() {
-        AddressFamily::INET6
-    } else {
-        AddressFamily::INET
-    };
+    let family = if local.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = SocketFlags::CLOEXEC;
-    Ok(socket_with(
-        family,
-        SocketType::STREAM,
-        flags,
-        Some(ipproto::TCP),
-    )?)
+    Ok(socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?)
 }
 
 /// Sends one message, or says that there is no room (`WouldBlock`).

@@ -24,10 +24,7 @@ use std::{
 };
 
 /// How soon a host-shim that is there again is found.
-const RECONNECT_EVERY: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
+const RECONNECT_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Offered connections that the application has not accepted yet: each has been taken from another
 /// pod's application, which waits 200 ms for it at most.
 const OFFERS_MAX: usize = 256;
@@ -180,10 +177,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// As a fork of the process that has connected sees it, while a thread there had the lock.
     pub(crate) fn of_a_fork(stop: OwnedFd) -> (Arc<Self>, impl Drop) {
-        let shared = Arc::new(Self {
-            pid: 0,
-            ..Self::new(&[], stop)
-        });
+        let shared = Arc::new(Self { pid: 0, ..Self::new(&[], stop) });
         let held: &'static Self = Box::leak(Box::new(Arc::clone(&shared)));
         (shared, held.lock())
     }
@@ -193,11 +187,7 @@ impl Shared {
 impl Entry {
     /// Wanted or not, with this descriptor.
     pub(crate) fn with(wanted: u64, wake: OwnedFd) -> Self {
-        Self {
-            wanted: wanted.into(),
-            wake: wake.into(),
-            ..Self::default()
-        }
+        Self { wanted: wanted.into(), wake: wake.into(), ..Self::default() }
     }
 }
 
@@ -242,10 +232,8 @@ impl Shared {
             if left.is_zero() || state.closed {
                 return None;
             }
-            let (next, _) = self
-                .connected
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner);
+            let (next, _) =
+                self.connected.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
             state = next;
         }
         Some(state.connection)
@@ -264,11 +252,7 @@ impl Shared {
             return;
         }
         let mut state = self.lock();
-        if state
-            .registered
-            .get(&ends)
-            .is_some_and(|e| Arc::ptr_eq(e, entry))
-        {
+        if state.registered.get(&ends).is_some_and(|e| Arc::ptr_eq(e, entry)) {
             state.registered.remove(&ends);
         }
         let socket = state.socket.clone();
@@ -388,19 +372,14 @@ impl Shared {
     }
 
     fn talk(&self, socket: &Arc<OwnedFd>) {
-        let hello = Message::Hello {
-            version: VERSION,
-            ports: self.ports.clone(),
-        };
+        let hello = Message::Hello { version: VERSION, ports: self.ports.clone() };
         if say(socket, &hello, None).is_err() {
             return;
         }
         let mut space = vec![0; PACKET_BYTES_MAX];
         loop {
-            let mut wakes = [
-                PollFd::new(&**socket, PollFlags::IN),
-                PollFd::new(&self.stop, PollFlags::IN),
-            ];
+            let mut wakes =
+                [PollFd::new(&**socket, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
             match poll(&mut wakes, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return,
@@ -462,12 +441,7 @@ impl Shared {
                 }
                 None => Some(Message::NotMine { id }),
             },
-            Message::Offer {
-                id,
-                local,
-                remote,
-                state: of_it,
-            } => {
+            Message::Offer { id, local, remote, state: of_it } => {
                 if state.offers.len() >= OFFERS_MAX {
                     let reason = "the application accepts nothing".to_owned();
                     return Some(Message::Refuse { id, reason });

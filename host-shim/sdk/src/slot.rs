@@ -13,10 +13,7 @@ pub(crate) struct Slot<T> {
 
 impl<T> Default for Slot<T> {
     fn default() -> Self {
-        Self {
-            inner: Mutex::new((None, None)),
-            filled: Condvar::new(),
-        }
+        Self { inner: Mutex::new((None, None)), filled: Condvar::new() }
     }
 }
 
@@ -44,10 +41,7 @@ impl<T> Slot<T> {
             if let Some(value) = inner.0.take() {
                 return value;
             }
-            inner = self
-                .filled
-                .wait(inner)
-                .unwrap_or_else(PoisonError::into_inner);
+            inner = self.filled.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
     }
 

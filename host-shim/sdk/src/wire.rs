@@ -58,10 +58,7 @@ macro_rules! messages {
     };
 }
 
-#[allow(
-    non_camel_case_types,
-    reason = "named as the functions that write and read them"
-)]
+#[allow(non_camel_case_types, reason = "named as the functions that write and read them")]
 mod kinds {
     pub type number = u64;
     pub type short = u16;
@@ -105,10 +102,7 @@ impl Message {
     /// Whether a descriptor belongs to it.
     #[must_use]
     pub const fn has_descriptor(&self) -> bool {
-        matches!(
-            self,
-            Self::Out { .. } | Self::Take { .. } | Self::Doubt { .. }
-        )
+        matches!(self, Self::Out { .. } | Self::Take { .. } | Self::Doubt { .. })
     }
 }
 

@@ -63,11 +63,7 @@ fn a_whole_configuration() {
     let netns: Vec<_> = config.pods.iter().map(|p| p.netns.clone()).collect();
     assert_eq!(
         netns,
-        [
-            Netns::Name("bt-pod-a".into()),
-            Netns::Path("/run/x".into()),
-            Netns::Pid(7)
-        ]
+        [Netns::Name("bt-pod-a".into()), Netns::Path("/run/x".into()), Netns::Pid(7)]
     );
     assert_eq!(config.log.format, LogFormat::Json);
     assert_eq!(config.log.level, LogLevel::Debug);
@@ -78,9 +74,7 @@ fn a_whole_configuration() {
 #[test]
 fn the_least_configuration() {
     let keys = Keys::new("least");
-    let config = keys
-        .parse("keys: [{epoch: 0, file: DIR/good}]")
-        .expect("a good configuration");
+    let config = keys.parse("keys: [{epoch: 0, file: DIR/good}]").expect("a good configuration");
     assert_eq!(config.pods, []);
     assert_eq!(config.control, None);
     assert_eq!(config.log, Log::default());
@@ -96,21 +90,13 @@ fn refusals_name_line_field_and_what_was_expected() {
     let cases = [
         ("keys: []\n".into(), "shim.yaml:1:1: keys: ", "one or two"),
         ("keys: 5\n".into(), "shim.yaml:1:1: keys: ", "one or two"),
-        (
-            "keys:\n  - {epoch: x, file: y}\n".into(),
-            "shim.yaml:2:13: keys[0].epoch: ",
-            "0 to 255",
-        ),
+        ("keys:\n  - {epoch: x, file: y}\n".into(), "shim.yaml:2:13: keys[0].epoch: ", "0 to 255"),
         (
             "keys:\n  - {epoch: 256, file: y}\n".into(),
             "shim.yaml:2:13: keys[0].epoch: ",
             "0 to 255",
         ),
-        (
-            "keys:\n  - {epoch: 1}\n".into(),
-            "shim.yaml:2:",
-            "missing field `file`",
-        ),
+        ("keys:\n  - {epoch: 1}\n".into(), "shim.yaml:2:", "missing field `file`"),
         (
             "keys:\n  - {epoch: 1, fil: y}\n".into(),
             "shim.yaml:2:16: keys[0].fil: ",
@@ -141,16 +127,8 @@ fn refusals_name_line_field_and_what_was_expected() {
             "shim.yaml:1:8: keys.directory: the key directory ",
             "none cannot be read",
         ),
-        (
-            "keys: {folder: x}\n".into(),
-            "shim.yaml:1:",
-            "unknown field `folder`",
-        ),
-        (
-            with("probes: x\n"),
-            "shim.yaml:2:1: probes: ",
-            "127.0.0.1:9901",
-        ),
+        ("keys: {folder: x}\n".into(), "shim.yaml:1:", "unknown field `folder`"),
+        (with("probes: x\n"), "shim.yaml:2:1: probes: ", "127.0.0.1:9901"),
         (
             with("controlTls: {listen: '1.2.3.4:1', certificate: a, key: b}\n"),
             "shim.yaml:2:",
@@ -164,16 +142,8 @@ fn refusals_name_line_field_and_what_was_expected() {
             "expected the path of a file with certificates",
         ),
         ("keys: [\n".into(), "shim.yaml:1:", "unclosed bracket"),
-        (
-            String::new(),
-            "shim.yaml: keys: there are none",
-            "no operator can send them",
-        ),
-        (
-            with("control: nowhere\n"),
-            "shim.yaml:2:1: control: ",
-            "127.0.0.1:9901",
-        ),
+        (String::new(), "shim.yaml: keys: there are none", "no operator can send them"),
+        (with("control: nowhere\n"), "shim.yaml:2:1: control: ", "127.0.0.1:9901"),
         (
             with("log: {level: loud}\n"),
             "shim.yaml:2:14: log.level: ",
@@ -264,10 +234,7 @@ fn a_folder_of_keys_gives_the_one_to_sign_with_first() {
     }
     keys.write("epochs/epoch-18", &"12".repeat(16), 0o644);
     let refusal = config().expect_err("open to others").to_string();
-    assert!(
-        refusal.starts_with("shim.yaml:1:8: keys.directory: "),
-        "{refusal}"
-    );
+    assert!(refusal.starts_with("shim.yaml:1:8: keys.directory: "), "{refusal}");
     assert!(refusal.contains("epoch-18 has mode 0644"), "{refusal}");
 }
 
@@ -277,10 +244,7 @@ fn without_keys_the_operator_sends_those_of_this_node() {
     let refusal = keys.parse("node: n-1\n").expect_err("nobody can send them");
     let words = refusal.to_string();
     assert!(words.contains("keys: there are none"), "{words}");
-    assert!(
-        words.contains("the operator sends them by controlTls"),
-        "{words}"
-    );
+    assert!(words.contains("the operator sends them by controlTls"), "{words}");
 
     let authority = Authority::new();
     let pair = authority.pair(Name::Shim);
@@ -299,10 +263,7 @@ fn without_keys_the_operator_sends_those_of_this_node() {
         assert_eq!(config.keys, super::Keys::Operator { node }, "{more}");
     }
     let words = of("node: n/1\n").expect_err("no name").to_string();
-    assert!(
-        words.contains("node: it is not known which node this is"),
-        "{words}"
-    );
+    assert!(words.contains("node: it is not known which node this is"), "{words}");
 }
 
 /// The shim's files of the page for machines without a cluster.

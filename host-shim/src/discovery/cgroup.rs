@@ -22,9 +22,7 @@ const SLICE: &str = ".slice";
 pub fn pod_uid(text: &str) -> Option<String> {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     // The innermost part counts: a node that runs in a Pod itself (kind, k3d) has both.
-    paths
-        .filter_map(|path| path.rsplit('/').find_map(uid_of_part))
-        .next()
+    paths.filter_map(|path| path.rsplit('/').find_map(uid_of_part)).next()
 }
 
 /// The UID in one part of a path.
@@ -96,10 +94,7 @@ mod tests {
                     "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{slice}.slice/cri-containerd-ab12.scope\n"
                 ),
             ),
-            (
-                "v2, cgroupfs",
-                format!("0::/kubepods/besteffort/pod{UID}/ab12\n"),
-            ),
+            ("v2, cgroupfs", format!("0::/kubepods/besteffort/pod{UID}/ab12\n")),
             (
                 "v2, kubelet with systemd, containerd without",
                 format!(
@@ -118,14 +113,8 @@ mod tests {
                     "4:cpu,cpuacct:/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-ab12.scope\n0::/\n"
                 ),
             ),
-            (
-                "v1, only some controllers",
-                format!("13:misc:/\n12:pids:/kubepods/pod{UID}/ab12\n"),
-            ),
-            (
-                "a kubelet with a root of its own",
-                format!("0::/node-7/kubepods/pod{UID}/ab12\n"),
-            ),
+            ("v1, only some controllers", format!("13:misc:/\n12:pids:/kubepods/pod{UID}/ab12\n")),
+            ("a kubelet with a root of its own", format!("0::/node-7/kubepods/pod{UID}/ab12\n")),
             (
                 "a node within a Pod",
                 format!("0::/kubepods/burstable/pod{HASH}/cd34/kubelet/kubepods/pod{UID}/ab12\n"),
@@ -148,10 +137,7 @@ mod tests {
                 "the Pod's group itself, as of a moment",
                 format!("0::/kubepods/burstable/pod{UID}\n"),
             ),
-            (
-                "capitals",
-                format!("0::/kubepods/pod{}/x\n", UID.to_uppercase()),
-            ),
+            ("capitals", format!("0::/kubepods/pod{}/x\n", UID.to_uppercase())),
         ] {
             assert_eq!(pod_uid(&text).as_deref(), Some(UID), "{what}");
         }

@@ -200,10 +200,7 @@ impl EndpointSlice {
     pub fn fold(&self, node: &str) -> Option<Slice> {
         let labels = self.metadata.labels.as_ref()?;
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
-        let mut slice = Slice {
-            service: labels.get(SERVICE)?.clone(),
-            ..Slice::default()
-        };
+        let mut slice = Slice { service: labels.get(SERVICE)?.clone(), ..Slice::default() };
         // Who writes one by hand need not know the node.
         let here = |e: &&Endpoint| e.node_name.as_ref().is_none_or(|name| name == node);
         for endpoint in self.endpoints.iter().filter(here) {
@@ -218,10 +215,7 @@ impl EndpointSlice {
                 }
                 // Names of hosts are no addresses and are skipped.
                 None => {
-                    let parsed = endpoint
-                        .addresses
-                        .iter()
-                        .filter_map(|a| a.parse::<IpAddr>().ok());
+                    let parsed = endpoint.addresses.iter().filter_map(|a| a.parse::<IpAddr>().ok());
                     slice.addresses.extend(parsed);
                 }
             }
@@ -240,10 +234,8 @@ impl Pod {
         let hash = annotation(STATIC_HASH).filter(|hash| cgroup::is_hash(hash));
         let hash = hash.filter(|hash| annotation(MIRROR) == Some(hash));
         let ips = self.status.pod_ips.iter();
-        let (first, then) = (
-            self.status.init_container_statuses.iter(),
-            self.status.container_statuses.iter(),
-        );
+        let (first, then) =
+            (self.status.init_container_statuses.iter(), self.status.container_statuses.iter());
         let containers = first.chain(then).filter(|c| c.state.running.is_some());
         NodePod {
             uids: meta.uid.iter().chain(hash).cloned().collect(),

@@ -105,17 +105,11 @@ impl From<&Error> for Unfit {
 /// There is none, or it is no good.
 pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfit> {
     if let Some(obstacle) = wanted.obstacle {
-        let cause = if wanted.pod.host_network {
-            Cause::Never
-        } else {
-            Cause::Trouble
-        };
+        let cause = if wanted.pod.host_network { Cause::Never } else { Cause::Trouble };
         return Err(Unfit::because(cause, obstacle));
     }
     let is_there = |pid| {
-        let there = Netns::Pid(pid)
-            .open()
-            .map(|open| interface(&open, &wanted.pod.addresses));
+        let there = Netns::Pid(pid).open().map(|open| interface(&open, &wanted.pod.addresses));
         !wanted.pod.addresses.is_empty() && matches!(there, Ok(Ok(_)))
     };
     let members = processes.members(&wanted.pod.uids);
@@ -152,9 +146,7 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         return Err(under(runtime));
     }
     let netns = Netns::Pid(member.pid);
-    let open = netns
-        .open()
-        .map_err(|error| Unfit::new(error.to_string()))?;
+    let open = netns.open().map_err(|error| Unfit::new(error.to_string()))?;
     if netns.identity().ok() != Some(member.netns) {
         return Err(Unfit::new("its process ended just now"));
     }
@@ -164,11 +156,7 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
              remove it from the Pod's securityContext.sysctls",
         ));
     }
-    Ok(Place {
-        interface: interface(&open, &wanted.pod.addresses)?,
-        netns,
-        identity: member.netns,
-    })
+    Ok(Place { interface: interface(&open, &wanted.pod.addresses)?, netns, identity: member.netns })
 }
 
 /// One in the Pod's namespace, which has the Pod's address: containers within a container may have
@@ -271,11 +259,7 @@ mod tests {
 
     #[test]
     fn the_interface_with_the_pods_address_is_taken() {
-        let two = there(&[
-            ("eth0", "10.0.0.5"),
-            ("net1", "192.168.0.5"),
-            ("net1", "fd00::5"),
-        ]);
+        let two = there(&[("eth0", "10.0.0.5"), ("net1", "192.168.0.5"), ("net1", "fd00::5")]);
         let choose = |addresses: &[&str]| {
             let parsed: Vec<IpAddr> = addresses.iter().map(|a| a.parse().expect("one")).collect();
             super::choose(two.clone().into_iter(), &parsed)
@@ -283,11 +267,7 @@ mod tests {
         assert_eq!(choose(&["192.168.0.5"]).as_deref(), Ok("net1"));
         assert_eq!(choose(&["10.0.0.5", "fd00::9"]).as_deref(), Ok("eth0"));
         let none = choose(&["10.0.0.6"]).expect_err("none");
-        assert!(
-            none.reason
-                .contains("10.0.0.6; there are: eth0 10.0.0.5, net1"),
-            "{none:?}"
-        );
+        assert!(none.reason.contains("10.0.0.6; there are: eth0 10.0.0.5, net1"), "{none:?}");
         assert_eq!(none.cause, Cause::Trouble);
         assert!(!none.reason.contains("more"), "{none:?}");
         assert_eq!(
@@ -305,20 +285,14 @@ mod tests {
         });
         let wanted = [IpAddr::from([10, 0, 0, 6])];
         let none = choose(many.clone(), &wanted).expect_err("none");
-        assert!(
-            none.reason.ends_with("net1 10.1.0.7, and 65528 more"),
-            "{none:?}"
-        );
+        assert!(none.reason.ends_with("net1 10.1.0.7, and 65528 more"), "{none:?}");
         let last = [IpAddr::from([10, 1, 255, 255])];
         assert_eq!(choose(many, &last).as_deref(), Ok("net1"));
     }
 
     fn members(all: &[(u32, u64)]) -> Vec<Member> {
-        let member = |(pid, inode): &(u32, u64)| Member {
-            pid: *pid,
-            netns: (4, *inode),
-            sandbox: None,
-        };
+        let member =
+            |(pid, inode): &(u32, u64)| Member { pid: *pid, netns: (4, *inode), sandbox: None };
         all.iter().map(member).collect()
     }
 
@@ -338,11 +312,7 @@ mod tests {
 
     #[test]
     fn a_place_goes_on_by_whichever_process_is_in_it() {
-        let of_10 = Place {
-            netns: Netns::Pid(10),
-            identity: (4, 2),
-            interface: "eth0".into(),
-        };
+        let of_10 = Place { netns: Netns::Pid(10), identity: (4, 2), interface: "eth0".into() };
         let follow = |all: &[(u32, u64)]| {
             let mut place = of_10.clone();
             (place.follow(&members(all)), place.netns)
@@ -358,17 +328,10 @@ mod tests {
         let netns = Netns::Pid(std::process::id());
         let identity = netns.identity().expect("this process has one");
         let interface = "eth0".to_owned();
-        let here = Place {
-            netns,
-            identity,
-            interface,
-        };
+        let here = Place { netns, identity, interface };
         let open = here.open().expect("it is still there");
         assert_eq!(open.identity().expect("it is open"), identity);
-        let elsewhere = Place {
-            identity: (identity.0, identity.1 + 1),
-            ..here
-        };
+        let elsewhere = Place { identity: (identity.0, identity.1 + 1), ..here };
         let unfit = elsewhere.open().expect_err("another one");
         assert_eq!(unfit.cause, Cause::Trouble);
         assert!(unfit.reason.contains("another one"), "{unfit:?}");
@@ -387,18 +350,9 @@ mod tests {
             let unfit = find(&mut processes, &wanted).expect_err("no process was read");
             (unfit.cause, unfit.reason.contains("hostPID"))
         };
-        let running = NodePod {
-            running: true,
-            ..NodePod::default()
-        };
-        let deleting = NodePod {
-            deleting: true,
-            ..running.clone()
-        };
-        let seen = NodePod {
-            containers: vec!["cri-o://1".into()],
-            ..running.clone()
-        };
+        let running = NodePod { running: true, ..NodePod::default() };
+        let deleting = NodePod { deleting: true, ..running.clone() };
+        let seen = NodePod { containers: vec!["cri-o://1".into()], ..running.clone() };
         assert_eq!(cause(NodePod::default()), (Cause::Absent, false));
         assert_eq!(cause(deleting), (Cause::Absent, false));
         assert_eq!(cause(running), (Cause::Waits, false));

@@ -106,9 +106,8 @@ impl Processes {
     pub fn look(&mut self, now: Instant) -> io::Result<()> {
         let mut gone: HashMap<u32, Known> = std::mem::take(&mut self.known);
         for entry in fs::read_dir(&self.proc)? {
-            let process = entry
-                .ok()
-                .and_then(|e| Some((e.file_name().to_str()?.parse().ok()?, e.ino())));
+            let process =
+                entry.ok().and_then(|e| Some((e.file_name().to_str()?.parse().ok()?, e.ino())));
             let Some((pid, inode)) = process else {
                 continue;
             };
@@ -131,12 +130,8 @@ impl Processes {
     #[must_use]
     pub fn members(&mut self, uids: &[String]) -> Vec<Member> {
         let of_pod = |known: &Known| known.uid.as_ref().is_some_and(|uid| uids.contains(uid));
-        let mut pids: Vec<u32> = self
-            .known
-            .iter()
-            .filter(|(_, known)| of_pod(known))
-            .map(|(pid, _)| *pid)
-            .collect();
+        let mut pids: Vec<u32> =
+            self.known.iter().filter(|(_, known)| of_pod(known)).map(|(pid, _)| *pid).collect();
         pids.sort_unstable();
         let mut found: Vec<Member> = Vec::new();
         for pid in pids {
@@ -187,12 +182,7 @@ impl Processes {
         // Machines have names of their own, which is all that is read of so many processes.
         let alone = dir.as_ref().filter(|_| uid.is_none());
         let apart = alone.and_then(|dir| by_name(&read(dir, "comm")?));
-        Known {
-            inode,
-            first_seen,
-            uid,
-            apart,
-        }
+        Known { inode, first_seen, uid, apart }
     }
 
     /// The number may be another process's by now, so all is read through one handle of it.
@@ -206,11 +196,7 @@ impl Processes {
         match netns_of(&dir) {
             // A runtime's process that has not changed over yet is still in the node's.
             Ok(netns) if self.nodes.contains(&netns) => Checked::OfNode(sandbox(&dir)),
-            Ok(netns) => Checked::Member(Member {
-                pid,
-                netns,
-                sandbox: sandbox(&dir),
-            }),
+            Ok(netns) => Checked::Member(Member { pid, netns, sandbox: sandbox(&dir) }),
             Err(_) => Checked::Other,
         }
     }
@@ -300,12 +286,7 @@ mod tests {
         }
 
         fn in_pod(&self, pid: u32, netns: &str, command: &str) {
-            self.process(
-                pid,
-                &format!("0::/kubepods/pod{UID}/{pid}\n"),
-                netns,
-                command,
-            );
+            self.process(pid, &format!("0::/kubepods/pod{UID}/{pid}\n"), netns, command);
         }
 
         fn ends(&self, pid: u32) {
@@ -381,11 +362,7 @@ mod tests {
             // No look in between.
             proc.in_pod(20, "a", "pause");
             processes.look(at).expect("a look");
-            assert_eq!(
-                processes.member(&uids()).map(|m| m.pid),
-                Some(20),
-                "{cgroup}"
-            );
+            assert_eq!(processes.member(&uids()).map(|m| m.pid), Some(20), "{cgroup}");
             proc.ends(20);
         }
     }
@@ -397,9 +374,7 @@ mod tests {
         let mut processes = Processes::new(&proc.0).expect("a proc");
         processes.look(now).expect("a look");
         proc.in_pod(20, "a", "pause");
-        processes
-            .look(now + Duration::from_secs(1))
-            .expect("a look");
+        processes.look(now + Duration::from_secs(1)).expect("a look");
         assert_eq!(processes.member(&uids()).map(|m| m.pid), Some(20));
         // One that stays where it is is not read for ever.
         proc.process(21, "0::/\n", "node", "x");

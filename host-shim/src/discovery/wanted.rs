@@ -157,10 +157,7 @@ impl World {
     #[must_use]
     pub fn told(&self) -> ListenerReport {
         let uids = self.pods.values().flat_map(|pod| &pod.uids);
-        ListenerReport {
-            wanted: self.wanted(),
-            there: uids.cloned().collect(),
-        }
+        ListenerReport { wanted: self.wanted(), there: uids.cloned().collect() }
     }
 
     fn wanted(&self) -> Vec<WantedPod> {
@@ -178,10 +175,7 @@ impl World {
         }
         let mut selectors: HashMap<&str, Vec<(&Labels, PodMultipathTcp)>> = HashMap::new();
         for (&(namespace, service), &multipath) in &seen {
-            let key = Key {
-                namespace: namespace.to_owned(),
-                name: service.to_owned(),
-            };
+            let key = Key { namespace: namespace.to_owned(), name: service.to_owned() };
             // An empty selector selects nothing.
             if let Some(selector) = self.services.get(&key).filter(|s| !s.is_empty()) {
                 let selectors = selectors.entry(namespace).or_default();
@@ -242,9 +236,7 @@ impl Slice {
 }
 
 fn includes(labels: &Labels, selector: &Labels) -> bool {
-    selector
-        .iter()
-        .all(|(key, value)| labels.get(key) == Some(value))
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 #[cfg(test)]

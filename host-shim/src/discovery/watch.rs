@@ -93,10 +93,7 @@ pub async fn clients(kubeconfig: Option<&Path>) -> anyhow::Result<Clients> {
     let client = |config| {
         Client::try_from(config).context("discovery: no client of the API server can be made")
     };
-    Ok(Clients {
-        own: client(config)?,
-        nobody: client(nobody)?,
-    })
+    Ok(Clients { own: client(config)?, nobody: client(nobody)? })
 }
 
 /// Whether the DaemonSet that this process is of is gone, or going: then what was attached is

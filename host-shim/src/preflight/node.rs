@@ -8,11 +8,7 @@ use std::path::Path;
 /// Capabilities that host-shim uses: name, bit (linux/capability.h) and what for.
 const CAPABILITIES: [(&str, u32, &str); 4] = [
     ("CAP_NET_ADMIN", 12, "attaching to interfaces"),
-    (
-        "CAP_SYS_ADMIN",
-        21,
-        "entering pods' network namespaces and mounting the BPF file system",
-    ),
+    ("CAP_SYS_ADMIN", 21, "entering pods' network namespaces and mounting the BPF file system"),
     ("CAP_PERFMON", 38, "a program that reads kernel structures"),
     ("CAP_BPF", 39, "loading programs and maps"),
 ];
@@ -36,10 +32,7 @@ pub fn check(pin: &Path, network: &NodeNetwork, report: &mut Report) {
         }
         // Nothing that the lines above do not say.
         Err(Error::KernelLacks { .. }) => {
-            let without = format!(
-                "the kernel cannot take it without {}",
-                kernel::ADOPT_FUNCTION
-            );
+            let without = format!("the kernel cannot take it without {}", kernel::ADOPT_FUNCTION);
             add("adopter", Finding::missing(without, "see above"));
         }
         Err(error) => {
@@ -87,10 +80,7 @@ fn version() -> Finding {
         Some(version) if version >= kernel::MINIMUM => {
             Finding::good(format!("{release} (needed: {major}.{minor})"))
         }
-        _ => Finding::missing(
-            release,
-            format!("run Linux {major}.{minor} or newer on this node"),
-        ),
+        _ => Finding::missing(release, format!("run Linux {major}.{minor} or newer on this node")),
     }
 }
 
@@ -124,11 +114,8 @@ fn releases(adopter: &Adopter) -> Finding {
         return Finding::good("the kernel takes the iterator");
     };
     let lacks = kernel::has_function(kernel::RELEASE_FUNCTION) == Some(false);
-    let found = if lacks {
-        format!("the kernel lacks {}", kernel::RELEASE_FUNCTION)
-    } else {
-        reason
-    };
+    let found =
+        if lacks { format!("the kernel lacks {}", kernel::RELEASE_FUNCTION) } else { reason };
     Finding::note(
         format!("{found}: what a stalled pod has not read stays there"),
         "use a kernel built with CONFIG_PROC_FS=y, CONFIG_NET_SOCK_MSG=y and CONFIG_DEBUG_INFO_BTF=y; if it is, report this as a bug with the text above",
@@ -187,24 +174,15 @@ fn capabilities() -> Finding {
 fn judge_capabilities(held: u64) -> Finding {
     let held = |bit: u32| held >> bit & 1 == 1;
     let has = |bit: u32| held(bit) || (bit > SYS_ADMIN && held(SYS_ADMIN));
-    let lacking: Vec<_> = CAPABILITIES
-        .iter()
-        .filter(|(_, bit, _)| !has(*bit))
-        .collect();
+    let lacking: Vec<_> = CAPABILITIES.iter().filter(|(_, bit, _)| !has(*bit)).collect();
     if lacking.is_empty() {
         return Finding::good(CAPABILITIES.map(|(name, ..)| name).join(", "));
     }
     let names: Vec<_> = lacking.iter().map(|(name, ..)| *name).collect();
-    let uses: Vec<_> = lacking
-        .iter()
-        .map(|(name, _, why)| format!("{name} ({why})"))
-        .collect();
+    let uses: Vec<_> = lacking.iter().map(|(name, _, why)| format!("{name} ({why})")).collect();
     Finding::missing(
         format!("lacking {}", names.join(", ")),
-        format!(
-            "run as root, or add to the container's securityContext: {}",
-            uses.join(", ")
-        ),
+        format!("run as root, or add to the container's securityContext: {}", uses.join(", ")),
     )
 }
 
@@ -220,11 +198,7 @@ fn hook(adopter: &Adopter) -> Finding {
 }
 
 fn bpffs(pin: &Path) -> Finding {
-    let root = if pin.starts_with("/sys/fs/bpf") {
-        Path::new("/sys/fs/bpf")
-    } else {
-        pin
-    };
+    let root = if pin.starts_with("/sys/fs/bpf") { Path::new("/sys/fs/bpf") } else { pin };
     if kernel::is_bpffs(pin) && kernel::is_nodes(pin) == Some(false) {
         return Finding::note(
             format!("mounted in this container only, for {}", pin.display()),
@@ -266,15 +240,9 @@ mod tests {
         };
         assert!(text(None).contains(r#""status":"good""#));
         assert!(text(Some(calm)).contains(r#""status":"good""#));
-        let full = ConnTracking {
-            entries: 76,
-            ..calm
-        };
+        let full = ConnTracking { entries: 76, ..calm };
         assert!(text(Some(full)).contains(r#""status":"note""#));
-        let strict = ConnTracking {
-            loose: false,
-            ..full
-        };
+        let strict = ConnTracking { loose: false, ..full };
         assert!(text(Some(strict)).contains(r#""status":"missing""#));
     }
 
@@ -301,9 +269,6 @@ mod tests {
             assert!(none.contains(name), "{none}");
         }
         let no_admin = text(all & !(1 << 12));
-        assert!(
-            no_admin.contains(r#""found":"lacking CAP_NET_ADMIN""#),
-            "{no_admin}"
-        );
+        assert!(no_admin.contains(r#""found":"lacking CAP_NET_ADMIN""#), "{no_admin}");
     }
 }

@@ -12,29 +12,18 @@ const CONNTRACK_LOOSE: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
 /// `transfers_port`: where it is reached from other nodes, unless 0.
 pub fn check(pod: &Pod, transfers_port: u16, report: &mut Report) {
-    let subject = format!(
-        "pod {} ({}, {})",
-        pod.name,
-        pod.netns.path().display(),
-        pod.interface
-    );
+    let subject = format!("pod {} ({}, {})", pod.name, pod.netns.path().display(), pod.interface);
     let mut add = |check, finding| report.add(&subject, check, finding);
     let open = match pod.netns.open() {
         Ok(open) => open,
         Err(error) => {
             let change =
                 "start the pod, or correct `netns` (`ip netns list` names those of /run/netns)";
-            add(
-                "network namespace",
-                Finding::missing(error.to_string(), change),
-            );
+            add("network namespace", Finding::missing(error.to_string(), change));
             return;
         }
     };
-    add(
-        "network namespace",
-        Finding::good(format!("cookie {}", open.cookie())),
-    );
+    add("network namespace", Finding::good(format!("cookie {}", open.cookie())));
     add("interface", interface(&open, &pod.interface));
     add("net.ipv4.tcp_syncookies", syncookies(&open));
     if let Some(finding) = conntrack(&open) {
@@ -72,10 +61,7 @@ fn syncookies(open: &OpenNetns) -> Finding {
             "set it to 1, the default: `sysctl -w net.ipv4.tcp_syncookies=1` in the pod's namespace, or remove it from the pod's securityContext.sysctls",
         ),
         Some(value) => Finding::good(value),
-        None => Finding::missing(
-            "cannot be read",
-            "use a kernel built with CONFIG_SYN_COOKIES=y",
-        ),
+        None => Finding::missing("cannot be read", "use a kernel built with CONFIG_SYN_COOKIES=y"),
     }
 }
 
@@ -166,17 +152,12 @@ fn is_host_shims(inode: &str) -> bool {
         Ok(descriptors.any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == Path::new(&socket))))
     };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes
-        .map(|entry| entry.path())
-        .any(|process| has(&process).unwrap_or(false))
+    processes.map(|entry| entry.path()).any(|process| has(&process).unwrap_or(false))
 }
 
 fn listeners(open: &OpenNetns) -> Finding {
     match open.within(|| listeners_here().len()) {
-        Ok(0) => Finding::note(
-            "none",
-            "nothing can be adopted until the application listens",
-        ),
+        Ok(0) => Finding::note("none", "nothing can be adopted until the application listens"),
         Ok(count) => Finding::good(count.to_string()),
         Err(error) => Finding::missing(error.to_string(), "give host-shim CAP_SYS_ADMIN"),
     }

@@ -45,37 +45,21 @@ enum Status {
 
 impl Finding {
     pub fn good(found: impl Into<String>) -> Self {
-        Self {
-            status: Status::Good,
-            found: found.into(),
-            change: None,
-        }
+        Self { status: Status::Good, found: found.into(), change: None }
     }
 
     pub fn note(found: impl Into<String>, change: impl Into<String>) -> Self {
-        Self {
-            status: Status::Note,
-            found: found.into(),
-            change: Some(change.into()),
-        }
+        Self { status: Status::Note, found: found.into(), change: Some(change.into()) }
     }
 
     pub fn missing(found: impl Into<String>, change: impl Into<String>) -> Self {
-        Self {
-            status: Status::Missing,
-            found: found.into(),
-            change: Some(change.into()),
-        }
+        Self { status: Status::Missing, found: found.into(), change: Some(change.into()) }
     }
 }
 
 impl Report {
     pub fn add(&mut self, subject: &str, check: &'static str, finding: Finding) {
-        self.findings.push(Entry {
-            subject: subject.to_owned(),
-            check,
-            finding,
-        });
+        self.findings.push(Entry { subject: subject.to_owned(), check, finding });
     }
 
     fn missing(&self) -> usize {
@@ -96,12 +80,7 @@ impl Report {
     /// One block per subject, one line per check, and under it what to change.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let width = self
-            .findings
-            .iter()
-            .map(|e| e.check.len())
-            .max()
-            .unwrap_or(0);
+        let width = self.findings.iter().map(|e| e.check.len()).max().unwrap_or(0);
         let indent = 2 + 9 + width + 2;
         let mut subject = None;
         for entry in &self.findings {
@@ -123,14 +102,8 @@ impl Report {
         }
         let _ = match self.missing() {
             0 => writeln!(text, "All good: this node's pods can adopt connections."),
-            1 => writeln!(
-                text,
-                "1 thing is missing; the line under it says what to change."
-            ),
-            n => writeln!(
-                text,
-                "{n} things are missing; the line under each says what to change."
-            ),
+            1 => writeln!(text, "1 thing is missing; the line under it says what to change."),
+            n => writeln!(text, "{n} things are missing; the line under each says what to change."),
         };
         if !self.good() {
             wrapped(&mut text, TRANSLATION, 0);
@@ -169,23 +142,12 @@ mod tests {
         let mut report = Report::default();
         report.add("node", "kernel", Finding::good("6.18"));
         assert!(report.good());
-        assert!(
-            report
-                .text()
-                .ends_with("All good: this node's pods can adopt connections.\n")
-        );
-        report.add(
-            "pod",
-            "tcp_syncookies",
-            Finding::missing("0", "word ".repeat(60)),
-        );
+        assert!(report.text().ends_with("All good: this node's pods can adopt connections.\n"));
+        report.add("pod", "tcp_syncookies", Finding::missing("0", "word ".repeat(60)));
         report.add("pod", "listeners", Finding::note("0", "start it"));
         assert!(!report.good());
         let text = report.text();
-        assert!(
-            text.lines().all(|line| line.chars().count() <= WIDTH),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("  MISSING  tcp_syncookies  0\n"), "{text}");
         let (_, end) = text.split_once("1 thing is missing; ").expect("counted");
         assert!(end.contains("move all the same"), "{text}");

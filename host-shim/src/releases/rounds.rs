@@ -50,13 +50,11 @@ impl<A: Ord + Send + 'static> Rounds<A> {
         waiting.insert(netns, asked);
         drop(waiting);
         let rounds = Arc::clone(self);
-        let made = std::thread::Builder::new()
-            .name("release".into())
-            .spawn(move || {
-                while let Some(asked) = rounds.next(netns) {
-                    pass(&asked);
-                }
-            });
+        let made = std::thread::Builder::new().name("release".into()).spawn(move || {
+            while let Some(asked) = rounds.next(netns) {
+                pass(&asked);
+            }
+        });
         if made.is_err() {
             self.lock().remove(&netns);
         }

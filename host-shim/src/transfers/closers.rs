@@ -53,9 +53,7 @@ impl Closers {
         let _ = closer.queue.send(descriptor);
         if !closer.has_thread {
             let (queued, waiting) = (Arc::clone(&closer.queued), Arc::clone(&closer.waiting));
-            let thread = std::thread::Builder::new()
-                .name("closer".into())
-                .stack_size(STACK_BYTES);
+            let thread = std::thread::Builder::new().name("closer".into()).stack_size(STACK_BYTES);
             let made = thread.spawn(move || {
                 for descriptor in &*queued.lock().unwrap_or_else(PoisonError::into_inner) {
                     drop(descriptor);
@@ -71,9 +69,7 @@ impl Closers {
 
     /// Whether a pod keeps as many open as it may.
     pub fn is_full(&self, pod: u64) -> bool {
-        self.0
-            .get(&pod)
-            .is_some_and(|closer| closer.waiting.load(Ordering::Relaxed) >= CLOSING_MAX)
+        self.0.get(&pod).is_some_and(|closer| closer.waiting.load(Ordering::Relaxed) >= CLOSING_MAX)
     }
 
     /// Only these pods are there. What others handed over is closed nonetheless.

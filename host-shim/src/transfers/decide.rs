@@ -26,11 +26,7 @@ pub enum Phase {
     /// One has handed it out; the other pod's is asked whether it takes it.
     Offering { from: LinkId, to: LinkId },
     /// Both have agreed, and this step is being done.
-    Moving {
-        from: LinkId,
-        to: LinkId,
-        step: Step,
-    },
+    Moving { from: LinkId, to: LinkId, step: Step },
     /// It has ended.
     Over,
 }
@@ -46,9 +42,7 @@ impl Phase {
         match self {
             Self::Asking { .. } => "its application has not handed it out",
             Self::Offering { .. } => "the other application has not answered",
-            Self::Moving {
-                step: Step::Send, ..
-            } => "the other node has not restored it",
+            Self::Moving { step: Step::Send, .. } => "the other node has not restored it",
             Self::Moving { step: Step::Go, .. } => "the other node has not said that it talks",
             Self::Moving { .. } | Self::Over => "this host-shim had no time",
         }
@@ -85,14 +79,8 @@ impl Step {
         Self::Speak,
         Self::Give,
     ];
-    const FAR: [Self; 6] = [
-        Self::Freeze,
-        Self::Export,
-        Self::Send,
-        Self::Remember,
-        Self::Drop,
-        Self::Go,
-    ];
+    const FAR: [Self; 6] =
+        [Self::Freeze, Self::Export, Self::Send, Self::Remember, Self::Drop, Self::Go];
 
     /// For people: "no time is left to ...".
     pub const fn words(self) -> &'static str {
@@ -239,11 +227,7 @@ fn kept(why: Ended, told: &[LinkId]) -> (Phase, Vec<Effect>) {
 }
 
 fn taker_left(to: LinkId) -> Ended {
-    if to == FAR {
-        Ended::Unreached
-    } else {
-        Ended::TakerLeft
-    }
+    if to == FAR { Ended::Unreached } else { Ended::TakerLeft }
 }
 
 fn asking(mut waiting: Vec<LinkId>, to: LinkId, event: Event) -> (Phase, Vec<Effect>) {
@@ -302,12 +286,8 @@ fn moving(from: LinkId, to: LinkId, step: Step, event: Event) -> (Phase, Vec<Eff
         (phase, effects)
     };
     let lost = || {
-        let effects = vec![
-            Effect::Reset,
-            Effect::Gone(from),
-            Effect::Back(to),
-            Effect::Count(Ended::Reset),
-        ];
+        let effects =
+            vec![Effect::Reset, Effect::Gone(from), Effect::Back(to), Effect::Count(Ended::Reset)];
         (Phase::Over, effects)
     };
     let is_undoable = step <= Step::Remember;

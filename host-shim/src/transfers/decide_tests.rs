@@ -67,10 +67,7 @@ impl World {
         assert!(!self.frozen && !self.restored, "frozen: {world}");
         let old = !self.old_ended;
         assert_ne!(self.remembered_moved, self.remembered_kept, "{world}");
-        assert_eq!(
-            old, self.remembered_kept,
-            "the word and the owner differ: {world}"
-        );
+        assert_eq!(old, self.remembered_kept, "the word and the owner differ: {world}");
         let new = self.new_speaks && self.given;
         match self.counted[0] {
             Ended::Moved => assert!(new && !self.reset && !old, "{world}"),
@@ -113,10 +110,7 @@ fn apply(phase: Phase, world: World, event: Event) -> Vec<(Phase, World)> {
             }
             Effect::Do(step) => doing = Some(step),
             Effect::Undo => {
-                assert!(
-                    !world.remembered_moved,
-                    "undone behind the point of no return"
-                );
+                assert!(!world.remembered_moved, "undone behind the point of no return");
                 (world.frozen, world.restored) = (false, false);
             }
             Effect::Reset => {
@@ -139,11 +133,7 @@ fn apply(phase: Phase, world: World, event: Event) -> Vec<(Phase, World)> {
     let Some(step) = doing else {
         return vec![(phase, world)];
     };
-    assert_eq!(
-        effects.last(),
-        Some(&Effect::Do(step)),
-        "nothing behind a step"
-    );
+    assert_eq!(effects.last(), Some(&Effect::Do(step)), "nothing behind a step");
     let mut all = Vec::new();
     // What the executor looks at in front of a step.
     for event in [Event::LeaseOver, Event::Closed(A), Event::Closed(B)] {
@@ -165,10 +155,7 @@ fn whatever_fails_there_is_one_owner_or_a_counted_reset() {
     let mut ends = BTreeSet::new();
     let mut seen = Vec::new();
     for waiting in [vec![A], vec![A, A_TOO]] {
-        let world = World {
-            asked: waiting.iter().copied().collect(),
-            ..World::default()
-        };
+        let world = World { asked: waiting.iter().copied().collect(), ..World::default() };
         let first = begin(waiting, Some(B)).expect("both are there");
         let mut open = vec![(first, world)];
         while let Some((phase, world)) = open.pop() {
@@ -200,10 +187,7 @@ fn whatever_fails_there_is_one_owner_or_a_counted_reset() {
         })
         .map(|ended| ended.label())
         .collect();
-    assert_eq!(
-        ends, expected,
-        "the others end it before it begins, or are another node's"
-    );
+    assert_eq!(ends, expected, "the others end it before it begins, or are another node's");
     assert!(seen.len() > 10, "{}", seen.len());
 }
 
@@ -232,18 +216,9 @@ fn who_still_waits_is_told_unless_it_has_answered_or_left() {
 #[test]
 fn who_was_not_asked_has_no_say() {
     const OTHER: LinkId = 4;
-    let mut phases = vec![
-        Phase::Asking {
-            waiting: vec![A, A_TOO],
-            to: B,
-        },
-        Phase::Offering { from: A, to: B },
-    ];
-    phases.extend(Step::all(B).iter().map(|step| Phase::Moving {
-        from: A,
-        to: B,
-        step: *step,
-    }));
+    let mut phases =
+        vec![Phase::Asking { waiting: vec![A, A_TOO], to: B }, Phase::Offering { from: A, to: B }];
+    phases.extend(Step::all(B).iter().map(|step| Phase::Moving { from: A, to: B, step: *step }));
     for phase in phases {
         for event in [
             Event::NotMine(OTHER),
@@ -268,18 +243,9 @@ fn one_that_takes_must_be_there_before_anybody_is_asked() {
 /// What a host-shim does that is told to end.
 #[test]
 fn what_is_cut_short_is_kept_unless_it_has_parted() {
-    let mut phases = vec![
-        Phase::Asking {
-            waiting: vec![A],
-            to: FAR,
-        },
-        Phase::Offering { from: A, to: FAR },
-    ];
-    phases.extend([Step::Send, Step::Go].map(|step| Phase::Moving {
-        from: A,
-        to: FAR,
-        step,
-    }));
+    let mut phases =
+        vec![Phase::Asking { waiting: vec![A], to: FAR }, Phase::Offering { from: A, to: FAR }];
+    phases.extend([Step::Send, Step::Go].map(|step| Phase::Moving { from: A, to: FAR, step }));
     let parted: Vec<_> = phases.iter().map(Phase::has_parted).collect();
     assert_eq!(parted, [false, false, false, true]);
     for phase in phases {

@@ -117,8 +117,7 @@ impl Serving<'_> {
                 self.put_socket_away(cookie, socket);
                 continue;
             }
-            self.links
-                .insert(id, Link::new(Instant::now(), id, cookie, socket));
+            self.links.insert(id, Link::new(Instant::now(), id, cookie, socket));
             self.figures.links.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -256,9 +255,6 @@ impl Serving<'_> {
 /// The abstract socket in a pod's namespace.
 fn bind(place: &Place) -> anyhow::Result<OwnedFd> {
     let open = place.netns.open()?;
-    anyhow::ensure!(
-        open.cookie() == place.cookie,
-        "its namespace is another one"
-    );
+    anyhow::ensure!(open.cookie() == place.cookie, "its namespace is another one");
     Ok(open.within(packet::open)??)
 }

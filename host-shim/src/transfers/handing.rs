@@ -167,10 +167,7 @@ impl Serving<'_> {
     }
 
     fn begin(&mut self, ask: Transfer, lease: Duration) -> Result<(), Ended> {
-        let other = self
-            .pods
-            .values()
-            .find(|p| Some(p.place.number) == ask.namespace());
+        let other = self.pods.values().find(|p| Some(p.place.number) == ask.namespace());
         let known = |link: &&Link| link.pod == ask.netns() && link.ports.is_some();
         let waiting: Vec<_> = self.links.values().filter(known).map(|l| l.id).collect();
         let (phase, to) = if let Some(place) = other.map(|pod| pod.place.clone()) {
@@ -183,11 +180,7 @@ impl Serving<'_> {
             let phase = begin(waiting.clone(), Some(FAR))?;
             let peer = SocketAddr::new(local.ip(), self.settings.port);
             let channel = self.reach(ask.netns(), peer)?;
-            let to = Destination::Far {
-                local,
-                remote,
-                channel,
-            };
+            let to = Destination::Far { local, remote, channel };
             (phase, to)
         };
         let id = self.number();
@@ -204,11 +197,7 @@ impl Serving<'_> {
         };
         self.open.insert(id, open);
         self.asked.insert(ask);
-        let want = Message::Want {
-            id,
-            local: ask.local(),
-            remote: ask.remote(),
-        };
+        let want = Message::Want { id, local: ask.local(), remote: ask.remote() };
         for link in waiting {
             self.say(link, &want, None);
         }
@@ -297,12 +286,7 @@ impl Serving<'_> {
                     };
                     self.tell(channel, offer);
                 } else {
-                    let message = Message::Offer {
-                        id,
-                        local,
-                        remote,
-                        state,
-                    };
+                    let message = Message::Offer { id, local, remote, state };
                     self.say(to, &message, None);
                 }
             }
@@ -347,9 +331,7 @@ impl Serving<'_> {
                 if let (Ended::Moved, true, Some(moving)) =
                     (ended, open.to.channel().is_some(), &open.moving)
                 {
-                    self.figures
-                        .frozen_between
-                        .observe(moving.stood().as_secs_f64());
+                    self.figures.frozen_between.observe(moving.stood().as_secs_f64());
                 }
                 match ended {
                     Ended::Moved => debug!(?ask, "a connection was moved"),
@@ -376,10 +358,7 @@ impl Serving<'_> {
         let result = match step {
             Step::Send => {
                 let (channel, exported) = (open.to.channel()?, moving.exported.take()?);
-                let record = ToShim::Record {
-                    id: far,
-                    bytes: encode(&exported).into(),
-                };
+                let record = ToShim::Record { id: far, bytes: encode(&exported).into() };
                 if record.bytes() <= MESSAGE_BYTES_MAX {
                     self.tell(channel, record);
                     // Done when it is answered.
@@ -410,18 +389,14 @@ impl Serving<'_> {
         if step == Step::Speak && result.is_ok() {
             self.figures.frozen.observe(moving.stood().as_secs_f64());
             if let Some(target) = open.to.here() {
-                self.transfers
-                    .lives(target.cookie, target.local, target.remote);
+                self.transfers.lives(target.cookie, target.local, target.remote);
             }
         }
         match result {
             Ok(()) => Some(Event::Done(step)),
             Err(why) => {
                 if step == Step::Drop {
-                    warn!(
-                        why,
-                        "a socket that was moved away is not closed: report this"
-                    );
+                    warn!(why, "a socket that was moved away is not closed: report this");
                 }
                 open.why = why;
                 Some(Event::Failed(step))
@@ -437,21 +412,14 @@ impl Serving<'_> {
             open.why = "its link broke".into();
         }
         let step = Step::Give;
-        Some(if given {
-            Event::Done(step)
-        } else {
-            Event::Failed(step)
-        })
+        Some(if given { Event::Done(step) } else { Event::Failed(step) })
     }
 
     /// Says Go, over another channel if the last one has ended, but not too often.
     pub fn say_go(&mut self, number: u64) -> Option<Event> {
         let now = Instant::now();
         let open = self.open.get_mut(&number)?;
-        let early = open
-            .gone
-            .map(|last| last + GO_AGAIN)
-            .filter(|next| now < *next);
+        let early = open.gone.map(|last| last + GO_AGAIN).filter(|next| now < *next);
         open.again = early;
         if early.is_some() {
             return None;
@@ -476,9 +444,6 @@ impl Serving<'_> {
 
 fn has_hung_up(link: &impl AsFd) -> bool {
     let mut ended = [PollFd::new(link, PollFlags::HUP)];
-    let at_once = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut ended, Some(&at_once)).is_ok_and(|n| n > 0)
 }

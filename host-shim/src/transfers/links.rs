@@ -109,10 +109,7 @@ pub fn no_room(of_pod: usize, of_node: usize) -> Option<String> {
 impl Pod {
     /// Whether its applications may listen on these, too.
     pub fn has_room_for(&self, ports: &[u16]) -> bool {
-        let new: BTreeSet<_> = ports
-            .iter()
-            .filter(|p| !self.ports.contains_key(p))
-            .collect();
+        let new: BTreeSet<_> = ports.iter().filter(|p| !self.ports.contains_key(p)).collect();
         self.ports.len() + new.len() <= PORTS_OF_POD_MAX
     }
 }
@@ -125,15 +122,7 @@ impl AsFd for Link {
 
 impl Link {
     pub fn new(now: Instant, id: LinkId, pod: u64, socket: OwnedFd) -> Self {
-        Self {
-            id,
-            pod,
-            socket,
-            ports: None,
-            owed: 0,
-            doubts: 0,
-            since: now,
-        }
+        Self { id, pod, socket, ports: None, owed: 0, doubts: 0, since: now }
     }
 
     /// Until when it has to say Hello, if it has not yet.
@@ -271,35 +260,17 @@ mod tests {
 
     #[test]
     fn no_descriptor_is_closed_here() {
-        let hello = Message::Hello {
-            version: VERSION,
-            ports: vec![80],
-        };
+        let hello = Message::Hello { version: VERSION, ports: vec![80] };
         let end: SocketAddr = "[fd00::1]:80".parse().expect("an address");
-        let doubt = Message::Doubt {
-            id: 1,
-            local: end,
-            remote: end,
-        };
-        let (out, yours) = (
-            Message::Out {
-                id: 1,
-                state: vec![],
-            },
-            Message::Yours { id: 1 },
-        );
+        let doubt = Message::Doubt { id: 1, local: end, remote: end };
+        let (out, yours) = (Message::Out { id: 1, state: vec![] }, Message::Yours { id: 1 });
         for (what, greets, packet, descriptors) in [
             ("an empty packet", true, vec![], 1),
             ("no message", true, vec![0xff], MANY),
             ("too long", true, vec![1; PACKET_BYTES_MAX + 1], 3),
             ("too many", true, doubt.encode(), 2),
             ("all that fit", true, doubt.encode(), MANY),
-            (
-                "none belongs there",
-                true,
-                Message::NotMine { id: 1 }.encode(),
-                1,
-            ),
+            ("none belongs there", true, Message::NotMine { id: 1 }.encode(), 1),
             ("before Hello", false, out.encode(), 1),
             ("nobody asked", true, out.encode(), 1),
             ("host-shim's to say", true, yours.encode(), 1),
@@ -326,20 +297,12 @@ mod tests {
         link.ports = Some(vec![80]);
         link.doubts = DOUBTS_MAX - 1;
         let end: SocketAddr = "10.0.0.1:80".parse().expect("an address");
-        let doubt = Message::Doubt {
-            id: 1,
-            local: end,
-            remote: end,
-        };
+        let doubt = Message::Doubt { id: 1, local: end, remote: end };
         let (mut space, mut strays) = (vec![0; PACKET_BYTES_MAX], Vec::new());
         for is_heard in [true, false] {
             packet::send(&application, &doubt, Some(application.as_fd())).expect("room");
             let heard = link.hear(&mut space, &mut strays);
-            assert_eq!(
-                matches!(heard, Heard::Said(_, Some(_))),
-                is_heard,
-                "{heard:?}"
-            );
+            assert_eq!(matches!(heard, Heard::Said(_, Some(_))), is_heard, "{heard:?}");
             assert_eq!(strays.is_empty(), is_heard);
         }
     }

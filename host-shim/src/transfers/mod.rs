@@ -208,20 +208,12 @@ impl Mover {
                 }
             })
             .context("a thread for Transfers")?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-            figures,
-        })
+        Ok(Self { shared, thread: Some(thread), figures })
     }
 
     /// These pods have the adopter, and no others.
     pub fn know(&self, places: Vec<Place>) {
-        let mut known = self
-            .shared
-            .places
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.shared.places.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != places || self.shared.unbound.load(Ordering::Relaxed) {
             *known = places;
             drop(known);

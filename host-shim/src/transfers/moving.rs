@@ -52,11 +52,7 @@ impl Target {
         }
         let there = open.within(|| addresses_in_this_netns(&place.interface));
         let ip = there.ok()?.into_iter().find(is_wanted)?;
-        Some(Self {
-            cookie: open.cookie(),
-            local: SocketAddr::new(ip, port),
-            remote,
-        })
+        Some(Self { cookie: open.cookie(), local: SocketAddr::new(ip, port), remote })
     }
 }
 
@@ -136,11 +132,7 @@ pub fn is_tcp_of(descriptor: BorrowedFd<'_>, cookie: u64) -> bool {
 /// new, the kernel says when it is put into it; what else its application has done to it, or does
 /// meanwhile, is its own loss.
 pub fn can_take(descriptor: BorrowedFd<'_>, target: &Target) -> bool {
-    let family = if target.local.is_ipv6() {
-        AddressFamily::INET6
-    } else {
-        AddressFamily::INET
-    };
+    let family = if target.local.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     is_tcp_of(descriptor, target.cookie)
         && sockopt::socket_type(descriptor).is_ok_and(|of| of == SocketType::STREAM)
         && sockopt::socket_domain(descriptor).is_ok_and(|of| of == family)

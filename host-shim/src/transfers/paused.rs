@@ -43,11 +43,7 @@ impl Paused {
 
 /// Whether epoll tells of the connections that come to a listener that it has.
 pub fn heed(epoll: BorrowedFd<'_>, listener: BorrowedFd<'_>, id: u64, is_heeded: bool) {
-    let flags = if is_heeded {
-        EventFlags::IN
-    } else {
-        EventFlags::empty()
-    };
+    let flags = if is_heeded { EventFlags::IN } else { EventFlags::empty() };
     // Fails only if epoll has it not.
     let _ = epoll::modify(epoll, listener, EventData::new_u64(id), flags);
 }

@@ -79,11 +79,7 @@ pub fn serve(
     let mut events = Vec::with_capacity(EVENTS);
     loop {
         let patience = serving.patience();
-        match epoll::wait(
-            &serving.epoll,
-            spare_capacity(&mut events),
-            patience.as_ref(),
-        ) {
+        match epoll::wait(&serving.epoll, spare_capacity(&mut events), patience.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e).context("waiting for Transfers"),
         }
@@ -213,10 +209,7 @@ impl Serving<'_> {
         for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.end_lease(id);
         }
-        let again = self
-            .open
-            .iter()
-            .filter(|(_, open)| open.again.is_some_and(|at| at <= now));
+        let again = self.open.iter().filter(|(_, open)| open.again.is_some_and(|at| at <= now));
         for id in again.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.say_go(id);
         }

@@ -24,12 +24,7 @@ fn connect(listener: &TcpListener) -> (TcpStream, TcpStream) {
 fn show(what: &str, mut took: Vec<Duration>) {
     took.sort_unstable();
     let at = |part: usize| took[(took.len() - 1) * part / 100].as_nanos() as f64 / 1_000.0;
-    println!(
-        "{what:34} p50 {:7.1} us   p99 {:7.1} us   worst {:7.1} us",
-        at(50),
-        at(99),
-        at(100)
-    );
+    println!("{what:34} p50 {:7.1} us   p99 {:7.1} us   worst {:7.1} us", at(50), at(99), at(100));
 }
 
 fn duplicate(socket: &TcpStream) -> OwnedFd {
@@ -40,12 +35,8 @@ fn duplicate(socket: &TcpStream) -> OwnedFd {
 fn moved(listener: &TcpListener, queued: usize) -> Duration {
     let (client, server) = connect(listener);
     for (end, other) in [(&client, &server), (&server, &client)] {
-        SockRef::from(other)
-            .set_recv_buffer_size(200 << 10)
-            .expect("any size");
-        SockRef::from(end)
-            .set_send_buffer_size(200 << 10)
-            .expect("any size");
+        SockRef::from(other).set_recv_buffer_size(200 << 10).expect("any size");
+        SockRef::from(end).set_send_buffer_size(200 << 10).expect("any size");
     }
     (&client).write_all(&vec![1; queued]).expect("room");
     let mut copy = vec![0; queued];
@@ -69,9 +60,6 @@ fn main() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     for kilobytes in [0, 16, 64, 128] {
         let all = (0..ROUNDS).map(|_| moved(&listener, kilobytes << 10));
-        show(
-            &format!("export and restore, {kilobytes} KB unread"),
-            all.collect(),
-        );
+        show(&format!("export and restore, {kilobytes} KB unread"), all.collect());
     }
 }

@@ -148,10 +148,7 @@ impl Frozen {
     fn hold(&mut self) -> io::Result<()> {
         let fd = self.socket.as_fd();
         let window = sys::window(fd)?;
-        let none = Window {
-            snd_wnd: 0,
-            ..window
-        };
+        let none = Window { snd_wnd: 0, ..window };
         sys::set_window(fd, none)?;
         self.window = window;
         self.unsent = sys::unacknowledged(fd)?.1;
@@ -162,10 +159,7 @@ impl Frozen {
     fn let_go(&self) -> io::Result<()> {
         let fd = self.socket.as_fd();
         // Our own window may have grown meanwhile.
-        let window = Window {
-            snd_wnd: self.window.snd_wnd,
-            ..sys::window(fd)?
-        };
+        let window = Window { snd_wnd: self.window.snd_wnd, ..sys::window(fd)? };
         sys::set_window(fd, window)
     }
 
@@ -238,8 +232,7 @@ impl Frozen {
         }
         let socket = SockRef::from(&self.socket);
         let address = |of: io::Result<socket2::SockAddr>| {
-            of?.as_socket()
-                .ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+            of?.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
         };
         let (local, remote) = (address(socket.local_addr())?, address(socket.peer_addr())?);
         let [_, _, _, _, _, options, scales, _] = sys::info(fd)?;
@@ -270,11 +263,7 @@ impl Frozen {
                 timestamp: (options & 1 != 0).then(|| sys::timestamp(fd)).transpose()?,
             },
             window: self.window,
-            traffic_class: if local.is_ipv6() {
-                sys::get_int(fd, class)?
-            } else {
-                0
-            },
+            traffic_class: if local.is_ipv6() { sys::get_int(fd, class)? } else { 0 },
             buffers: (
                 buffer(libc::SO_SNDBUF)?,
                 buffer(libc::SO_RCVBUF)?,
@@ -308,9 +297,7 @@ impl Frozen {
             sys::choose(fd, Queue::None)?;
             let got = got.map_err(io::Error::from)?.0;
             copy.truncate(got);
-            more = got
-                .checked_sub(bytes as usize)
-                .ok_or(ExportError::Changed)?;
+            more = got.checked_sub(bytes as usize).ok_or(ExportError::Changed)?;
         }
         copy.drain(..more);
         Ok(copy)
@@ -370,11 +357,7 @@ impl Drop for Frozen {
             return;
         }
         note_bare_drop();
-        let ended = if self.exported {
-            self.end()
-        } else {
-            self.go_on()
-        };
+        let ended = if self.exported { self.end() } else { self.go_on() };
         // Whoever drops it cannot be told; the count says that it happened.
         let _ = ended;
     }

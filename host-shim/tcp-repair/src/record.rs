@@ -74,16 +74,8 @@ pub fn encode(connection: &Connection) -> Vec<u8> {
     let n = &c.negotiated;
     out.extend(n.mss.to_le_bytes());
     let (theirs, ours) = n.scales.unwrap_or_default();
-    let flags = [
-        n.scales.is_some(),
-        n.sack,
-        n.timestamp.is_some(),
-        c.reads_end,
-    ];
-    let flags = flags
-        .iter()
-        .rev()
-        .fold(0, |all, on| all << 1 | u8::from(*on));
+    let flags = [n.scales.is_some(), n.sack, n.timestamp.is_some(), c.reads_end];
+    let flags = flags.iter().rev().fold(0, |all, on| all << 1 | u8::from(*on));
     out.extend([flags, theirs, ours]);
     number(&mut out, n.timestamp.unwrap_or_default());
     let w = &c.window;
@@ -124,9 +116,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 /// # Errors
 /// What is wrong with the bytes. Nothing is allocated for more than they are.
 pub fn decode(bytes: &[u8]) -> Result<Connection, RecordError> {
-    let (head, body) = bytes
-        .split_first_chunk::<HEAD_BYTES>()
-        .ok_or(RecordError::Foreign)?;
+    let (head, body) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(RecordError::Foreign)?;
     let [m0, m1, m2, m3, v0, v1, z0, z1, l0, l1, l2, l3, sum @ ..] = *head;
     if [m0, m1, m2, m3] != MARK {
         return Err(RecordError::Foreign);
@@ -135,10 +125,7 @@ pub fn decode(bytes: &[u8]) -> Result<Connection, RecordError> {
     if version != VERSION || [z0, z1] != [0, 0] {
         return Err(RecordError::Version(version));
     }
-    let (said, has) = (
-        u32::from_le_bytes([l0, l1, l2, l3]).into(),
-        body.len() as u64,
-    );
+    let (said, has) = (u32::from_le_bytes([l0, l1, l2, l3]).into(), body.len() as u64);
     if said != has {
         return Err(RecordError::Length { said, has });
     }
@@ -164,11 +151,7 @@ pub fn decode(bytes: &[u8]) -> Result<Connection, RecordError> {
     }
     let [snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup] = window;
     let traffic_class = rest.signed("traffic_class")?;
-    let buffers = (
-        rest.signed("buffers")?,
-        rest.signed("buffers")?,
-        rest.signed("buffers")?,
-    );
+    let buffers = (rest.signed("buffers")?, rest.signed("buffers")?, rest.signed("buffers")?);
     let settings = Setting::ALL.iter().map(|_| rest.signed("settings"));
     let settings = settings.collect::<Result<_, _>>()?;
     let [length] = rest.array("congestion")?;
@@ -176,10 +159,7 @@ pub fn decode(bytes: &[u8]) -> Result<Connection, RecordError> {
     let congestion = String::from_utf8(name.to_vec()).ok();
     let congestion = congestion
         .filter(|name| name.len() <= NAME_BYTES_MAX && name.bytes().all(|b| b.is_ascii_graphic()));
-    let congestion_window = (
-        rest.number("congestion_window")?,
-        rest.number("congestion_window")?,
-    );
+    let congestion_window = (rest.number("congestion_window")?, rest.number("congestion_window")?);
     let unread = rest.queue("unread")?;
     let unacknowledged = rest.queue("unacknowledged")?;
     if unsent as usize > unacknowledged.len() {
@@ -203,13 +183,7 @@ pub fn decode(bytes: &[u8]) -> Result<Connection, RecordError> {
             sack: flags & 2 != 0,
             timestamp: (flags & 4 != 0).then_some(timestamp),
         },
-        window: Window {
-            snd_wl1,
-            snd_wnd,
-            max_window,
-            rcv_wnd,
-            rcv_wup,
-        },
+        window: Window { snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup },
         traffic_class,
         buffers,
         settings,
@@ -223,19 +197,13 @@ struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
     fn take(&mut self, field: &'static str, bytes: usize) -> Result<&'a [u8], RecordError> {
-        let (taken, rest) = self
-            .0
-            .split_at_checked(bytes)
-            .ok_or(RecordError::Field(field))?;
+        let (taken, rest) = self.0.split_at_checked(bytes).ok_or(RecordError::Field(field))?;
         self.0 = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], RecordError> {
-        let (taken, rest) = self
-            .0
-            .split_first_chunk()
-            .ok_or(RecordError::Field(field))?;
+        let (taken, rest) = self.0.split_first_chunk().ok_or(RecordError::Field(field))?;
         self.0 = rest;
         Ok(*taken)
     }

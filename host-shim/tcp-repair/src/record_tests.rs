@@ -22,13 +22,7 @@ fn sample() -> Connection {
             sack: true,
             timestamp: Some(123_456),
         },
-        window: Window {
-            snd_wl1: 1,
-            snd_wnd: 2,
-            max_window: 3,
-            rcv_wnd: 4,
-            rcv_wup: 5,
-        },
+        window: Window { snd_wl1: 1, snd_wnd: 2, max_window: 3, rcv_wnd: 4, rcv_wup: 5 },
         traffic_class: 0,
         buffers: (87_040, 131_072, 0),
         settings: (0..Setting::ALL.len() as i32).collect(),
@@ -45,25 +39,14 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn a_record_is_written_as_ever() {
-    assert_eq!(
-        hex(&encode(&sample())),
-        GOLDEN,
-        "another format needs another version"
-    );
+    assert_eq!(hex(&encode(&sample())), GOLDEN, "another format needs another version");
 }
 
 #[test]
 fn a_record_of_version_1_is_read() {
-    let digits: Vec<u8> = GOLDEN
-        .bytes()
-        .filter(|b| !b.is_ascii_whitespace())
-        .collect();
-    let pairs = digits
-        .chunks(2)
-        .map(|pair| str::from_utf8(pair).expect("text"));
-    let bytes: Vec<u8> = pairs
-        .map(|pair| u8::from_str_radix(pair, 16).expect("a digit"))
-        .collect();
+    let digits: Vec<u8> = GOLDEN.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    let pairs = digits.chunks(2).map(|pair| str::from_utf8(pair).expect("text"));
+    let bytes: Vec<u8> = pairs.map(|pair| u8::from_str_radix(pair, 16).expect("a digit")).collect();
     assert_eq!(decode(&bytes), Ok(sample()));
 }
 
@@ -85,9 +68,7 @@ fn every_cut_and_every_changed_bit_is_refused() {
     next[4] = 2;
     assert_eq!(decode(&next), Err(RecordError::Version(2)));
     assert!(
-        RecordError::Version(2)
-            .to_string()
-            .contains("this program reads version 1"),
+        RecordError::Version(2).to_string().contains("this program reads version 1"),
         "says what to do"
     );
 }
@@ -115,10 +96,7 @@ fn fields_out_of_range_are_named() {
     assert_eq!(decode(&encode(&scaled)), Err(RecordError::Field("scales")));
     let mut named = sample();
     named.congestion = "a name of 16 byt".into();
-    assert_eq!(
-        decode(&encode(&named)),
-        Err(RecordError::Field("congestion"))
-    );
+    assert_eq!(decode(&encode(&named)), Err(RecordError::Field("congestion")));
     let mut longer = encode(&sample());
     longer.push(0);
     assert_eq!(decode(&signed(longer)), Err(RecordError::Field("end")));
@@ -126,10 +104,7 @@ fn fields_out_of_range_are_named() {
     let mut long = encode(&sample());
     let at = long.len() - sample().unacknowledged.len() - 4;
     long[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(
-        decode(&signed(long)),
-        Err(RecordError::Field("unacknowledged"))
-    );
+    assert_eq!(decode(&signed(long)), Err(RecordError::Field("unacknowledged")));
 }
 
 proptest! {

@@ -59,10 +59,7 @@ trait Says<T> {
 
 impl<T, E: Into<io::Error>> Says<T> for Result<T, E> {
     fn says(self, what: &'static str) -> Result<T, RestoreError> {
-        self.map_err(|error| RestoreError::Kernel {
-            what,
-            error: error.into(),
-        })
+        self.map_err(|error| RestoreError::Kernel { what, error: error.into() })
     }
 }
 
@@ -147,19 +144,13 @@ impl Restoring {
         let room =
             |bytes: usize, own: i32| i32::try_from(2 * bytes).unwrap_or(i32::MAX).max(own / 2);
         let force = |name, bytes| sys::set(fd, (libc::SOL_SOCKET, name), bytes);
-        force(
-            libc::SO_SNDBUFFORCE,
-            room(c.unacknowledged.len(), c.buffers.0),
-        )
-        .says("buffers")?;
+        force(libc::SO_SNDBUFFORCE, room(c.unacknowledged.len(), c.buffers.0)).says("buffers")?;
         force(libc::SO_RCVBUFFORCE, room(c.unread.len(), c.buffers.1)).says("buffers")?;
         let begin = c.acknowledged_to.wrapping_sub(behind);
         sys::set_queue_begin(fd, Queue::Send, begin).says("the send queue's number")?;
         sys::set_queue_begin(fd, Queue::Receive, c.read_to).says("the receive queue's number")?;
         sys::choose(fd, Queue::None).says("no queue")?;
-        socket
-            .bind(&SockAddr::from(c.local))
-            .says("the local end")?;
+        socket.bind(&SockAddr::from(c.local)).says("the local end")?;
         // Also in the list of options below, which the length of segments does not follow any more
         // (`tcp_connect_init`, `tcp_sync_mss`).
         let own = u32::from(c.negotiated.mss).clamp(MSS_MIN, MSS_MAX);
@@ -174,9 +165,7 @@ impl Restoring {
         let (window, threshold) = c.congestion_window;
         warm.set(fd, window.clamp(1, CONGESTION_WINDOW_MAX), threshold.max(1));
         if !c.congestion.is_empty() {
-            socket
-                .set_tcp_congestion(c.congestion.as_bytes())
-                .says("the congestion control")?;
+            socket.set_tcp_congestion(c.congestion.as_bytes()).says("the congestion control")?;
         }
         fill(fd, Queue::Receive, &c.unread)?;
         fill(fd, Queue::Send, sent)?;
@@ -250,10 +239,9 @@ impl Restoring {
         }
         // As they were: else each move would leave them larger than the one before. Sizes that the
         // application had set stay; others go on growing by themselves.
-        for (name, own) in [
-            (libc::SO_SNDBUFFORCE, self.buffers.0),
-            (libc::SO_RCVBUFFORCE, self.buffers.1),
-        ] {
+        for (name, own) in
+            [(libc::SO_SNDBUFFORCE, self.buffers.0), (libc::SO_RCVBUFFORCE, self.buffers.1)]
+        {
             sys::set(fd, (libc::SOL_SOCKET, name), own / 2)?;
         }
         let lock = (libc::SOL_SOCKET, sys::SO_BUF_LOCK);
@@ -304,19 +292,11 @@ fn options(c: &Connection) -> Vec<RepairOption> {
     // Without this one the socket keeps the scale that it would have asked for.
     let (theirs, ours) = c.negotiated.scales.unwrap_or_default();
     let mut options = vec![
-        RepairOption {
-            code: MSS,
-            value: c.negotiated.mss.into(),
-        },
-        RepairOption {
-            code: WINDOW_SCALE,
-            value: u32::from(theirs) | u32::from(ours) << 16,
-        },
+        RepairOption { code: MSS, value: c.negotiated.mss.into() },
+        RepairOption { code: WINDOW_SCALE, value: u32::from(theirs) | u32::from(ours) << 16 },
     ];
-    let flags = [
-        (c.negotiated.sack, SACK_PERMITTED),
-        (c.negotiated.timestamp.is_some(), TIMESTAMPS),
-    ];
+    let flags =
+        [(c.negotiated.sack, SACK_PERMITTED), (c.negotiated.timestamp.is_some(), TIMESTAMPS)];
     let flags = flags.into_iter().filter(|(on, _)| *on);
     options.extend(flags.map(|(_, code)| RepairOption { code, value: 0 }));
     options

@@ -1,8 +1,5 @@
 //! The system calls. Owns all `unsafe` of this crate; knows no connection.
-#![expect(
-    unsafe_code,
-    reason = "TCP_REPAIR and what belongs to it have no safe binding"
-)]
+#![expect(unsafe_code, reason = "TCP_REPAIR and what belongs to it have no safe binding")]
 
 use crate::Window;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -73,13 +70,7 @@ pub(crate) fn get<T: Plain>(
     // SAFETY: the kernel writes at most `len` bytes into `value`, for which every pattern is valid
     // (`Plain`).
     let result = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            (&raw mut value).cast(),
-            &raw mut len,
-        )
+        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
     };
     done(result).map(|()| (value, len as usize))
 }
@@ -129,11 +120,7 @@ pub(crate) fn sending(fd: BorrowedFd<'_>) -> io::Result<Sending> {
     if len < size_of_val(&info) {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(Sending {
-        under_way: info[6],
-        threshold: info[19],
-        window: info[20],
-    })
+    Ok(Sending { under_way: info[6], threshold: info[19], window: info[20] })
 }
 
 /// Leaves repair mode and sends nothing (`TCP_REPAIR_OFF_NO_WP`, Linux 4.19).
@@ -143,16 +130,9 @@ pub(crate) fn leave(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// From now on whatever arrives for the socket is dropped unseen (`tcp_filter`).
 pub(crate) fn deafen(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut none = libc::sock_filter {
-        code: (libc::BPF_RET | libc::BPF_K) as u16,
-        jt: 0,
-        jf: 0,
-        k: 0,
-    };
-    let program = libc::sock_fprog {
-        len: 1,
-        filter: &raw mut none,
-    };
+    let mut none =
+        libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut none };
     // SAFETY: the kernel copies the program, whose one instruction outlives the call.
     let result = unsafe {
         libc::setsockopt(
@@ -218,28 +198,12 @@ pub(crate) fn set_timestamp(fd: BorrowedFd<'_>, value: u32) -> io::Result<()> {
 pub(crate) fn window(fd: BorrowedFd<'_>) -> io::Result<Window> {
     let ([snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup], _) =
         get(fd, tcp(TCP_REPAIR_WINDOW), [0_u32; 5])?;
-    Ok(Window {
-        snd_wl1,
-        snd_wnd,
-        max_window,
-        rcv_wnd,
-        rcv_wup,
-    })
+    Ok(Window { snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup })
 }
 
 pub(crate) fn set_window(fd: BorrowedFd<'_>, window: Window) -> io::Result<()> {
-    let Window {
-        snd_wl1,
-        snd_wnd,
-        max_window,
-        rcv_wnd,
-        rcv_wup,
-    } = window;
-    set(
-        fd,
-        tcp(TCP_REPAIR_WINDOW),
-        [snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup],
-    )
+    let Window { snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup } = window;
+    set(fd, tcp(TCP_REPAIR_WINDOW), [snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup])
 }
 
 /// The first bytes of `struct tcp_info`: state, flags of options, both window scales.
@@ -262,19 +226,13 @@ fn ask(fd: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u32> {
 /// Whether nothing follows behind what was not read (`RCV_SHUTDOWN`).
 pub(crate) fn reads_end(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let mut end = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
-    let at_once = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut end, Some(&at_once))?;
     Ok(end[0].revents().contains(PollFlags::RDHUP))
 }
 
 /// How long [`connect`] may take, which in repair mode asks nobody: what a Transfer has in all.
-const CONNECT_FOR: libc::timespec = libc::timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
+const CONNECT_FOR: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Connects, without waiting for anybody. Who has another descriptor of the socket may begin a
 /// deferred fast open at the right moment (`TCP_FASTOPEN_CONNECT`, also in repair mode) and make it
@@ -313,10 +271,7 @@ impl Alarm {
         // SAFETY: both pointers are to values that outlive the call.
         done(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) })?;
         let alarm = Self(timer);
-        let every = libc::itimerspec {
-            it_interval: CONNECT_FOR,
-            it_value: CONNECT_FOR,
-        };
+        let every = libc::itimerspec { it_interval: CONNECT_FOR, it_value: CONNECT_FOR };
         // SAFETY: the timer exists, and `every` outlives the call.
         done(unsafe { libc::timer_settime(timer, 0, &raw const every, std::ptr::null_mut()) })?;
         Ok(alarm)
@@ -344,10 +299,8 @@ pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
 /// Ends the connection; in repair mode nothing is sent, and the application sees `ECONNABORTED`
 /// (`tcp_disconnect`).
 pub(crate) fn disconnect(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let nobody = libc::sockaddr {
-        sa_family: libc::AF_UNSPEC as libc::sa_family_t,
-        sa_data: [0; 14],
-    };
+    let nobody =
+        libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
     // SAFETY: the pointer and the length are those of `nobody`.
     let result = unsafe {
         libc::connect(

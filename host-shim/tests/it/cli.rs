@@ -5,10 +5,7 @@ use crate::daemon::{Files, common};
 use std::process::{Command, Output};
 
 fn host_shim(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_host-shim"))
-        .args(arguments)
-        .output()
-        .expect("run host-shim")
+    Command::new(env!("CARGO_BIN_EXE_host-shim")).args(arguments).output().expect("run host-shim")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -32,38 +29,18 @@ fn run_refuses_bad_configurations_by_file_line_and_field() {
     assert!(text(&missing.stderr).contains("none.yaml: cannot be read: No such file"));
 
     let said = refusal(&files, "keys:\n  - {epoch: one, file: KEY}\n");
-    assert!(
-        said.contains(&format!("{at}:2:13: keys[0].epoch: ")),
-        "{said}"
-    );
-    assert!(
-        said.contains("expected a whole number from 0 to 255"),
-        "{said}"
-    );
+    assert!(said.contains(&format!("{at}:2:13: keys[0].epoch: ")), "{said}");
+    assert!(said.contains("expected a whole number from 0 to 255"), "{said}");
 
     let said = refusal(&files, "keys:\n  - epoch: 1\n    file: OPEN_KEY\n");
-    assert!(
-        said.contains(&format!("{at}:3:5: keys[0].file: ")),
-        "{said}"
-    );
-    assert!(
-        said.contains("mode 0644") && said.contains("chmod 600"),
-        "{said}"
-    );
+    assert!(said.contains(&format!("{at}:3:5: keys[0].file: ")), "{said}");
+    assert!(said.contains("mode 0644") && said.contains("chmod 600"), "{said}");
 
-    let said = refusal(
-        &files,
-        "keys: [{epoch: 1, file: KEY}]\npods:\n  - name: a\n    interfac: eth0\n",
-    );
-    assert!(
-        said.contains(&format!("{at}:4:5: pods[0].interfac: ")),
-        "{said}"
-    );
+    let said =
+        refusal(&files, "keys: [{epoch: 1, file: KEY}]\npods:\n  - name: a\n    interfac: eth0\n");
+    assert!(said.contains(&format!("{at}:4:5: pods[0].interfac: ")), "{said}");
 
-    let said = refusal(
-        &files,
-        "keys: [{epoch: 1, file: KEY}]\npin: /sys/fs/bpf/with.dot\n",
-    );
+    let said = refusal(&files, "keys: [{epoch: 1, file: KEY}]\npin: /sys/fs/bpf/with.dot\n");
     assert!(said.contains("may not contain `.`"), "{said}");
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -72,10 +49,7 @@ fn run_refuses_bad_configurations_by_file_line_and_field() {
         &files,
         &format!("keys: [{{epoch: 1, file: KEY}}]\ncontrol: {address}\npin: PINS\n"),
     );
-    assert!(
-        said.contains(&format!("control: cannot listen on {address}")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("control: cannot listen on {address}")), "{said}");
     // No refusal shows a key.
     assert!(!said.contains(crate::daemon::KEY_HEX), "{said}");
 }
@@ -84,21 +58,12 @@ fn run_refuses_bad_configurations_by_file_line_and_field() {
 fn preflight_finds_all_good() {
     let lab = Lab::new();
     let _listener = lab.listen("10.7.0.1:8080".parse().expect("an address"));
-    let output = host_shim(&[
-        "preflight",
-        "--netns",
-        &lab.netns_name(),
-        "--interface",
-        INTERFACE,
-    ]);
+    let output = host_shim(&["preflight", "--netns", &lab.netns_name(), "--interface", INTERFACE]);
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("All good"), "{said}");
     assert!(said.contains("listeners                1"), "{said}");
-    assert!(
-        said.lines().all(|line| line.chars().count() <= 100),
-        "{said}"
-    );
+    assert!(said.lines().all(|line| line.chars().count() <= 100), "{said}");
 }
 
 #[test]
@@ -110,17 +75,8 @@ fn preflight_says_what_is_missing_and_what_to_change() {
         "ip netns exec {} iptables-nft -t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 15006",
         lab.netns_name()
     ));
-    let output = host_shim(&[
-        "preflight",
-        "--netns",
-        &lab.netns_name(),
-        "--interface",
-        "eth7",
-    ]);
-    let said = text(&output.stdout)
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ");
+    let output = host_shim(&["preflight", "--netns", &lab.netns_name(), "--interface", "eth7"]);
+    let said = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(output.status.code(), Some(1), "{said}");
     for words in [
         "MISSING interface",
@@ -150,18 +106,10 @@ fn preflight_reads_a_configuration_and_speaks_json() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["good"], false);
     let findings = report["findings"].as_array().expect("a list");
-    let missing: Vec<_> = findings
-        .iter()
-        .filter(|f| f["status"] == "missing")
-        .collect();
+    let missing: Vec<_> = findings.iter().filter(|f| f["status"] == "missing").collect();
     assert_eq!(missing.len(), 1, "{missing:?}");
     assert_eq!(missing[0]["check"], "network namespace");
-    assert!(
-        missing[0]["subject"]
-            .as_str()
-            .expect("text")
-            .starts_with("pod b ")
-    );
+    assert!(missing[0]["subject"].as_str().expect("text").starts_with("pod b "));
 
     files.config("keys: []\n");
     let output = host_shim(&["preflight", "--config", &config]);

@@ -33,9 +33,7 @@ fn ask(
     path: &str,
     body: &str,
 ) -> Result<String, Refusal> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let stream = TcpStream::connect(address).await.expect("connected");
         let mut stream = client.connect(Name::Shim, stream).await?;
@@ -75,20 +73,11 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
     let client = operator(&authority);
     let answer = get(&client, tls, "/v1/state").expect("taken");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    for part in [
-        r#""keyEpochs":[18]"#,
-        r#""signingEpoch":18"#,
-        r#""pods":[]"#,
-        r#""version":""#,
-    ] {
+    for part in [r#""keyEpochs":[18]"#, r#""signingEpoch":18"#, r#""pods":[]"#, r#""version":""#] {
         assert!(answer.contains(part), "{part} is not in {answer}");
     }
     let refusal = get(&operator(&Authority::new()), tls, "/v1/state").expect_err("a stranger");
-    assert_eq!(
-        refusal.reason.label(),
-        "unknown_authority",
-        "it does not know the shim either"
-    );
+    assert_eq!(refusal.reason.label(), "unknown_authority", "it does not know the shim either");
 
     // Without a certificate: health and metrics only.
     let at = |path: &str| crate::daemon::request(probes, "GET", path);
@@ -119,16 +108,12 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
 
     // One more key, then the other one signs.
     files.write("keys/epoch-19", &"ab".repeat(16), 0o600);
-    wait_for("two epochs are live", || {
-        daemon.state()["keyEpochs"] == serde_json::json!([18, 19])
-    });
+    wait_for("two epochs are live", || daemon.state()["keyEpochs"] == serde_json::json!([18, 19]));
     assert_eq!(daemon.state()["signingEpoch"], 18);
     files.write("keys/current", "19", 0o644);
     wait_for("the other signs", || daemon.state()["signingEpoch"] == 19);
     std::fs::remove_file(files.path("keys/epoch-18")).expect("removed");
-    wait_for("the old key is gone", || {
-        daemon.state()["keyEpochs"] == serde_json::json!([19])
-    });
+    wait_for("the old key is gone", || daemon.state()["keyEpochs"] == serde_json::json!([19]));
 
     // Another authority: half of the files is refused, all of them are taken.
     let refused = || daemon.state()["configRefusals"].as_u64().expect("a number");
@@ -137,9 +122,7 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
     files.write("tls.crt", &pair.certificate, 0o644);
     wait_for("the half is refused", || refused() > before);
     wait_for("the log says why", || {
-        daemon
-            .log()
-            .contains("the key does not belong to the certificate")
+        daemon.log().contains("the key does not belong to the certificate")
     });
     get(&client, tls, "/healthz").expect("the last good one stays");
     files.write("tls.key", &pair.key, 0o600);
@@ -155,10 +138,7 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
 fn keys(node: &str, masters: &[(u8, [u8; 16])]) -> String {
     let keys = masters.iter();
     let keys = keys.map(|(epoch, master)| NodeKey::derive(*epoch, master, node));
-    let keys = NodeKeys {
-        node: node.into(),
-        keys: keys.collect(),
-    };
+    let keys = NodeKeys { node: node.into(), keys: keys.collect() };
     serde_json::to_string(&keys).expect("JSON")
 }
 
@@ -175,15 +155,9 @@ fn the_operator_and_nobody_else_sends_keys_and_they_outlive_a_restart() {
     let daemon = Daemon::start(&files, control, &["--keep-on-exit"]);
     let (status, words) = daemon.get("/readyz");
     assert_eq!(status, 503);
-    assert!(
-        words.contains("has not sent the keys of node node-1"),
-        "{words}"
-    );
+    assert!(words.contains("has not sent the keys of node node-1"), "{words}");
     let state = daemon.state();
-    assert_eq!(
-        (&state["keyEpochs"], &state["takesKeys"]),
-        (&json!([]), &true.into())
-    );
+    assert_eq!((&state["keyEpochs"], &state["takesKeys"]), (&json!([]), &true.into()));
     let own = node_key(&KEY, "node-1");
     let good = keys("node-1", &[(18, KEY)]);
 
@@ -205,10 +179,7 @@ fn the_operator_and_nobody_else_sends_keys_and_they_outlive_a_restart() {
     let put = |body: &str| ask(&operator, tls, "PUT", "/v1/keys", body).expect("an answer");
     let answer = put(&good);
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert!(
-        answer.contains(r#""keyEpochs":[18],"signingEpoch":18,"takesKeys":true"#),
-        "{answer}"
-    );
+    assert!(answer.contains(r#""keyEpochs":[18],"signingEpoch":18,"takesKeys":true"#), "{answer}");
     assert_eq!(probe(&lab, 18, &own), ADOPTER_IS_THERE);
     // Another node's key, and the one that both come from, open nothing here.
     assert_eq!(probe(&lab, 18, &node_key(&KEY, "node-2")), None);
@@ -222,18 +193,12 @@ fn the_operator_and_nobody_else_sends_keys_and_they_outlive_a_restart() {
         (keys("node-2", &[(18, OTHER_KEY)]), 409),
         (keys("node-1", &[]), 422),
         (keys("node-1", &[(18, KEY), (2, OTHER_KEY)]), 422),
-        (
-            format!(r#"{{"node":"node-1","keys":[{{"epoch":1,"key":"{secret}0"}}]}}"#),
-            422,
-        ),
+        (format!(r#"{{"node":"node-1","keys":[{{"epoch":1,"key":"{secret}0"}}]}}"#), 422),
         (format!(r#"{{"node":"node-1","keys":"{secret}"}}"#), 422),
         (format!("{}{}", good, " ".repeat(8 << 10)), 413),
     ] {
         let answer = put(&body);
-        assert!(
-            answer.starts_with(&format!("HTTP/1.1 {status} ")),
-            "{answer}"
-        );
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert!(!answer.contains(&secret), "{answer}");
     }
     let answer = get(&operator, tls, "/v1/keys").expect("an answer");
@@ -254,15 +219,9 @@ fn the_operator_and_nobody_else_sends_keys_and_they_outlive_a_restart() {
     put(&keys("node-1", &[(19, OTHER_KEY)]));
     assert_eq!(daemon.state()["keyEpochs"], json!([19]));
     assert_eq!(probe(&lab, 18, &own), None);
-    assert_eq!(
-        probe(&lab, 19, &node_key(&OTHER_KEY, "node-1")),
-        ADOPTER_IS_THERE
-    );
+    assert_eq!(probe(&lab, 19, &node_key(&OTHER_KEY, "node-1")), ADOPTER_IS_THERE);
     for text in [log, daemon.log()] {
-        assert!(
-            !text.contains(&secret) && !text.contains("06e22ef8"),
-            "{text}"
-        );
+        assert!(!text.contains(&secret) && !text.contains("06e22ef8"), "{text}");
     }
 }
 
@@ -278,10 +237,8 @@ fn probes_and_the_operator_are_answered_whoever_holds_the_ports() {
     ));
     let _daemon = Daemon::start(&files, control, &[]);
     let client = operator(&authority);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let connect = |source: &str, to: SocketAddr| {
         let source = SocketAddr::new(source.parse().expect("an address"), 0);
         runtime.block_on(async {

@@ -45,9 +45,7 @@ fn a_pod_that_says_it_is_another_one_gets_nothing_of_it() {
     let cluster = Cluster::new(&files, &pods);
     let _process = cluster.run(&lab, UID);
     let daemon = cluster.start(&files);
-    wait_for("the Pod has it", || {
-        daemon.state()["pods"][0]["attached"] == true
-    });
+    wait_for("the Pod has it", || daemon.state()["pods"][0]["attached"] == true);
     // Both were looked at in one turn.
     let pods = daemon.state()["pods"].clone();
     assert_eq!(pods[1]["name"], "thief/web", "{pods}");

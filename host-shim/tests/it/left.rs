@@ -26,14 +26,9 @@ fn a_pod_that_ended(files: &Files) -> AttachmentId {
     let client = "203.0.113.9:51000".parse().expect("an address");
     let number = NAMESPACE.load(Ordering::Relaxed);
     let payload = block(&adoption, client, number, 1, &KEY);
-    lab.send(&Segment {
-        payload,
-        ..adoption
-    });
+    lab.send(&Segment { payload, ..adoption });
     let id = attachment.id();
-    wait_for("its client is known", || {
-        adopter.legs().expect("legs").contains_key(&id.netns)
-    });
+    wait_for("its client is known", || adopter.legs().expect("legs").contains_key(&id.netns));
     drop((listener, lab));
     wait_for("its namespace is gone", || !attachment.alive());
     id

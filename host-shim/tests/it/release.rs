@@ -40,9 +40,7 @@ fn stalled(lab: &Lab, listener: &TcpListener, ours: SocketAddr, pod: SocketAddr)
 }
 
 fn release(ours: SocketAddr, pod: SocketAddr) -> Segment {
-    Message::release()
-        .here()
-        .segment(ours, pod, SEQ, ACKED, &KEY)
+    Message::release().here().segment(ours, pod, SEQ, ACKED, &KEY)
 }
 
 /// Sends copies, as the dataplane does, until one is answered; and the marks that were seen.
@@ -51,10 +49,7 @@ fn told(lab: &Lab, ours: SocketAddr, pod: SocketAddr) -> (u16, Vec<u16>) {
     wait_for("it is answered", || {
         lab.send(&release(ours, pod));
         let patience = std::time::Duration::from_millis(20);
-        while let Some(Received {
-            segment, urgent, ..
-        }) = lab.receive_within(ours, patience)
-        {
+        while let Some(Received { segment, urgent, .. }) = lab.receive_within(ours, patience) {
             if let Some((message, _)) = Message::parse(&segment) {
                 reason = Some(message.mss);
             } else if segment.flags & RST != 0 {
@@ -94,10 +89,7 @@ fn it_releases_what_was_asked_also_before_it_started() {
     assert_eq!(told(&lab, ours(1), pod), (KEPT, vec![]));
     let state = first.state();
     let decided = &state["releases"]["decided"];
-    assert_eq!(
-        (&decided["released"], &decided["kept"]),
-        (&1.into(), &1.into())
-    );
+    assert_eq!((&decided["released"], &decided["kept"]), (&1.into(), &1.into()));
     let (_, metrics) = first.get("/metrics");
     for line in [
         "baton_shim_releases_total{decision=\"released\"} 1",

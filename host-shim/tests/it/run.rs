@@ -32,19 +32,13 @@ fn it_attaches_serves_and_leaves_nothing() {
     let daemon = Daemon::start(&files, control, &[]);
     assert_eq!(probe(&lab, 1, &KEY), ADOPTER_IS_THERE);
     assert_eq!(daemon.get("/healthz"), (200, "ok\n".into()));
-    assert_eq!(
-        daemon.get("/readyz"),
-        (200, "1 of 1 pods have the adopter\n".into())
-    );
+    assert_eq!(daemon.get("/readyz"), (200, "1 of 1 pods have the adopter\n".into()));
     assert_eq!(daemon.get("/nothing").0, 404);
     assert_eq!(daemon.request("PUT", "/v1/state").0, 405);
     let state = daemon.state();
     assert_eq!(state["keyEpochs"], serde_json::json!([1]));
     let pod = &state["pods"][0];
-    assert_eq!(
-        (&pod["attached"], &pod["hook"]),
-        (&true.into(), &"tcx".into())
-    );
+    assert_eq!((&pod["attached"], &pod["hook"]), (&true.into(), &"tcx".into()));
     assert_eq!(pod["adoptionSegments"]["no_listener"], 1);
     let (_, metrics) = daemon.get("/metrics");
     for line in [
@@ -87,9 +81,7 @@ fn keys_are_rotated_by_changing_the_file() {
     files.config(&config(&lab, control, ONE_KEY));
     let daemon = Daemon::start(&files, control, &[]);
     let epochs = |expected: serde_json::Value| {
-        wait_for("the epochs change", || {
-            daemon.state()["keyEpochs"] == expected
-        });
+        wait_for("the epochs change", || daemon.state()["keyEpochs"] == expected);
     };
     assert_eq!(probe(&lab, 2, &OTHER_KEY), None);
     files.config(&config(&lab, control, TWO_KEYS));
@@ -102,9 +94,7 @@ fn keys_are_rotated_by_changing_the_file() {
     assert_eq!(probe(&lab, 2, &OTHER_KEY), ADOPTER_IS_THERE);
     // A key file that changes under the same name counts as well.
     files.write("other-key", crate::daemon::KEY_HEX, 0o600);
-    wait_for("the new key is live", || {
-        probe(&lab, 2, &KEY) == ADOPTER_IS_THERE
-    });
+    wait_for("the new key is live", || probe(&lab, 2, &KEY) == ADOPTER_IS_THERE);
     assert_eq!(probe(&lab, 2, &OTHER_KEY), None);
     assert_eq!(daemon.state()["configRefusals"], 0);
 }
@@ -117,22 +107,16 @@ fn a_bad_configuration_is_refused_and_the_last_good_one_stays() {
     files.config("keys:\n  - {epoch: many, file: KEY}\n");
     // The kernel tells of one change of a file in several events, which may come apart: each is a
     // refusal.
-    wait_for("the refusal is counted", || {
-        daemon.state()["configRefusals"].as_u64() >= Some(1)
-    });
+    wait_for("the refusal is counted", || daemon.state()["configRefusals"].as_u64() >= Some(1));
     let refusal = format!("{}:2:13: keys[0].epoch: ", files.path("shim.yaml"));
     wait_for("the refusal is logged", || daemon.log().contains(&refusal));
     assert_eq!(probe(&lab, 1, &KEY), ADOPTER_IS_THERE);
     assert_eq!(daemon.get("/readyz").0, 200);
     // SIGHUP reads again, also where files are not watched.
     daemon.signal("HUP");
-    wait_for("SIGHUP reads again", || {
-        daemon.log().contains("because=\"SIGHUP\"")
-    });
+    wait_for("SIGHUP reads again", || daemon.log().contains("because=\"SIGHUP\""));
     files.config(&config(&lab, control, TWO_KEYS));
-    wait_for("a good one is taken", || {
-        daemon.state()["configReloads"] == 1
-    });
+    wait_for("a good one is taken", || daemon.state()["configReloads"] == 1);
 }
 
 #[test]
@@ -151,38 +135,19 @@ fn a_pod_that_fails_is_reported_and_tried_again_and_stops_no_other() {
     assert_eq!(pods[0]["attached"], true);
     assert_eq!(pods[1]["attached"], false);
     let reason = pods[1]["reason"].as_str().expect("a reason");
-    assert!(
-        reason.contains("no interface `eth9`; it has: lo, eth0"),
-        "{reason}"
-    );
+    assert!(reason.contains("no interface `eth9`; it has: lo, eth0"), "{reason}");
     let reason = pods[2]["reason"].as_str().expect("a reason");
-    assert!(
-        reason.contains(&late) && reason.contains("is the pod running?"),
-        "{reason}"
-    );
+    assert!(reason.contains(&late) && reason.contains("is the pod running?"), "{reason}");
     let (_, metrics) = daemon.get("/metrics");
-    assert!(
-        metrics.contains("baton_shim_pods{state=\"failed\"} 2"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("baton_shim_pods{state=\"failed\"} 2"), "{metrics}");
 
-    common::run(&format!(
-        "ip -n {netns} link add eth9 type veth peer name other9"
-    ));
-    wait_for("the interface gets its adopter", || {
-        daemon.state()["pods"][1]["attached"] == true
-    });
+    common::run(&format!("ip -n {netns} link add eth9 type veth peer name other9"));
+    wait_for("the interface gets its adopter", || daemon.state()["pods"][1]["attached"] == true);
     // A pod whose interface is made anew under the same name gets its adopter again.
     common::run(&format!("ip -n {netns} link del eth9"));
-    wait_for("the loss is noticed", || {
-        daemon.state()["pods"][1]["attached"] == false
-    });
-    common::run(&format!(
-        "ip -n {netns} link add eth9 type veth peer name other9"
-    ));
-    wait_for("it is attached again", || {
-        daemon.state()["pods"][1]["attached"] == true
-    });
+    wait_for("the loss is noticed", || daemon.state()["pods"][1]["attached"] == false);
+    common::run(&format!("ip -n {netns} link add eth9 type veth peer name other9"));
+    wait_for("it is attached again", || daemon.state()["pods"][1]["attached"] == true);
 }
 
 #[test]
@@ -193,9 +158,7 @@ fn a_namespace_made_anew_under_the_same_name_gets_its_adopter() {
     let mut holders = Vec::new();
     let mut make = || {
         common::run(&format!("ip netns add {name}"));
-        common::run(&format!(
-            "ip -n {name} link add eth0 type veth peer name other"
-        ));
+        common::run(&format!("ip -n {name} link add eth0 type veth peer name other"));
         let holder = std::process::Command::new("ip")
             .args(["netns", "exec", &name, "sleep", "60"])
             .spawn()
@@ -218,14 +181,10 @@ fn a_namespace_made_anew_under_the_same_name_gets_its_adopter() {
     let first = pin();
     assert_eq!(first.len(), 1);
     common::run(&format!("ip netns del {name}"));
-    wait_for("the loss is noticed", || {
-        daemon.state()["pods"][0]["attached"] == false
-    });
+    wait_for("the loss is noticed", || daemon.state()["pods"][0]["attached"] == false);
     assert_eq!(pin(), [""; 0]);
     make();
-    wait_for("it is attached again", || {
-        daemon.state()["pods"][0]["attached"] == true
-    });
+    wait_for("it is attached again", || daemon.state()["pods"][0]["attached"] == true);
     assert_ne!(pin(), first);
     for holder in &mut holders {
         holder.kill().expect("kill");
@@ -243,9 +202,7 @@ fn pods_come_and_go_with_the_configuration() {
     assert_eq!(probe(&one, 1, &KEY), ADOPTER_IS_THERE);
     assert_eq!(probe(&two, 1, &KEY), None);
     files.config(&config(&two, control, ONE_KEY));
-    wait_for("the other pod gets it", || {
-        probe(&two, 1, &KEY) == ADOPTER_IS_THERE
-    });
+    wait_for("the other pod gets it", || probe(&two, 1, &KEY) == ADOPTER_IS_THERE);
     assert_eq!(probe(&one, 1, &KEY), None);
     assert_eq!(daemon.state()["pods"].as_array().expect("a list").len(), 1);
 }
@@ -382,18 +339,12 @@ fn a_second_shim_is_told_of_the_first() {
 #[test]
 fn json_logs_are_json() {
     let (lab, files, control) = (Lab::new(), Files::new(), free_address());
-    files.config(&format!(
-        "{}log: {{format: json}}\n",
-        config(&lab, control, ONE_KEY)
-    ));
+    files.config(&format!("{}log: {{format: json}}\n", config(&lab, control, ONE_KEY)));
     let daemon = Daemon::start(&files, control, &[]);
     let log = daemon.log();
     assert!(log.lines().count() >= 2, "{log}");
     for line in log.lines() {
         let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
-        assert!(
-            line["message"].is_string() && line["level"].is_string(),
-            "{line}"
-        );
+        assert!(line["message"].is_string() && line["level"].is_string(), "{line}");
     }
 }

@@ -92,8 +92,7 @@ impl<C: Cluster> Attaching<'_, C> {
             if !there {
                 let create = Edit::Create(object.clone());
                 self.write(kind, name(object), create).await?;
-                self.show
-                    .note(&format!("made {}", said(kind, name(object))));
+                self.show.note(&format!("made {}", said(kind, name(object))));
             }
         }
         let policy = name(&plan.policy.0);
@@ -112,14 +111,9 @@ impl<C: Cluster> Attaching<'_, C> {
         if !plan.patch.is_null() {
             let merge = Edit::Merge(plan.patch.clone());
             self.write(Kind::Services, &plan.service, merge).await?;
-            self.show.note(&format!(
-                "Service {} has no selector any more",
-                plan.service
-            ));
+            self.show.note(&format!("Service {} has no selector any more", plan.service));
         }
-        let stopped = self
-            .until(until, || self.leads(policy, &plan.service))
-            .await?;
+        let stopped = self.until(until, || self.leads(policy, &plan.service)).await?;
         if let Some(why) = stopped {
             return Ok(self.refuse(&format!(
                 "Service {} is policy {policy}'s, but does not lead to dataplanes yet: {why}; the same command goes on",
@@ -156,15 +150,12 @@ impl<C: Cluster> Attaching<'_, C> {
         if !plan.patch.is_null() {
             let merge = Edit::Merge(plan.patch.clone());
             self.write(Kind::Services, &plan.service, merge).await?;
-            self.show
-                .note(&format!("Service {} has its selector again", plan.service));
+            self.show.note(&format!("Service {} has its selector again", plan.service));
         }
         // Also where an earlier detach was stopped: nobody knows how far it was.
         let until = began + wanted.timeout;
         let by_itself = began + wanted.timeout.min(OPERATOR_WITHIN);
-        let stopped = self
-            .until(until, || self.slices_of_others(&plan.service, by_itself))
-            .await?;
+        let stopped = self.until(until, || self.slices_of_others(&plan.service, by_itself)).await?;
         if let Some(why) = stopped {
             return Ok(self.refuse(&format!(
                 "Service {} still leads through Baton, too: {why}; the same command goes on",
@@ -227,10 +218,7 @@ impl<C: Cluster> Attaching<'_, C> {
     }
 
     async fn status(&self, policy: &str) -> anyhow::Result<Option<LoadBalancerPolicyStatus>> {
-        let found = self
-            .cluster
-            .get(Kind::Policies, self.namespace, policy)
-            .await?;
+        let found = self.cluster.get(Kind::Policies, self.namespace, policy).await?;
         let mut unread = Vec::new();
         let found: Vec<LoadBalancerPolicy> = typed(found.as_slice(), &mut unread);
         if !unread.is_empty() {
@@ -242,9 +230,7 @@ impl<C: Cluster> Attaching<'_, C> {
     /// What keeps dataplanes from serving a policy.
     async fn programmed(&self, policy: &str) -> anyhow::Result<Option<String>> {
         let Some(status) = self.status(policy).await? else {
-            return Ok(Some(
-                "the operator has not answered; is it running?".to_owned(),
-            ));
+            return Ok(Some("the operator has not answered; is it running?".to_owned()));
         };
         Ok(["Accepted", "Programmed"].iter().find_map(|kind| {
             let condition = status.conditions.iter().find(|c| c.type_ == *kind);
@@ -263,9 +249,7 @@ impl<C: Cluster> Attaching<'_, C> {
         if leads != Some(LeadsTo::Dataplanes) {
             let degraded = status.conditions.iter().find(|c| c.type_ == "Degraded");
             let said = degraded.map(|c| c.message.clone());
-            return Ok(Some(
-                said.unwrap_or_else(|| "the operator has not answered".to_owned()),
-            ));
+            return Ok(Some(said.unwrap_or_else(|| "the operator has not answered".to_owned())));
         }
         let others = self.slices(service, |by| by != MANAGER).await?.len();
         Ok((others > 0).then(|| format!("{others} EndpointSlices of the cluster are still there")))
@@ -285,9 +269,7 @@ impl<C: Cluster> Attaching<'_, C> {
         let by_cluster = self.slices(service, |by| by == CLUSTER).await?;
         if by_cluster.is_empty() || Instant::now() < by_itself {
             let count = ours.len();
-            return Ok(Some(format!(
-                "{count} EndpointSlices of Baton are still there"
-            )));
+            return Ok(Some(format!("{count} EndpointSlices of Baton are still there")));
         }
         for slice in ours {
             self.write(Kind::EndpointSlices, &slice, Edit::Delete)
@@ -308,10 +290,8 @@ impl<C: Cluster> Attaching<'_, C> {
         is: impl Fn(&str) -> bool,
     ) -> anyhow::Result<Vec<String>> {
         let label = format!("kubernetes.io/service-name={service}");
-        let listed = self
-            .cluster
-            .list(Kind::EndpointSlices, Some(self.namespace), Some(&label))
-            .await?;
+        let listed =
+            self.cluster.list(Kind::EndpointSlices, Some(self.namespace), Some(&label)).await?;
         let by = |slice: &&Value| {
             let by = slice["metadata"]["labels"][MANAGED_BY].as_str();
             is(by.unwrap_or_default())
@@ -339,10 +319,7 @@ fn said_line(content: &str) -> String {
 fn changes(plan: &Attachment) -> String {
     let mut text = String::new();
     let mut say = |content: String| line(&mut text, &content);
-    for (kind, (object, there)) in [
-        ("Service", &plan.pods),
-        ("LoadBalancerPolicy", &plan.policy),
-    ] {
+    for (kind, (object, there)) in [("Service", &plan.pods), ("LoadBalancerPolicy", &plan.policy)] {
         let does = if *there { "is there" } else { "create" };
         say(format!("{does}  {kind} {}", name(object)));
         for field in brief(&object["spec"]) {
@@ -371,7 +348,5 @@ fn changes(plan: &Attachment) -> String {
 /// The fields of a spec, one a line.
 fn brief(spec: &Value) -> Vec<String> {
     let fields = spec.as_object().into_iter().flatten();
-    fields
-        .map(|(key, value)| format!("spec.{key}: {value}"))
-        .collect()
+    fields.map(|(key, value)| format!("spec.{key}: {value}")).collect()
 }

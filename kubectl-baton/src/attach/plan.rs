@@ -211,10 +211,8 @@ fn begun(
 ) -> Option<Result<Attachment, String>> {
     let name = service.metadata.name.as_deref()?;
     let (pods, policy) = (pods_of(scene, name)?, scene.policy(policy)?);
-    let (pods_name, policy_name) = (
-        pods.metadata.name.as_deref()?,
-        policy.metadata.name.as_deref()?,
-    );
+    let (pods_name, policy_name) =
+        (pods.metadata.name.as_deref()?, policy.metadata.name.as_deref()?);
     let status = policy.status.as_ref();
     let leads_to = status.and_then(|status| Some(status.frontend.as_ref()?.leads_to));
     if policy.spec.service() != Some(pods_name) || !fronts(policy, name) {
@@ -225,9 +223,8 @@ fn begun(
             let spec = service.spec.clone().unwrap_or_default();
             let now = &pods_service(scene, name, pods_name, &spec)["spec"];
             let then = json!(pods.spec);
-            if let Some(other) = ["selector", "ports"]
-                .into_iter()
-                .find(|what| now[what] != then[what])
+            if let Some(other) =
+                ["selector", "ports"].into_iter().find(|what| now[what] != then[what])
             {
                 return Some(Err(format!(
                     "Service {name} has another spec.{other} than when it was attached: `kubectl baton detach svc/{name}`, which \
@@ -310,10 +307,7 @@ fn pods_there(
     let Some(service) = scene.service(pods) else {
         return Ok(false);
     };
-    let has = service
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.selector.as_ref());
+    let has = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     if label(service, PODS_OF_LABEL) == Some(name) && has == Some(selector) {
         return Ok(true);
     }
@@ -416,12 +410,7 @@ fn policy_of(scene: &Scene, service: &Service, name: &str) -> Result<Option<Stri
     let is_its = |policy: &&LoadBalancerPolicy| {
         fronts(policy, name) && policy.spec.service() == Some(&*pods)
     };
-    let found: Vec<String> = scene
-        .policies
-        .iter()
-        .filter(is_its)
-        .filter_map(of)
-        .collect();
+    let found: Vec<String> = scene.policies.iter().filter(is_its).filter_map(of).collect();
     match &found[..] {
         [] => Ok(None),
         [one] => Ok(Some(one.clone())),
@@ -440,10 +429,7 @@ fn policy_of(scene: &Scene, service: &Service, name: &str) -> Result<Option<Stri
 pub fn detach(scene: &Scene, service: &str) -> Result<Detachment, String> {
     let name = named(service);
     let Some(service) = scene.service(name) else {
-        return Err(format!(
-            "there is no Service {name} in namespace {}",
-            scene.namespace
-        ));
+        return Err(format!("there is no Service {name} in namespace {}", scene.namespace));
     };
     let pods = pods_of(scene, name);
     let has_selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
@@ -459,9 +445,7 @@ pub fn detach(scene: &Scene, service: &str) -> Result<Detachment, String> {
         if has_selector.is_some() && (policy.is_some() || pods.is_some()) {
             return Ok(detachment(Value::Null));
         }
-        return Err(format!(
-            "Service {name} is not attached: it leads to no policy"
-        ));
+        return Err(format!("Service {name} is not attached: it leads to no policy"));
     }
     if label(service, "app.kubernetes.io/managed-by") == Some(baton_api::MANAGER) {
         return Err(format!(

@@ -116,8 +116,7 @@ pub fn label<'a>(service: &'a Service, name: &str) -> Option<&'a str> {
 /// Its ports.
 pub fn ports(service: &Service) -> &[ServicePort] {
     let spec = service.spec.as_ref();
-    spec.and_then(|spec| spec.ports.as_deref())
-        .unwrap_or_default()
+    spec.and_then(|spec| spec.ports.as_deref()).unwrap_or_default()
 }
 
 /// Why Baton does not come behind it, whatever its ports speak.
@@ -161,11 +160,7 @@ pub fn kept_by(service: &Service) -> Option<&'static str> {
     let managers = metadata.managed_fields.iter().flatten();
     let mut managers = managers.filter_map(|entry| entry.manager.as_deref());
     let marks = [&metadata.labels, &metadata.annotations];
-    let marked = |key: &str| {
-        marks
-            .iter()
-            .any(|m| m.as_ref().is_some_and(|m| m.contains_key(key)))
-    };
+    let marked = |key: &str| marks.iter().any(|m| m.as_ref().is_some_and(|m| m.contains_key(key)));
     let by_mark = MARKS.iter().find(|(key, _)| marked(key));
     let by_manager = managers.find_map(|manager| {
         let named = |(begin, _): &&(&str, &str)| manager.to_ascii_lowercase().starts_with(begin);
@@ -241,16 +236,10 @@ mod tests {
         for (said, expected) in [
             (json!({"port": 443}), Some("TLS")),
             (json!({"name": "https", "port": 9443}), Some("TLS")),
-            (
-                json!({"appProtocol": "kubernetes.io/h2c", "port": 80}),
-                Some("HTTP/2"),
-            ),
+            (json!({"appProtocol": "kubernetes.io/h2c", "port": 80}), Some("HTTP/2")),
             (json!({"name": "grpc-web", "port": 80}), Some("HTTP/2")),
             (json!({"name": "api-https", "port": 80}), Some("TLS")),
-            (
-                json!({"appProtocol": "example.com/https", "name": "https", "port": 443}),
-                None,
-            ),
+            (json!({"appProtocol": "example.com/https", "name": "https", "port": 443}), None),
             (json!({"port": 3306}), Some("server speaks first")),
             (json!({"name": "http", "port": 443}), None),
             (json!({"name": "metrics", "port": 22}), None),
@@ -267,20 +256,11 @@ mod tests {
     #[test]
     fn what_moves_is_known_by_app_protocol_name_or_number_in_this_order() {
         for (said, expected) in [
-            (
-                json!({"appProtocol": "redis", "name": "http", "port": 80}),
-                Some("RESP"),
-            ),
-            (
-                json!({"appProtocol": "example.com/x", "name": "http", "port": 80}),
-                None,
-            ),
+            (json!({"appProtocol": "redis", "name": "http", "port": 80}), Some("RESP")),
+            (json!({"appProtocol": "example.com/x", "name": "http", "port": 80}), None),
             (json!({"name": "web-1", "port": 6379}), Some("HTTP1")),
             (json!({"name": "resp", "port": 80}), Some("RESP")),
-            (
-                json!({"name": "memcache-admin", "port": 80}),
-                Some("Memcached"),
-            ),
+            (json!({"name": "memcache-admin", "port": 80}), Some("Memcached")),
             (json!({"name": "admin-http", "port": 80}), None),
             (json!({"port": 11_211}), Some("Memcached")),
             (json!({"port": 9000}), None),

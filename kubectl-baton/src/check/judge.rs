@@ -86,9 +86,7 @@ fn of_nodes(scene: &Scene, report: &mut Report) {
             true => "the cluster has no node",
             false => "no node runs Linux",
         };
-        report
-            .problems
-            .push(format!("{what}: Baton's Pods need nodes with Linux"));
+        report.problems.push(format!("{what}: Baton's Pods need nodes with Linux"));
         return;
     }
     for group in &report.nodes {
@@ -110,11 +108,8 @@ fn of_nodes(scene: &Scene, report: &mut Report) {
 
 fn of_network(scene: &Scene, report: &mut Report) {
     let found = network::networks(scene);
-    let untried: Vec<&str> = found
-        .keys()
-        .copied()
-        .filter(|name| !NETWORKS_TRIED.contains(name))
-        .collect();
+    let untried: Vec<&str> =
+        found.keys().copied().filter(|name| !NETWORKS_TRIED.contains(name)).collect();
     if !untried.is_empty() {
         report.notes.push(format!(
             "Baton was not tried with {}. Where a packet filter drops what had no SYN, adoptions meet silence and connections \
@@ -180,13 +175,9 @@ pub fn remarks(one: &OneService) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(pods) = one.pods.as_ref().filter(|pods| !pods.reasons.is_empty()) {
         let reasons = pods.reasons.iter();
-        let reasons: Vec<String> = reasons
-            .map(|(reason, pods)| format!("{pods} {reason}"))
-            .collect();
-        remarks.push(format!(
-            "{namespace}/{name}: not by adoption: {}",
-            reasons.join(", ")
-        ));
+        let reasons: Vec<String> =
+            reasons.map(|(reason, pods)| format!("{pods} {reason}")).collect();
+        remarks.push(format!("{namespace}/{name}: not by adoption: {}", reasons.join(", ")));
     }
     if let Some(who) = one.kept_by {
         remarks.push(format!(

@@ -57,10 +57,7 @@ const FLANNEL_BACKEND: &str = "flannel.alpha.coreos.com/backend-type";
 const K3S_ARGUMENTS: &str = "k3s.io/node-args";
 
 fn finding(found: impl Into<String>, how: impl Into<String>) -> Finding {
-    Finding {
-        found: found.into(),
-        how: how.into(),
-    }
+    Finding { found: found.into(), how: how.into() }
 }
 
 fn pod_spec(set: &DaemonSet) -> Option<&PodSpec> {
@@ -93,15 +90,10 @@ fn image_name(image: &str) -> &str {
 /// What a DaemonSet calls itself.
 fn names(set: &DaemonSet) -> BTreeSet<&str> {
     let labels = set.metadata.labels.as_ref();
-    let labels = NAME_LABELS
-        .iter()
-        .filter_map(|key| labels?.get(*key).map(String::as_str));
+    let labels = NAME_LABELS.iter().filter_map(|key| labels?.get(*key).map(String::as_str));
     let containers = pod_spec(set).into_iter().flat_map(|spec| &spec.containers);
     let images = containers.filter_map(|container| container.image.as_deref().map(image_name));
-    labels
-        .chain(set.metadata.name.as_deref())
-        .chain(images)
-        .collect()
+    labels.chain(set.metadata.name.as_deref()).chain(images).collect()
 }
 
 /// The CNI plugins, by their names.
@@ -174,9 +166,7 @@ pub fn kube_proxy(scene: &Scene) -> Finding {
     let sets = sets.filter(|set| namespace(set) == Some(SYSTEM));
     let sets = sets.filter(|set| names(set).contains("kube-proxy"));
     let pods = scene.proxies.iter().flatten();
-    let specs = sets
-        .filter_map(pod_spec)
-        .chain(pods.filter_map(|pod| pod.spec.as_ref()));
+    let specs = sets.filter_map(pod_spec).chain(pods.filter_map(|pod| pod.spec.as_ref()));
     if let Some(mode) = specs.into_iter().find_map(argument) {
         return finding(mode, "kube-proxy's arguments");
     }
@@ -192,10 +182,7 @@ pub fn kube_proxy(scene: &Scene) -> Finding {
     match (&scene.config_maps, &scene.daemon_sets) {
         (None, _) => finding(NOT_KNOWN, "may not get configmaps in kube-system"),
         (_, None) => finding(NOT_KNOWN, "may not list daemonsets"),
-        _ => finding(
-            NOT_KNOWN,
-            "no ConfigMap and no argument of kube-proxy says it",
-        ),
+        _ => finding(NOT_KNOWN, "no ConfigMap and no argument of kube-proxy says it"),
     }
 }
 
@@ -203,8 +190,7 @@ pub fn kube_proxy(scene: &Scene) -> Finding {
 /// no such configuration.
 fn mode_of(text: &str) -> Option<&str> {
     let is_its = |line: &str| {
-        line.strip_prefix("kind:")
-            .is_some_and(|kind| kind.trim() == "KubeProxyConfiguration")
+        line.strip_prefix("kind:").is_some_and(|kind| kind.trim() == "KubeProxyConfiguration")
     };
     text.lines().any(is_its).then_some(())?;
     let mode = text.lines().find_map(|line| line.strip_prefix("mode:"));
@@ -278,11 +264,7 @@ pub fn mesh(scene: &Scene) -> Finding {
         None => how.push("may not list namespaces".to_owned()),
     }
     match &scene.pods {
-        Some(all) => how.push(format!(
-            "Pods with a proxy: {} of {}",
-            of_pods.len(),
-            all.len()
-        )),
+        Some(all) => how.push(format!("Pods with a proxy: {} of {}", of_pods.len(), all.len())),
         None => how.push("may not list pods".to_owned()),
     }
     let unknown = scene.namespaces.is_none() || scene.pods.is_none();

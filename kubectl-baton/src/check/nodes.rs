@@ -11,9 +11,7 @@ const RUNTIMES: [&str; 2] = ["containerd", "cri-o"];
 
 fn info(node: &CoreNode) -> NodeSystemInfo {
     let status = node.status.as_ref();
-    status
-        .and_then(|status| status.node_info.clone())
-        .unwrap_or_default()
+    status.and_then(|status| status.node_info.clone()).unwrap_or_default()
 }
 
 /// Whether it runs Linux.

@@ -16,10 +16,8 @@ const LATER: &str = "Not to be seen from outside: BTF of the nodes, packet rules
 
 /// Can it be installed, and if not, why; then the tables and what to do next.
 pub fn render(report: &Report, style: Style) -> String {
-    let rest: &[(&str, &[String])] = &[
-        ("Worth knowing:", &report.notes),
-        ("Not looked at:", &report.unseen),
-    ];
+    let rest: &[(&str, &[String])] =
+        &[("Worth knowing:", &report.notes), ("Not looked at:", &report.unseen)];
     let good = match report.nodes.is_empty() || report.cluster.kubernetes.found == NOT_KNOWN {
         true => "Nothing that could be looked at forbids Baton.",
         false => "Baton can be installed.",
@@ -113,9 +111,7 @@ fn nodes(groups: &[Group], style: Style) -> Table {
     ]);
     if style.wide {
         columns.extend::<[Shown<&Group>; 2]>([
-            ("WHY", |group| {
-                group.reason.as_deref().unwrap_or_default().into()
-            }),
+            ("WHY", |group| group.reason.as_deref().unwrap_or_default().into()),
             ("ALL NODES", |group| group.nodes.join(",").into()),
         ]);
     }
@@ -135,11 +131,7 @@ struct Row<'a> {
 }
 
 fn rows(one: &OneService) -> Vec<Row<'_>> {
-    let row = |(at, ports)| Row {
-        of: one,
-        ports,
-        is_first: at == 0,
-    };
+    let row = |(at, ports)| Row { of: one, ports, is_first: at == 0 };
     match one.refused {
         Some(_) => vec![row((0, &*one.ports))],
         None => one.ports.chunks(1).enumerate().map(row).collect(),
@@ -175,9 +167,7 @@ impl Row<'_> {
 
 fn services(rows: &[Row<'_>], style: Style) -> Table {
     let mut columns: Vec<Shown<&Row<'_>>> = vec![
-        ("SERVICE", |row| {
-            format!("{}/{}", row.of.namespace, row.of.name).into()
-        }),
+        ("SERVICE", |row| format!("{}/{}", row.of.namespace, row.of.name).into()),
         ("PORT", |row| row.numbers().into()),
         ("PROTOCOL", |row| row.protocol().into()),
         ("#PODS", |row| row.figure(Pods::total)),

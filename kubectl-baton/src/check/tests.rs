@@ -110,24 +110,12 @@ fn mixed() -> Fake {
         p["status"]["phase"] = "Succeeded".into();
     });
     let on = |port: Value| json!({"selector": {"app": "web"}, "ports": [port]});
-    service(
-        &mut fake,
-        "secure",
-        &on(json!({"name": "https", "port": 443})),
-    );
+    service(&mut fake, "secure", &on(json!({"name": "https", "port": 443})));
     service(&mut fake, "strange", &on(json!({"port": 9000})));
     let ports = json!([{"name": "http", "port": 80}, {"name": "grpc", "port": 9090}]);
     let selector = json!({"app": "web"});
-    service(
-        &mut fake,
-        "two",
-        &json!({"selector": selector, "ports": ports}),
-    );
-    service(
-        &mut fake,
-        "dns",
-        &on(json!({"port": 53, "protocol": "UDP"})),
-    );
+    service(&mut fake, "two", &json!({"selector": selector, "ports": ports}));
+    service(&mut fake, "dns", &on(json!({"port": 53, "protocol": "UDP"})));
     service(&mut fake, "elsewhere", &json!({"type": "ExternalName"}));
     service(&mut fake, "by-hand", &json!({"ports": [{"port": 80}]}));
     let flux = json!({
@@ -161,10 +149,7 @@ async fn a_mixed_cluster_without_baton() {
     let text = render(&report, Style::default());
     narrow(&text);
     golden("check.txt", &text);
-    let wide = Style {
-        wide: true,
-        colour: false,
-    };
+    let wide = Style { wide: true, colour: false };
     golden("check-wide.txt", &render(&report, wide));
     // One namespace's Services only.
     let report = seen(&mixed(), Some("data")).await;
@@ -216,12 +201,7 @@ async fn the_kubernetes_that_the_chart_takes_is_new_enough() {
 #[tokio::test]
 async fn what_may_not_be_listed_is_said_and_the_rest_is_looked_at() {
     let mut fake = mixed();
-    fake.forbidden = vec![
-        Kind::Nodes,
-        Kind::DaemonSets,
-        Kind::ConfigMaps,
-        Kind::Namespaces,
-    ];
+    fake.forbidden = vec![Kind::Nodes, Kind::DaemonSets, Kind::ConfigMaps, Kind::Namespaces];
     let report = seen(&fake, Some("shop")).await;
     assert!(report.installable && report.nodes.is_empty());
     assert_eq!(report.unseen.len(), 4, "{report:?}");
@@ -235,17 +215,11 @@ async fn what_may_not_be_listed_is_said_and_the_rest_is_looked_at() {
     // Those whose node does not matter are known all the same.
     assert_eq!((pods.adoption, pods.translation, pods.unknown), (0, 3, 3));
     let text = render(&report, Style::default());
-    assert!(
-        text.starts_with("Nothing that could be looked at forbids"),
-        "{text}"
-    );
+    assert!(text.starts_with("Nothing that could be looked at forbids"), "{text}");
     // With no right at all there is still an answer, and nothing is made up.
     fake.forbidden = Kind::ALL.to_vec();
     let report = seen(&fake, None).await;
-    assert_eq!(
-        (report.services.len(), &*report.cluster.mesh.found),
-        (0, NOT_KNOWN)
-    );
+    assert_eq!((report.services.len(), &*report.cluster.mesh.found), (0, NOT_KNOWN));
     assert!(!report.notes.iter().any(|n| n.contains("no Service")));
 }
 
@@ -259,11 +233,7 @@ async fn a_network_is_recognised_by_its_daemon_set() {
         ("cilium-envoy", None, NOT_RECOGNISED),
         ("rke2-canal", Some("calico/node"), "Canal"),
         ("aws-node", None, "Amazon VPC CNI"),
-        (
-            "own-name",
-            Some("registry.example:5000/amazon-k8s-cni:v1@sha256:ab"),
-            "Amazon VPC CNI",
-        ),
+        ("own-name", Some("registry.example:5000/amazon-k8s-cni:v1@sha256:ab"), "Amazon VPC CNI"),
         ("antrea-agent", None, "Antrea"),
         ("node-exporter", None, NOT_RECOGNISED),
     ] {
@@ -275,10 +245,7 @@ async fn a_network_is_recognised_by_its_daemon_set() {
         daemon_set(&mut fake, "kube-system", name, &container);
         let report = seen(&fake, None).await;
         assert_eq!(report.cluster.network.found, expected, "{name}");
-        let untried = report
-            .notes
-            .iter()
-            .any(|n| n.contains("was not tried with"));
+        let untried = report.notes.iter().any(|n| n.contains("was not tried with"));
         let known = expected != NOT_RECOGNISED && expected != "kindnet";
         // A cluster without nodes has no note of its own.
         assert_eq!(untried, known, "{name}: {report:?}");
@@ -317,11 +284,7 @@ async fn the_mode_of_kube_proxy_is_found_where_it_is_said() {
         (found.found, found.how)
     }
     let config = |mode: &str| format!("kind: KubeProxyConfiguration\nmode: {mode}\n");
-    for (mode, expected) in [
-        ("ipvs", "ipvs"),
-        ("\"nftables\"", "nftables"),
-        ("\"\"", "iptables"),
-    ] {
+    for (mode, expected) in [("ipvs", "ipvs"), ("\"nftables\"", "nftables"), ("\"\"", "iptables")] {
         let mut fake = Fake::new();
         config_map(&mut fake, "kube-proxy", "config.conf", &config(mode));
         assert_eq!(found(&fake).await.0, expected, "{mode}");
@@ -378,20 +341,13 @@ async fn nodes_differ_by_kernel_system_and_runtime() {
         ("kernelVersion", "6.8.0-45-generic", "Linux before 6.9"),
         ("kernelVersion", "", "its node says nothing of itself"),
         ("operatingSystem", "windows", "not on Linux (windows)"),
-        (
-            "containerRuntimeVersion",
-            "docker://27.1",
-            "container runtime docker",
-        ),
+        ("containerRuntimeVersion", "docker://27.1", "container runtime docker"),
     ] {
         let mut fake = Fake::new();
         nodes(&mut fake)[0]["status"]["nodeInfo"][key] = value.into();
         let report = seen(&fake, None).await;
         assert_eq!(report.nodes.len(), 2, "equal ones together");
-        assert_eq!(
-            (report.nodes[0].nodes.len(), &report.nodes[0].reason),
-            (2, &None)
-        );
+        assert_eq!((report.nodes[0].nodes.len(), &report.nodes[0].reason), (2, &None));
         assert_eq!(report.nodes[1].reason.as_deref(), Some(reason));
         assert!(report.installable && report.notes[0].contains(" on node-1: "));
     }
@@ -415,9 +371,6 @@ async fn a_long_table_is_cut_and_a_wide_one_is_not() {
     let text = render(&report, Style::default());
     assert!(text.contains("51 more: -o wide shows all"), "{text}");
     assert!(text.contains("web-098") && !text.contains("web-100"));
-    let wide = Style {
-        wide: true,
-        colour: false,
-    };
+    let wide = Style { wide: true, colour: false };
     assert!(render(&report, wide).contains("web-149"));
 }

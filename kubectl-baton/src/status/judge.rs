@@ -22,10 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the scene means.
 pub fn judge(scene: &Scene) -> Report {
-    let mut report = Report {
-        unseen: scene.unseen.clone(),
-        ..Report::default()
-    };
+    let mut report = Report { unseen: scene.unseen.clone(), ..Report::default() };
     if !scene.fleet.installed {
         report.problems.push(format!(
             "Baton is not installed: the cluster does not know its definitions (LoadBalancerPolicy, BatonDataplane): `kubectl \
@@ -69,11 +66,7 @@ fn not_ready(what: &str, pod: &Pod) -> String {
 }
 
 fn operators(scene: &Scene, report: &mut Report) {
-    let there: Vec<&Pod> = scene
-        .operators
-        .iter()
-        .filter(|pod| !pod.terminating)
-        .collect();
+    let there: Vec<&Pod> = scene.operators.iter().filter(|pod| !pod.terminating).collect();
     if there.is_empty() {
         report.problems.push(format!(
             "there is no operator, so changes reach no dataplane (connections go on as they were): {INSTALL}"
@@ -101,12 +94,7 @@ fn classes(scene: &Scene, report: &mut Report) {
     }
     for class in &scene.fleet.classes {
         let name = class.metadata.name.as_deref().unwrap_or_default();
-        if !scene
-            .fleet
-            .dataplanes
-            .iter()
-            .any(|d| d.class.as_deref() == Some(name))
-        {
+        if !scene.fleet.dataplanes.iter().any(|d| d.class.as_deref() == Some(name)) {
             report.problems.push(format!(
                 "class {name} has no dataplane: no Pod in namespace {} has the labels {}: start one, or correct spec.selector",
                 class.spec.namespace,
@@ -124,31 +112,22 @@ fn classes(scene: &Scene, report: &mut Report) {
             if let Some(bad) =
                 condition(&status.conditions, kind).filter(|c| c.status != ConditionStatus::True)
             {
-                report
-                    .problems
-                    .push(format!("class {name}: {}: {}", bad.reason, bad.message));
+                report.problems.push(format!("class {name}: {}: {}", bad.reason, bad.message));
             }
         }
         if let Some(bad) = degraded(&status.conditions) {
-            report
-                .notes
-                .push(format!("class {name}: {}: {}", bad.reason, bad.message));
+            report.notes.push(format!("class {name}: {}: {}", bad.reason, bad.message));
         }
     }
 }
 
 fn labels(class: &BatonDataplane) -> String {
     let labels = class.spec.selector.match_labels.iter();
-    labels
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect::<Vec<_>>()
-        .join(",")
+    labels.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
 }
 
 fn condition(conditions: &[Condition], kind: ConditionType) -> Option<&Condition> {
-    conditions
-        .iter()
-        .find(|condition| condition.type_ == kind.name())
+    conditions.iter().find(|condition| condition.type_ == kind.name())
 }
 
 fn degraded(conditions: &[Condition]) -> Option<&Condition> {
@@ -176,21 +155,13 @@ fn dataplanes(scene: &Scene, report: &mut Report) {
             }
             Err(_) if pod.terminating => {}
             Err(_) if !pod.running => report.problems.push(not_ready("dataplane", pod)),
-            Err(why) => report
-                .problems
-                .push(format!("dataplane {name} cannot be asked: {why}")),
+            Err(why) => report.problems.push(format!("dataplane {name} cannot be asked: {why}")),
         }
         report.dataplanes.push(dataplane(asked));
     }
     for (problem, names) in same {
-        let noun = if names.len() == 1 {
-            "dataplane"
-        } else {
-            "dataplanes"
-        };
-        report
-            .problems
-            .push(format!("{noun} {}: {problem}", named(names)));
+        let noun = if names.len() == 1 { "dataplane" } else { "dataplanes" };
+        report.problems.push(format!("{noun} {}: {problem}", named(names)));
     }
     let versions: BTreeSet<&str> = scene
         .answers
@@ -211,18 +182,10 @@ fn dataplane(asked: &Response<StateReply>) -> Dataplane {
     let report = asked.result.as_ref().ok().map(|answer| SelfReport {
         version: answer.state.version.clone(),
         uptime_seconds: answer.state.uptime_seconds,
-        mode: format!(
-            "{} {}",
-            answer.state.worker.mode, answer.state.worker.interface
-        ),
+        mode: format!("{} {}", answer.state.worker.mode, answer.state.worker.interface),
         generation: answer.state.generation,
         policies: answer.state.policies.len(),
-        flows: answer
-            .state
-            .policies
-            .iter()
-            .map(|policy| policy.flows)
-            .sum(),
+        flows: answer.state.policies.iter().map(|policy| policy.flows).sum(),
         problems: answer.problems.clone(),
     });
     Dataplane {
@@ -243,10 +206,7 @@ fn dataplane(asked: &Response<StateReply>) -> Dataplane {
 
 /// One word for a policy, and the sentence behind it.
 fn policy_word(policy: &LoadBalancerPolicy) -> (&'static str, Option<&Condition>) {
-    let conditions = policy
-        .status
-        .as_ref()
-        .map_or(&[][..], |status| &status.conditions);
+    let conditions = policy.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let not = |kind| condition(conditions, kind).filter(|c| c.status != ConditionStatus::True);
     if conditions.is_empty() {
         ("unseen", None)
@@ -299,9 +259,7 @@ fn policies(scene: &Scene, report: &mut Report) {
             && let Some(translation) = by_translation(policy)
         {
             let (reason, message) = (&translation.reason, &translation.message);
-            report
-                .notes
-                .push(format!("policy {full_name}: {reason}: {message}"));
+            report.notes.push(format!("policy {full_name}: {reason}: {message}"));
         }
         let status = policy.status.clone().unwrap_or_default();
         if state != "unseen" && status.observed_generation < policy.metadata.generation {
@@ -309,11 +267,7 @@ fn policies(scene: &Scene, report: &mut Report) {
                 "policy {full_name}: the operator has not seen its newest version yet"
             ));
         }
-        let mine = || {
-            states
-                .iter()
-                .filter(|(n, _)| n.namespace == namespace && n.policy == name)
-        };
+        let mine = || states.iter().filter(|(n, _)| n.namespace == namespace && n.policy == name);
         let sum = |of: fn(&PolicyState) -> u64, told: Option<i64>| {
             if live {
                 mine().map(|(_, state)| of(state)).sum()
@@ -339,16 +293,10 @@ fn policies(scene: &Scene, report: &mut Report) {
             message,
             algorithm: written(&policy.spec.algorithm),
             protocol: protocol(&policy.spec),
-            backends: status
-                .backends
-                .map_or_else(|| "-".to_owned(), |count| count.summary),
-            dataplanes: status
-                .dataplanes
-                .map_or_else(|| "-".to_owned(), |count| count.summary),
+            backends: status.backends.map_or_else(|| "-".to_owned(), |count| count.summary),
+            dataplanes: status.dataplanes.map_or_else(|| "-".to_owned(), |count| count.summary),
             flows: sum(|state| state.flows, status.flows),
-            movable: status
-                .movable
-                .map_or_else(|| "-".to_owned(), |movable| movable.percent),
+            movable: status.movable.map_or_else(|| "-".to_owned(), |movable| movable.percent),
             moves: sum(|state| state.migrations_total, status.migrations),
             rescued: sum(|state| state.rescues_total, status.rescued),
             lost,

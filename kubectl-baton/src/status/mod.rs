@@ -87,12 +87,8 @@ pub async fn look(cluster: &impl Cluster, namespace: Option<&str>) -> Result<Sce
 pub async fn workloads(cluster: &impl Cluster, scene: &mut Scene) -> Result<(), Failure> {
     for home in homes(&scene.fleet) {
         let home = home.as_deref();
-        scene
-            .operators
-            .extend(pods(cluster, home, &part("operator"), &mut scene.unseen).await?);
-        scene
-            .shims
-            .extend(pods(cluster, home, &part("host-shim"), &mut scene.unseen).await?);
+        scene.operators.extend(pods(cluster, home, &part("operator"), &mut scene.unseen).await?);
+        scene.shims.extend(pods(cluster, home, &part("host-shim"), &mut scene.unseen).await?);
     }
     Ok(())
 }
@@ -100,14 +96,7 @@ pub async fn workloads(cluster: &impl Cluster, scene: &mut Scene) -> Result<(), 
 /// The namespaces where Baton's own Pods may be: those of the classes, the one that the user names,
 /// or all.
 pub fn homes(fleet: &Fleet) -> BTreeSet<Option<String>> {
-    let homes: BTreeSet<_> = fleet
-        .classes
-        .iter()
-        .map(|class| Some(class.spec.namespace.clone()))
-        .collect();
-    if homes.is_empty() {
-        [fleet.home.clone()].into()
-    } else {
-        homes
-    }
+    let homes: BTreeSet<_> =
+        fleet.classes.iter().map(|class| Some(class.spec.namespace.clone())).collect();
+    if homes.is_empty() { [fleet.home.clone()].into() } else { homes }
 }

@@ -19,9 +19,7 @@ fn adopts_only(spec: &LoadBalancerPolicySpec) -> bool {
 fn no_adoption(report: &mut Report, only: bool, what: &str, to: &str, more: &str) {
     if only {
         let fate = "connections of policies with `migration.method: Adoption` do not move";
-        report
-            .problems
-            .push(format!("{what}: {fate} to {to}{more}"));
+        report.problems.push(format!("{what}: {fate} to {to}{more}"));
     } else {
         let fate = format!("connections move to {to} by translation");
         report.notes.push(format!("{what}: {fate}{more}"));
@@ -35,10 +33,7 @@ pub fn judge(scene: &Scene, report: &mut Report) {
     let mut backends: BTreeMap<&str, BTreeSet<std::net::IpAddr>> = BTreeMap::new();
     for policy in &scene.policies {
         let namespace = policy.metadata.namespace.clone().unwrap_or_default();
-        let key = (
-            namespace,
-            policy.spec.service().unwrap_or_default().to_owned(),
-        );
+        let key = (namespace, policy.spec.service().unwrap_or_default().to_owned());
         for (address, node) in scene.places.get(&key).into_iter().flatten() {
             if let Some(node) = node {
                 backends.entry(node).or_default().insert(*address);
@@ -50,23 +45,14 @@ pub fn judge(scene: &Scene, report: &mut Report) {
     let mut lacking: [Vec<&str>; 2] = Default::default();
     let mut why: Option<&str> = None;
     for node in &scene.nodes {
-        let mut shims = scene
-            .shims
-            .iter()
-            .filter(|pod| on(pod, &node.name))
-            .peekable();
+        let mut shims = scene.shims.iter().filter(|pod| on(pod, &node.name)).peekable();
         let shim = match (shims.peek().is_some(), shims.any(|pod| pod.ready)) {
             (_, true) => "ready",
             (true, false) => "not ready",
             (false, false) => "none",
         };
         let here = backends.get(node.name.as_str()).map_or(0, BTreeSet::len);
-        let dataplanes = scene
-            .fleet
-            .dataplanes
-            .iter()
-            .filter(|d| on(&d.pod, &node.name))
-            .count();
+        let dataplanes = scene.fleet.dataplanes.iter().filter(|d| on(&d.pod, &node.name)).count();
         if here == 0 && dataplanes == 0 && shim == "none" {
             continue;
         }
@@ -88,12 +74,7 @@ pub fn judge(scene: &Scene, report: &mut Report) {
                 " (adoption needs 6.9 or newer)",
             );
         }
-        report.nodes.push(OneNode {
-            node: node.clone(),
-            shim,
-            backends: here,
-            dataplanes,
-        });
+        report.nodes.push(OneNode { node: node.clone(), shim, backends: here, dataplanes });
     }
     for (only, nodes) in [false, true].into_iter().zip(lacking) {
         if !nodes.is_empty() {

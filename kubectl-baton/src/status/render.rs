@@ -5,10 +5,8 @@ use baton_cli::{Cell, Shown, Style, Table, Tone, line, span, verdict};
 
 /// Is it working, and if not, why; then the tables.
 pub fn render(report: &Report, style: Style) -> String {
-    let rest: &[(&str, &[String])] = &[
-        ("Worth a look:", &report.notes),
-        ("Not looked at:", &report.unseen),
-    ];
+    let rest: &[(&str, &[String])] =
+        &[("Worth a look:", &report.notes), ("Not looked at:", &report.unseen)];
     let mut text = verdict("Baton", &report.problems, rest, style);
     if !report.parts.is_empty() {
         line(&mut text, "");
@@ -78,9 +76,7 @@ fn clients(policies: &[Policy], style: Style) -> Table {
         &[
             ("POLICY", |p| format!("{}/{}", p.namespace, p.name).into()),
             ("CLIENTS CONNECT TO", connect),
-            ("THROUGH SERVICE", |p| {
-                of(p.frontend.as_ref().map(|front| &front.service))
-            }),
+            ("THROUGH SERVICE", |p| of(p.frontend.as_ref().map(|front| &front.service))),
             ("LEADS TO", |p| {
                 let to = p.frontend.as_ref().map(|front| front.leads_to);
                 to.map_or_else(|| "-".into(), |to| Cell::toned(to, leading(to)))
@@ -125,9 +121,7 @@ fn dataplanes(dataplanes: &[Dataplane], style: Style) -> Table {
         ("DATAPLANE", |d| d.name.as_str().into()),
         ("NODE", |d| of(d.node.as_ref())),
         ("STATE", |d| state(d.state)),
-        ("UP", |d| {
-            of(d.report.as_ref().map(|s| span(s.uptime_seconds)))
-        }),
+        ("UP", |d| of(d.report.as_ref().map(|s| span(s.uptime_seconds)))),
         ("MODE", |d| of(d.report.as_ref().map(|s| &s.mode))),
         ("#FLOWS", |d| of(d.report.as_ref().map(|s| s.flows))),
     ];
@@ -136,9 +130,7 @@ fn dataplanes(dataplanes: &[Dataplane], style: Style) -> Table {
             ("CLASS", |d| of(d.class.as_ref())),
             ("VERSION", |d| of(d.report.as_ref().map(|s| &s.version))),
             ("#POLICIES", |d| of(d.report.as_ref().map(|s| s.policies))),
-            ("#GENERATION", |d| {
-                of(d.report.as_ref().map(|s| s.generation))
-            }),
+            ("#GENERATION", |d| of(d.report.as_ref().map(|s| s.generation))),
             ("#RESTARTS", |d| d.restarts.to_string().into()),
         ]);
     }
@@ -165,12 +157,8 @@ fn nodes(nodes: &[OneNode]) -> Table {
         nodes,
         &[
             ("NODE", |one| one.node.name.as_str().into()),
-            ("STATE", |one| {
-                state(if one.node.ready { "ready" } else { "not ready" })
-            }),
-            ("KERNEL", |one| {
-                Cell::toned(one.node.kernel.as_str(), kernel(one))
-            }),
+            ("STATE", |one| state(if one.node.ready { "ready" } else { "not ready" })),
+            ("KERNEL", |one| Cell::toned(one.node.kernel.as_str(), kernel(one))),
             ("SHIM", |one| Cell::toned(one.shim, shim(one))),
             ("#BACKENDS", |one| (one.backends as u64).into()),
             ("#DATAPLANES", |one| (one.dataplanes as u64).into()),

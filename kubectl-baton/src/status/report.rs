@@ -11,12 +11,7 @@ const NAMED_MAX: usize = 3;
 /// `a, b, c and 2 more`.
 pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
-    let mut text = names
-        .iter()
-        .take(NAMED_MAX)
-        .copied()
-        .collect::<Vec<_>>()
-        .join(", ");
+    let mut text = names.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
     if names.len() > NAMED_MAX {
         text.push_str(&format!(" and {} more", names.len() - NAMED_MAX));
     }

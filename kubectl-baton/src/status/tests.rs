@@ -24,16 +24,7 @@ async fn a_cluster_where_all_is_well_and_one_pod_cannot_adopt() {
     let report = seen(&Fake::new(), None).await;
     assert!(report.works, "{report:?}");
     golden("status.txt", &render(&report, Style::default()));
-    golden(
-        "status-wide.txt",
-        &render(
-            &report,
-            Style {
-                wide: true,
-                colour: false,
-            },
-        ),
-    );
+    golden("status-wide.txt", &render(&report, Style { wide: true, colour: false }));
 }
 
 #[tokio::test]
@@ -71,8 +62,7 @@ async fn a_bad_night() {
     let text = render(&report, Style::default());
     golden("status-bad.txt", &text);
     assert!(
-        text.lines()
-            .all(|line| line.chars().count() <= WIDTH_MAX || !line.trim().contains(' ')),
+        text.lines().all(|line| line.chars().count() <= WIDTH_MAX || !line.trim().contains(' ')),
         "{text}"
     );
 }
@@ -116,17 +106,9 @@ async fn each_part_that_is_missing_is_a_problem_of_its_own() {
         "{text}"
     );
     let mut classless = Fake::new();
-    classless
-        .objects
-        .get_mut()
-        .get_mut(&Kind::Classes)
-        .expect("classes")
-        .clear();
+    classless.objects.get_mut().get_mut(&Kind::Classes).expect("classes").clear();
     let report = seen(&classless, None).await;
-    assert!(
-        report.problems[0].starts_with("there is no BatonDataplane"),
-        "{report:?}"
-    );
+    assert!(report.problems[0].starts_with("there is no BatonDataplane"), "{report:?}");
 }
 
 #[tokio::test]
@@ -135,10 +117,7 @@ async fn no_program_is_run_in_pods_that_nobody_of_the_cluster_named() {
     fake.forbidden = vec![Kind::Classes];
     let report = seen(&fake, None).await;
     assert!(fake.ran.borrow().is_empty() && report.dataplanes.is_empty());
-    let told = report
-        .unseen
-        .iter()
-        .any(|u| u.contains("`--baton-namespace`"));
+    let told = report.unseen.iter().any(|u| u.contains("`--baton-namespace`"));
     assert!(told, "{report:?}");
     fake.home = Some("baton-system");
     let report = seen(&fake, None).await;
@@ -163,12 +142,7 @@ async fn where_nothing_adopts_connections_move_by_translation_unless_the_policy_
             web["migration"]["method"] = "Adoption".into();
         }
         let report = seen(&fake, None).await;
-        let all: Vec<String> = report
-            .problems
-            .iter()
-            .chain(&report.notes)
-            .cloned()
-            .collect();
+        let all: Vec<String> = report.problems.iter().chain(&report.notes).cloned().collect();
         (all.join("\n"), report.works)
     }
     let pods = |keep: fn(&str) -> bool| {
@@ -216,12 +190,7 @@ async fn where_nothing_adopts_connections_move_by_translation_unless_the_policy_
             "node node-3 has Linux 6.1.0: ",
             " Pods by translation (adoption needs 6.9",
         ),
-        (
-            true,
-            said(true, old).await,
-            "node node-3 has Linux 6.1.0: ",
-            " do not move to its ",
-        ),
+        (true, said(true, old).await, "node node-3 has Linux 6.1.0: ", " do not move to its "),
     ] {
         assert!(text.contains(what) && text.contains(fate), "{text}");
         assert_eq!(works, !only, "{text}");
@@ -230,14 +199,8 @@ async fn where_nothing_adopts_connections_move_by_translation_unless_the_policy_
 
 fn with_condition(kind: &str, status: ConditionStatus) -> Fake {
     let mut fake = Fake::new();
-    let policy = &mut fake
-        .objects
-        .get_mut()
-        .get_mut(&Kind::Policies)
-        .expect("policies")[0];
-    let conditions = policy["status"]["conditions"]
-        .as_array_mut()
-        .expect("conditions");
+    let policy = &mut fake.objects.get_mut().get_mut(&Kind::Policies).expect("policies")[0];
+    let conditions = policy["status"]["conditions"].as_array_mut().expect("conditions");
     for condition in conditions {
         if condition["type"] == kind {
             let mut typed: Condition =
@@ -261,11 +224,7 @@ async fn a_policys_conditions_decide_over_its_word() {
         ("Degraded", ConditionStatus::False, "ok", true),
     ] {
         let report = seen(&with_condition(kind, status), Some("shop")).await;
-        assert_eq!(
-            (report.policies[0].state, report.works),
-            (word, works),
-            "{kind}"
-        );
+        assert_eq!((report.policies[0].state, report.works), (word, works), "{kind}");
         let said: Vec<&String> = report.problems.iter().chain(&report.notes).collect();
         assert_eq!(
             said.iter().any(|text| text.contains("Reason: what to do")),
@@ -275,11 +234,7 @@ async fn a_policys_conditions_decide_over_its_word() {
     }
     // Worth a look, and the policy is as it should be.
     let mut fake = with_condition("Adoptable", ConditionStatus::True);
-    let policy = &mut fake
-        .objects
-        .get_mut()
-        .get_mut(&Kind::Policies)
-        .expect("policies")[0];
+    let policy = &mut fake.objects.get_mut().get_mut(&Kind::Policies).expect("policies")[0];
     let conditions = policy["status"]["conditions"].as_array_mut();
     for condition in conditions.expect("conditions") {
         if condition["type"] == "Adoptable" {
@@ -289,30 +244,19 @@ async fn a_policys_conditions_decide_over_its_word() {
     let report = seen(&fake, Some("shop")).await;
     assert_eq!((report.policies[0].state, report.works), ("ok", true));
     let notes = report.notes.join("\n");
-    assert!(
-        notes.contains("shop/web: ByTranslation: what to do"),
-        "{notes}"
-    );
+    assert!(notes.contains("shop/web: ByTranslation: what to do"), "{notes}");
     let mut fake = Fake::new();
-    fake.objects
-        .get_mut()
-        .get_mut(&Kind::Policies)
-        .expect("policies")[0]["status"] = json!({});
+    fake.objects.get_mut().get_mut(&Kind::Policies).expect("policies")[0]["status"] = json!({});
     assert!(
         problems(&fake)
             .await
             .starts_with("policy shop/web: the operator has said nothing about it")
     );
     let mut fake = Fake::new();
-    fake.objects
-        .get_mut()
-        .get_mut(&Kind::Policies)
-        .expect("policies")[0]["metadata"]["generation"] = json!(2);
+    fake.objects.get_mut().get_mut(&Kind::Policies).expect("policies")[0]["metadata"]["generation"] =
+        json!(2);
     let notes = seen(&fake, None).await.notes.join("\n");
-    assert!(
-        notes.contains("shop/web: the operator has not seen its newest version"),
-        "{notes}"
-    );
+    assert!(notes.contains("shop/web: the operator has not seen its newest version"), "{notes}");
 }
 
 #[tokio::test]
@@ -345,10 +289,7 @@ async fn where_clients_connect_and_where_that_leads_is_shown() {
         let front = report.policies[0].frontend.as_ref().expect("it has one");
         shown.push(front.leads_to);
         if leads_to == "Pods" {
-            let wide = |wide| Style {
-                wide,
-                colour: false,
-            };
+            let wide = |wide| Style { wide, colour: false };
             let text = [false, true].map(|is| render(&report, wide(is)));
             golden("status-clients.txt", &text.join("\n"));
         }
@@ -362,14 +303,9 @@ async fn missing_rights_leave_gaps_that_are_told_or_end_it() {
     fake.forbidden = vec![Kind::Nodes];
     let report = seen(&fake, None).await;
     assert!(report.works && report.nodes.is_empty());
-    assert!(
-        report.unseen[0].contains("no permission for `list` on `nodes`"),
-        "{report:?}"
-    );
+    assert!(report.unseen[0].contains("no permission for `list` on `nodes`"), "{report:?}");
     fake.forbidden = vec![Kind::Policies];
-    let failure = look(&fake, Some("shop"))
-        .await
-        .expect_err("nothing to judge");
+    let failure = look(&fake, Some("shop")).await.expect_err("nothing to judge");
     assert!(
         failure
             .to_string()
@@ -382,8 +318,5 @@ async fn missing_rights_leave_gaps_that_are_told_or_end_it() {
 async fn a_namespace_without_policies_points_to_the_others() {
     let report = seen(&Fake::new(), Some("empty")).await;
     assert!(report.works && report.policies.is_empty());
-    assert!(
-        report.notes[0].contains("namespace empty: `-A`"),
-        "{report:?}"
-    );
+    assert!(report.notes[0].contains("namespace empty: `-A`"), "{report:?}");
 }

@@ -19,11 +19,7 @@ const MODE: u32 = 0o600;
 /// # Errors
 /// It is there already, or the disk does not take it.
 pub fn write(path: &Path, folder: &str, files: &[File], time_seconds: u64) -> io::Result<u64> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(MODE)
-        .open(path)?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
     let mut file = BufWriter::new(file);
     pack(&mut file, folder, files, time_seconds)?;
     let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;

@@ -50,9 +50,7 @@ const CONTAINER: [&str; 9] = [
 ];
 
 fn kept(value: &Value, keys: &[&str]) -> Map<String, Value> {
-    let there = keys
-        .iter()
-        .filter_map(|key| Some(((*key).to_owned(), value.get(key)?.clone())));
+    let there = keys.iter().filter_map(|key| Some(((*key).to_owned(), value.get(key)?.clone())));
     there.collect()
 }
 
@@ -67,17 +65,14 @@ fn metadata(value: &Value) -> Value {
 fn of_baton(annotations: &Map<String, Value>) -> Map<String, Value> {
     let is = |name: &String| ANNOTATIONS.iter().any(|prefix| name.starts_with(prefix));
     let all = annotations.iter();
-    all.filter(|(name, _)| is(name))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
+    all.filter(|(name, _)| is(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// A policy's `spec` without what it writes into the annotations of its Service.
 fn policy_spec(spec: &Value) -> Value {
     let mut spec = spec.clone();
-    if let Some(annotations) = spec
-        .pointer_mut("/frontend/service/annotations")
-        .and_then(Value::as_object_mut)
+    if let Some(annotations) =
+        spec.pointer_mut("/frontend/service/annotations").and_then(Value::as_object_mut)
     {
         *annotations = of_baton(annotations);
     }
@@ -90,11 +85,7 @@ fn pod_status(status: &Value, ours: bool) -> Value {
     if ours {
         return status;
     }
-    for list in [
-        "initContainerStatuses",
-        "containerStatuses",
-        "ephemeralContainerStatuses",
-    ] {
+    for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
         let containers = status.get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
             for state in ["/state/terminated", "/lastState/terminated"] {
@@ -204,13 +195,7 @@ pub fn object(kind: Kind, item: &Value, ours: bool) -> Value {
             );
             let status = kept(
                 &item["status"],
-                &[
-                    "conditions",
-                    "nodeInfo",
-                    "capacity",
-                    "allocatable",
-                    "addresses",
-                ],
+                &["conditions", "nodeInfo", "capacity", "allocatable", "addresses"],
             );
             clean.insert("status".to_owned(), status.into());
         }

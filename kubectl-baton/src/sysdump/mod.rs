@@ -55,8 +55,7 @@ impl Dump {
         let (path, text) = (path.into(), text.into());
         if self.bytes + text.len() > DUMP_MAX_BYTES {
             let most = DUMP_MAX_BYTES >> 20;
-            self.missing
-                .push(format!("{path}: a dump has at most {most} MiB"));
+            self.missing.push(format!("{path}: a dump has at most {most} MiB"));
             return;
         }
         self.bytes += text.len();
@@ -94,11 +93,9 @@ pub async fn collect(cluster: &impl Cluster) -> Result<(Vec<File>, Vec<String>),
             Kind::Deployments | Kind::DaemonSets => {
                 labelled(cluster, kind, &scene, &mut dump).await?
             }
-            Kind::Services | Kind::EndpointSlices => of_policies(
-                list(cluster, kind, None, None, &mut dump).await?,
-                kind,
-                &scene,
-            ),
+            Kind::Services | Kind::EndpointSlices => {
+                of_policies(list(cluster, kind, None, None, &mut dump).await?, kind, &scene)
+            }
             Kind::Events => events(cluster, &scene, &mut dump).await?,
             Kind::Policies | Kind::Classes | Kind::Nodes => {
                 list(cluster, kind, None, None, &mut dump).await?
@@ -145,10 +142,7 @@ async fn scene(cluster: &impl Cluster, dump: &mut Dump) -> Result<Scene, Failure
         }
     };
     let report = status::judge(&scene);
-    let style = Style {
-        wide: true,
-        colour: false,
-    };
+    let style = Style { wide: true, colour: false };
     dump.text("status.txt", status::render(&report, style));
     dump.json("status.json", &report);
     dump.missing.extend(report.unseen);
@@ -175,8 +169,7 @@ async fn list(
         }
         Err(failure) if failure.is_for_all() => Err(failure),
         Err(failure) => {
-            dump.missing
-                .push(format!("objects/{}.json: {failure}", kind.resource()));
+            dump.missing.push(format!("objects/{}.json: {failure}", kind.resource()));
             Ok(Vec::new())
         }
     }
@@ -253,28 +246,18 @@ async fn backend_pods(
             service.metadata.namespace.unwrap_or_default(),
             service.metadata.name.unwrap_or_default(),
         );
-        let selector = service
-            .spec
-            .and_then(|spec| spec.selector)
-            .unwrap_or_default();
+        let selector = service.spec.and_then(|spec| spec.selector).unwrap_or_default();
         if selector.is_empty() || !wanted.contains(&(namespace.clone(), name)) {
             continue;
         }
         read += 1;
         if read > SERVICES_MAX {
-            dump.missing
-                .push(format!("Pods of more than {SERVICES_MAX} Services"));
+            dump.missing.push(format!("Pods of more than {SERVICES_MAX} Services"));
             break;
         }
         let labels: Vec<String> = selector.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        let mut pods = list(
-            cluster,
-            Kind::Pods,
-            Some(&namespace),
-            Some(&labels.join(",")),
-            dump,
-        )
-        .await?;
+        let mut pods =
+            list(cluster, Kind::Pods, Some(&namespace), Some(&labels.join(",")), dump).await?;
         if pods.len() > PODS_MAX {
             dump.missing.push(format!(
                 "{} Pods of one Service in namespace {namespace}",
@@ -284,12 +267,8 @@ async fn backend_pods(
         }
         items.extend(pods);
     }
-    let key = |item: &Value| {
-        format!(
-            "{}/{}",
-            item["metadata"]["namespace"], item["metadata"]["name"]
-        )
-    };
+    let key =
+        |item: &Value| format!("{}/{}", item["metadata"]["namespace"], item["metadata"]["name"]);
     items.sort_by_key(key);
     items.dedup_by_key(|item| key(item));
     Ok(items)
@@ -310,11 +289,7 @@ async fn events(
     let mut namespaces: BTreeSet<Option<String>> = homes.clone();
     // Those about classes, which are in no namespace, are in this one.
     namespaces.insert(Some("default".to_owned()));
-    namespaces.extend(
-        services(scene)
-            .into_iter()
-            .map(|(namespace, _)| Some(namespace)),
-    );
+    namespaces.extend(services(scene).into_iter().map(|(namespace, _)| Some(namespace)));
     if namespaces.contains(&None) {
         namespaces = [None].into();
     }
@@ -336,17 +311,13 @@ async fn versions(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
         "unknown".to_owned()
     });
     let images = |pods: &mut dyn Iterator<Item = &Pod>| -> BTreeMap<String, String> {
-        pods.map(|pod| (pod.name.to_string(), pod.image.clone()))
-            .collect()
+        pods.map(|pod| (pod.name.to_string(), pod.image.clone())).collect()
     };
     let told: BTreeMap<&str, &str> = scene
         .answers
         .iter()
         .filter_map(|asked| {
-            Some((
-                asked.name(),
-                asked.result.as_ref().ok()?.state.version.as_str(),
-            ))
+            Some((asked.name(), asked.result.as_ref().ok()?.state.version.as_str()))
         })
         .collect();
     dump.json(
@@ -386,10 +357,7 @@ async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
         .filter(|asked| asked.result.is_ok())
         .map(|asked| asked.dataplane.clone())
         .collect();
-    let query = FlowsQuery {
-        limit: FLOWS_MAX,
-        ..FlowsQuery::default()
-    };
+    let query = FlowsQuery { limit: FLOWS_MAX, ..FlowsQuery::default() };
     for asked in baton_cli::flows(&fleet, &answering, &query).await {
         let path = format!("dataplanes/{}/flows.json", asked.name());
         match &asked.result {
@@ -400,9 +368,7 @@ async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
     // The last ones: where they end is asked first.
     let ends = baton_cli::events(&fleet, &answering, None, |_| None).await;
     let since = |dataplane: &Dataplane| {
-        let of = ends
-            .iter()
-            .find(|asked| asked.dataplane.pod.uid == dataplane.pod.uid)?;
+        let of = ends.iter().find(|asked| asked.dataplane.pod.uid == dataplane.pod.uid)?;
         Some(of.result.as_ref().ok()?.next.back(EVENTS_MAX))
     };
     for asked in baton_cli::events(&fleet, &answering, None, since).await {
@@ -419,10 +385,8 @@ fn logged<'a>(scene: &'a Scene, dump: &mut Dump) -> Vec<&'a Pod> {
     let calm = |pod: &&Pod| pod.ready && pod.restarts == 0;
     let (mut ready, troubled): (Vec<_>, Vec<_>) = scene.shims.iter().partition(calm);
     if ready.len() > READY_SHIMS_MAX {
-        dump.missing.push(format!(
-            "logs of {} host-shims that are ready",
-            ready.len() - READY_SHIMS_MAX
-        ));
+        dump.missing
+            .push(format!("logs of {} host-shims that are ready", ready.len() - READY_SHIMS_MAX));
         ready.truncate(READY_SHIMS_MAX);
     }
     let dataplanes = scene.fleet.dataplanes.iter().map(|one| &one.pod);
@@ -434,11 +398,7 @@ fn logged<'a>(scene: &'a Scene, dump: &mut Dump) -> Vec<&'a Pod> {
 async fn logs(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
     for pod in logged(scene, dump) {
         for container in &pod.containers {
-            let rounds: &[bool] = if pod.restarts > 0 {
-                &[false, true]
-            } else {
-                &[false]
-            };
+            let rounds: &[bool] = if pod.restarts > 0 { &[false, true] } else { &[false] };
             for previous in rounds {
                 let suffix = if *previous { ".previous" } else { "" };
                 let path = format!("logs/{}/{container}{suffix}.log", pod.name.name);

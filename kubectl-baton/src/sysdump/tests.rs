@@ -15,10 +15,7 @@ async fn dumped(fake: &Fake) -> (Vec<File>, Vec<String>) {
 fn file<'a>(files: &'a [File], path: &str) -> &'a str {
     let found = files.iter().find(|(name, _)| name == path);
     let (_, bytes) = found.unwrap_or_else(|| {
-        panic!(
-            "{path} is not among {:?}",
-            files.iter().map(|f| &f.0).collect::<Vec<_>>()
-        )
+        panic!("{path} is not among {:?}", files.iter().map(|f| &f.0).collect::<Vec<_>>())
     });
     std::str::from_utf8(bytes).expect("text")
 }
@@ -33,20 +30,14 @@ async fn everything_that_a_helper_needs_is_there() {
         let ours = !matches!(kind, Kind::Namespaces | Kind::ConfigMaps);
         assert_eq!(there, ours, "{name}");
     }
-    for pod in [
-        "baton-lb-dataplane-6c8d5b7f9-x2b4k",
-        "baton-lb-dataplane-6c8d5b7f9-zq8vt",
-    ] {
+    for pod in ["baton-lb-dataplane-6c8d5b7f9-x2b4k", "baton-lb-dataplane-6c8d5b7f9-zq8vt"] {
         for what in ["status", "backends", "flows", "metrics"] {
             assert!(
                 file(&files, &format!("dataplanes/{pod}/{what}.json")).len() > 2,
                 "{pod} {what}"
             );
         }
-        assert_eq!(
-            file(&files, &format!("logs/{pod}/lb-dataplane.log")),
-            "started\n"
-        );
+        assert_eq!(file(&files, &format!("logs/{pod}/lb-dataplane.log")), "started\n");
     }
     assert!(file(&files, "status.txt").starts_with("Baton works."));
     let versions = file(&files, "versions.json");
@@ -54,14 +45,8 @@ async fn everything_that_a_helper_needs_is_there() {
         versions.contains("v1.36.0") && versions.contains("baton/operator:0.1.0"),
         "{versions}"
     );
-    assert!(
-        file(&files, "objects/pods.json").contains("web-5d4f-abcde"),
-        "a policy's Pod"
-    );
-    assert!(
-        !file(&files, "objects/services.json").contains("bank"),
-        "no policy's Service"
-    );
+    assert!(file(&files, "objects/pods.json").contains("web-5d4f-abcde"), "a policy's Pod");
+    assert!(!file(&files, "objects/services.json").contains("bank"), "no policy's Service");
 }
 
 #[tokio::test]
@@ -108,10 +93,7 @@ async fn no_secret_is_in_a_dump() {
     }
     let log = file(&files, "logs/baton-host-shim-8fj2c/host-shim.log");
     assert_eq!(log, "before\n(a private key was left out)\nafter\n");
-    assert!(
-        file(&files, "objects/pods.json").contains("\"run\""),
-        "Baton's own arguments stay"
-    );
+    assert!(file(&files, "objects/pods.json").contains("\"run\""), "Baton's own arguments stay");
 }
 
 #[tokio::test]
@@ -145,9 +127,7 @@ async fn what_keeps_status_from_judging_keeps_nothing_else_out() {
         let pods = !matches!(kind, Kind::Pods);
         let logs = "logs/baton-operator-7d9c66bf54-4jkxl/operator.log";
         assert_eq!(files.iter().any(|(path, _)| path == logs), pods, "{kind:?}");
-        let asked = files
-            .iter()
-            .any(|(path, _)| path.ends_with("zq8vt/status.json"));
+        let asked = files.iter().any(|(path, _)| path.ends_with("zq8vt/status.json"));
         assert_eq!(asked, pods, "{kind:?}");
     }
 }
@@ -173,14 +153,8 @@ async fn a_large_cluster_makes_no_large_dump() {
     let (files, missing) = dumped(&fake).await;
     let has = |path: &str| files.iter().any(|(there, _)| there.starts_with(path));
     assert!(has("logs/baton-host-shim-999"), "it was restarted");
-    let of_shims = files
-        .iter()
-        .filter(|(path, _)| path.starts_with("logs/baton-host-shim"));
-    assert_eq!(
-        of_shims.count(),
-        READY_SHIMS_MAX + 2,
-        "and its log before that"
-    );
+    let of_shims = files.iter().filter(|(path, _)| path.starts_with("logs/baton-host-shim"));
+    assert_eq!(of_shims.count(), READY_SHIMS_MAX + 2, "and its log before that");
     let text = missing.join("\n");
     assert!(text.contains("host-shims that are ready"), "{text}");
 
@@ -213,10 +187,7 @@ async fn text_in_a_dump_is_nothing_that_a_terminal_obeys() {
 #[test]
 fn an_archive_is_read_back_and_never_overwrites() {
     let path = std::env::temp_dir().join(format!("bt-sysdump-{}.tar.gz", std::process::id()));
-    let files = vec![
-        ("a/b.json".to_owned(), b"{}".to_vec()),
-        ("empty.txt".to_owned(), Vec::new()),
-    ];
+    let files = vec![("a/b.json".to_owned(), b"{}".to_vec()), ("empty.txt".to_owned(), Vec::new())];
     let bytes = write(&path, "dump", &files, 1_700_000_000).expect("written");
     let read = std::fs::read(&path).expect("there");
     assert_eq!(read.len() as u64, bytes);

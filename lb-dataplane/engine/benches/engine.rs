@@ -75,10 +75,7 @@ fn rescue(c: &mut Criterion) {
 /// A world with idle flows of pod 0, whose ends are held.
 fn stricken() -> (World, Vec<Conn>) {
     let mut s = settings();
-    s.limits = Limits {
-        flows: 16_384,
-        ..Limits::default()
-    };
+    s.limits = Limits { flows: 16_384, ..Limits::default() };
     s.ports = 20_000..=40_000;
     let mut p = policy(4);
     for b in &mut p.backends[1..4] {
@@ -104,11 +101,8 @@ fn stricken() -> (World, Vec<Conn>) {
 /// Time inside the engine only.
 fn one_rescue() -> Duration {
     let (mut w, mut flows) = stricken();
-    let of: HashMap<(u32, u32), usize> = flows
-        .iter()
-        .enumerate()
-        .map(|(i, c)| ((c.seq, c.server), i))
-        .collect();
+    let of: HashMap<(u32, u32), usize> =
+        flows.iter().enumerate().map(|(i, c)| ((c.seq, c.server), i)).collect();
     let mut out = Recorder::default();
     let (mut took, mut rounds) = (Duration::ZERO, 0);
     while w.count(Counter::Rescues) < RESCUED as u64 {

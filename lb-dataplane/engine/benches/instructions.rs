@@ -38,11 +38,7 @@ fn main() {
     for _ in 0..exchanges {
         loaded.exchange(BURST_MAX);
     }
-    println!(
-        "{} packets of each of {} kinds",
-        exchanges as usize * FLOWS,
-        Kind::ALL.len()
-    );
+    println!("{} packets of each of {} kinds", exchanges as usize * FLOWS, Kind::ALL.len());
 }
 
 /// Whole exchanges, each with a move to another pod or none with one.
@@ -52,8 +48,5 @@ fn whole_exchanges(shared: bool, exchanges: u32) {
     for _ in 0..count {
         sharing.exchange();
     }
-    println!(
-        "{count} exchanges, {} of them on shared legs",
-        sharing.shared()
-    );
+    println!("{count} exchanges, {} of them on shared legs", sharing.shared());
 }

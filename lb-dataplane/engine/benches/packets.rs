@@ -23,10 +23,7 @@ fn main() {
         return;
     }
     println!("nanoseconds for a frame, median of the rounds");
-    print!(
-        "{:<7} {:<6} {:>9} {:>5}",
-        "family", "guard", "flows", "burst"
-    );
+    print!("{:<7} {:<6} {:>9} {:>5}", "family", "guard", "flows", "burst");
     for kind in Kind::ALL {
         print!(" {:>11}", kind.name());
     }
@@ -79,9 +76,8 @@ fn memory_alone(flows: usize) -> f64 {
     for flow in 0..flows {
         index[flow / PER_BUCKET].0[flow % PER_BUCKET] = order[flow] as u64;
     }
-    let mut places: Vec<(usize, usize)> = (0..flows)
-        .map(|at| (at / PER_BUCKET, at % PER_BUCKET))
-        .collect();
+    let mut places: Vec<(usize, usize)> =
+        (0..flows).map(|at| (at / PER_BUCKET, at % PER_BUCKET)).collect();
     rng.shuffle(&mut places);
     let round = |_| {
         let began = Instant::now();

@@ -314,10 +314,7 @@ impl Driver {
         }
         let mut wire = self.world.w.pod_wire(&c, flags, data);
         if flags.has(Flags::SYN) {
-            wire = Wire {
-                flags,
-                ..self.world.w.synack_wire(&c)
-            };
+            wire = Wire { flags, ..self.world.w.synack_wire(&c) };
         }
         wrong(&mut wire, seq, ack);
         self.give(&wire.build());
@@ -326,10 +323,7 @@ impl Driver {
     /// An adopter's answer, to the last adoption or the one before it, right or forged.
     fn adopter(&mut self, f: usize, program: &mut Program<'_>) {
         let (kind, ts) = (program.byte(), program.offset());
-        let Some(back) = self.adoptions[f]
-            .len()
-            .checked_sub(1 + usize::from(kind >> 7))
-        else {
+        let Some(back) = self.adoptions[f].len().checked_sub(1 + usize::from(kind >> 7)) else {
             return;
         };
         let adoption = &self.adoptions[f][back];
@@ -358,10 +352,7 @@ impl Driver {
     /// The process of a pod ends its connections; what its kernel says from then on.
     fn dies(&mut self, index: usize, kind: u8) {
         let how = End::BOTH[usize::from(kind & 1)];
-        for f in (0..FLOWS)
-            .filter(|f| self.conns[*f].pod == index)
-            .collect::<Vec<_>>()
-        {
+        for f in (0..FLOWS).filter(|f| self.conns[*f].pod == index).collect::<Vec<_>>() {
             let frame = self.pod_wire(f, how.flags(), &[]).build();
             self.give(&frame);
         }
@@ -400,13 +391,9 @@ impl Driver {
                 b.draining = usize::from(kind & 7) == i;
                 b.weight = u16::from(kind >> 3 & 7 != i as u8 + 1);
             }
-            policy
-                .frontends
-                .truncate(if kind & 0x40 != 0 { 1 } else { 2 });
+            policy.frontends.truncate(if kind & 0x40 != 0 { 1 } else { 2 });
             if policy.frontends.len() == 1 && kind & 0x40 == 0 {
-                policy
-                    .frontends
-                    .push(endpoint(crate::common::frontend(true)));
+                policy.frontends.push(endpoint(crate::common::frontend(true)));
             }
             snapshot.policies.truncate(1);
             if kind & 0x80 != 0 {
@@ -499,10 +486,7 @@ impl Driver {
             for (index, (bit, via)) in to_pods.into_iter().enumerate() {
                 if kind & bit != 0 {
                     let prefix_len = if v6 { 128 } else { 32 };
-                    routes.push(Route {
-                        via,
-                        ..route(pod(v6, index).ip(), prefix_len, None)
-                    });
+                    routes.push(Route { via, ..route(pod(v6, index).ip(), prefix_len, None) });
                 }
             }
         }

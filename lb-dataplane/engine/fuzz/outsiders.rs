@@ -19,16 +19,11 @@ pub fn icmp(left: &[Vec<u8>], program: &mut Program<'_>) -> Option<Vec<u8>> {
     let quoted = left[usize::from(which) % left.len()].clone();
     let v6 = quoted[12..14] == [0x86, 0xdd];
     let [to, from] = [ours(v6), crate::common::router(v6)];
-    let quote = quoted
-        .len()
-        .min(14 + if kind & 0x80 != 0 { 28 } else { 100 });
+    let quote = quoted.len().min(14 + if kind & 0x80 != 0 { 28 } else { 100 });
     // Type and code by family: needs fragmentation or packet too big, time exceeded, unreachable,
     // and one that is no error.
-    let types: [[u8; 2]; 4] = if v6 {
-        [[2, 0], [3, 0], [1, 4], [128, 0]]
-    } else {
-        [[3, 4], [11, 0], [3, 3], [8, 0]]
-    };
+    let types: [[u8; 2]; 4] =
+        if v6 { [[2, 0], [3, 0], [1, 4], [128, 0]] } else { [[3, 4], [11, 0], [3, 3], [8, 0]] };
     let (kind, rest) = (types[usize::from(kind & 3)], [0, 0, 5, 0x14]);
     let macs = (ROUTER_MAC, OUR_MAC);
     let quoted = &quoted[14..quote];

@@ -83,11 +83,9 @@ impl<'a> Program<'a> {
             BackendFailure::AdoptIdleOnly,
             BackendFailure::Reset,
         ][usize::from(kinds >> 4 & 3)];
-        p.migration.mode = [
-            MigrationMode::Always,
-            MigrationMode::DrainOnly,
-            MigrationMode::WhenBetter,
-        ][usize::from(modes % 3)];
+        p.migration.mode =
+            [MigrationMode::Always, MigrationMode::DrainOnly, MigrationMode::WhenBetter]
+                [usize::from(modes % 3)];
         // The tables of Maglev take a thousand times longer to build than all the rest.
         p.algorithm = match modes >> 2 & 31 {
             31 => Algorithm::Maglev,
@@ -107,11 +105,8 @@ impl<'a> Program<'a> {
                 if p.migration.mode == MigrationMode::Always {
                     p.migration.mode = MigrationMode::WhenBetter;
                 }
-                p.affinity = Some(Affinity {
-                    client_ip: ClientIp {
-                        timeout: Micros::from_secs(1),
-                    },
-                });
+                p.affinity =
+                    Some(Affinity { client_ip: ClientIp { timeout: Micros::from_secs(1) } });
             }
             _ => {}
         }
@@ -125,11 +120,7 @@ impl<'a> Program<'a> {
         p.drain = Drain {
             quiet: Micros::from_millis(u64::from(drain & 7) * 100),
             deadline: Micros::from_millis(u64::from(drain >> 3 & 7) * 200),
-            on_deadline: if drain & 0x80 != 0 {
-                OnDeadline::Close
-            } else {
-                OnDeadline::Wait
-            },
+            on_deadline: if drain & 0x80 != 0 { OnDeadline::Close } else { OnDeadline::Wait },
         };
         p.slow_start = Micros::from_millis(u64::from(drain >> 6 & 1) * 500);
         if p.algorithm == Algorithm::Maglev {

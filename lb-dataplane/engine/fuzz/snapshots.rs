@@ -37,10 +37,9 @@ fn check_refusal(error: &ApplyError, offered: u64) {
             assert!(*needed > usize::from(*limit), "{words}");
         }
         ApplyError::Astray => panic!("{words}"),
-        ApplyError::Stale {
-            offered: o,
-            current,
-        } => assert!(*o == offered && offered < *current, "{words}"),
+        ApplyError::Stale { offered: o, current } => {
+            assert!(*o == offered && offered < *current, "{words}");
+        }
     }
 }
 
@@ -143,15 +142,9 @@ pub fn check(input: &[u8]) {
     let current = world.w.snapshot.generation;
     if let Some(older) = current.checked_sub(1) {
         let before = served(&world);
-        let older = Snapshot {
-            generation: older,
-            policies: Vec::new(),
-        };
+        let older = Snapshot { generation: older, policies: Vec::new() };
         let refused = world.w.engine.apply(world.w.now, &older);
-        let stale = ApplyError::Stale {
-            offered: older.generation,
-            current,
-        };
+        let stale = ApplyError::Stale { offered: older.generation, current };
         assert_eq!(refused, Err(stale));
         assert_eq!(served(&world), before);
     }

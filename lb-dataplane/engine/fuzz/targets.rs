@@ -49,16 +49,10 @@ fn the_short_ways_change_nothing() {
             driver.world.ends();
             (middle, seen(&driver))
         });
-        assert!(
-            a == b,
-            "with the short ways and without them is not the same"
-        );
+        assert!(a == b, "with the short ways and without them is not the same");
     };
     corpus::replay("sequences", both);
-    check!()
-        .with_iterations(4_000)
-        .with_max_len(400)
-        .for_each(both);
+    check!().with_iterations(4_000).with_max_len(400).for_each(both);
 }
 
 /// All that can be seen of an engine, and of what left it.
@@ -73,10 +67,7 @@ fn seen(driver: &Driver) -> (u64, String) {
 /// Snapshots as text over flows that live.
 #[test]
 fn applied_snapshots() {
-    check!()
-        .with_iterations(8_000)
-        .with_max_len(97)
-        .for_each(snapshots::check);
+    check!().with_iterations(8_000).with_max_len(97).for_each(snapshots::check);
 }
 
 /// Each target has its corpus, and every input of it holds.
@@ -99,10 +90,8 @@ fn the_corpus_takes_every_transition() {
         }
     }
     // That takes more handshakes at one time than a program has connections.
-    let never: BTreeSet<_> = taken
-        .iter()
-        .filter(|((_, event), n)| **n == 0 && *event != "Outnumbered")
-        .collect();
+    let never: BTreeSet<_> =
+        taken.iter().filter(|((_, event), n)| **n == 0 && *event != "Outnumbered").collect();
     assert_eq!(never, BTreeSet::new(), "never taken");
 }
 
@@ -110,7 +99,5 @@ fn the_corpus_takes_every_transition() {
 #[test]
 #[should_panic(expected = "allocations")]
 fn an_allocation_is_seen() {
-    drop(allocations::taking_nothing(|| {
-        std::hint::black_box(vec![1u8; 32])
-    }));
+    drop(allocations::taking_nothing(|| std::hint::black_box(vec![1u8; 32])));
 }

@@ -128,10 +128,7 @@ impl Watched {
         assert_eq!(baton_packet::ether_src(frame), OUR_MAC);
         match decode(frame) {
             Ok(Decoded::Tcp(segment)) => {
-                let ends = (
-                    (segment.src, segment.src_port),
-                    (segment.dst, segment.dst_port),
-                );
+                let ends = ((segment.src, segment.src_port), (segment.dst, segment.dst_port));
                 let leg = |(ip, port): (IpAddr, u16)| {
                     let own = ip == ours(ip.is_ipv6());
                     let source = own || self.w.engine.steering().sources.contains(&ip);

@@ -37,21 +37,10 @@ impl Engine {
         let backlogs = || live().filter(|(_, f)| f.backlog.is_some());
         let mut waiting = Slots::default();
         for (_, flow) in backlogs() {
-            waiting += self
-                .copies
-                .kept
-                .slots_of(self.copies.backlogs.waiting(flow.backlog));
+            waiting += self.copies.kept.slots_of(self.copies.backlogs.waiting(flow.backlog));
         }
-        assert_eq!(
-            self.copies.backlogs.segments(),
-            waiting,
-            "segments that wait"
-        );
-        assert_eq!(
-            backlogs().count(),
-            usize::from(self.copies.backlogs.used()),
-            "backlogs"
-        );
+        assert_eq!(self.copies.backlogs.segments(), waiting, "segments that wait");
+        assert_eq!(backlogs().count(), usize::from(self.copies.backlogs.used()), "backlogs");
         assert_eq!(
             self.copies.backlogs.shared(),
             u32::from(self.copies.backlogs.used()),
@@ -60,11 +49,7 @@ impl Engine {
         let sessions = self.guards.sessions().0;
         assert_eq!(self.guards.shared(), sessions, "sessions by network");
         kept += waiting;
-        assert_eq!(
-            self.copies.requests.sum(),
-            kept,
-            "copies of requests by network"
-        );
+        assert_eq!(self.copies.requests.sum(), kept, "copies of requests by network");
         for id in self.copies.kept.incomplete() {
             assert!(!self.request_is_complete(id), "a complete request");
             assert!(!self.flows[id].kept.is_empty(), "an incomplete request");
@@ -113,10 +98,7 @@ impl Engine {
         assert!(used, "a leg to be opened or shared, and not used");
         assert!(!self.redirect.leg.is_some(), "a leg was taken and not used");
         let sweeping = self.backends.iter().filter(|b| b.sweep.is_some()).count();
-        assert!(
-            self.rounds.sweeps.len() >= sweeping,
-            "a sweep without a turn"
-        );
+        assert!(self.rounds.sweeps.len() >= sweeping, "a sweep without a turn");
     }
 
     fn check_hops(&self) {
@@ -134,17 +116,10 @@ impl Engine {
     }
 
     fn check_flow(&self, id: FlowId, flow: &Flow) {
-        let found = self
-            .flows
-            .find(flow.client, flow.client_port, flow.frontend);
+        let found = self.flows.find(flow.client, flow.client_port, flow.frontend);
         assert_eq!(found, Some(id), "a flow is found by its client");
         let aside = [Bits::ASIDE, Bits::SHIFTED].map(|bit| flow.bits.has(bit));
-        assert_eq!(
-            aside,
-            <[bool; 2]>::from(flow.has_aside()),
-            "in {:?}",
-            flow.state
-        );
+        assert_eq!(aside, <[bool; 2]>::from(flow.has_aside()), "in {:?}", flow.state);
         let used_by = |leg: Leg| self.legs.uses.used_by(leg);
         if flow.owner.is_some() {
             assert_eq!(used_by(flow.owner), Some(Use::Owner(id)));
@@ -167,19 +142,13 @@ impl Engine {
         if flow.state.is_moving() {
             assert!(flow.causes.open().is_some(), "a move without a cause");
         } else if flow.causes.open().is_some() {
-            assert!(
-                flow.has_wish() && self.rounds.pending_moves,
-                "a cause without a move"
-            );
+            assert!(flow.has_wish() && self.rounds.pending_moves, "a cause without a move");
             assert!(flow.state != State::Orphan && flow.pin.is_none(), "a wish");
         }
         assert!(
             flow.kept.is_empty()
                 || adopting
-                || matches!(
-                    flow.state,
-                    State::Request | State::OwnerFinPending | State::Orphan
-                ),
+                || matches!(flow.state, State::Request | State::OwnerFinPending | State::Orphan),
             "kept copies in {:?}",
             flow.state
         );
@@ -189,10 +158,7 @@ impl Engine {
             flow.bits.has(Bits::PRELUDE) || self.tracker(id).is_none_or(|t| t.pinned().is_none()),
             "a pinned flow is followed"
         );
-        let may_wait = matches!(
-            flow.state,
-            State::Request | State::Adopting | State::ClientFin
-        );
+        let may_wait = matches!(flow.state, State::Request | State::Adopting | State::ClientFin);
         assert!(!flow.bits.has(Bits::OUTSTANDING) || may_wait);
     }
 
@@ -224,10 +190,7 @@ impl Engine {
         let mut from = 0;
         while let Some((port, next)) = backend.ports.next_busy(&self.legs.rests, from) {
             from = next;
-            let leg = Leg {
-                backend: index,
-                port,
-            };
+            let leg = Leg { backend: index, port };
             let Some(user) = self.legs.uses.used_by(leg) else {
                 continue;
             };
@@ -285,10 +248,7 @@ impl Engine {
             .slots()
             .iter()
             .filter(|f| f.owner.is_some() && f.owner.backend == index && f.state.is_opening());
-        let counted = backend
-            .ports
-            .half_open(&self.legs.rests)
-            .map_or(0, |(_, count)| count);
+        let counted = backend.ports.half_open(&self.legs.rests).map_or(0, |(_, count)| count);
         assert_eq!(half_open.count(), counted, "handshakes of {}", backend.name);
         let waiting = self.flows.slots().iter().filter(|f| {
             f.state != State::Gone && f.bits.has(Bits::OUTSTANDING) && f.owner.backend == index

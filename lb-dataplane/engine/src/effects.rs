@@ -22,11 +22,7 @@ use baton_guard::{ToCome, Tracker};
 use baton_packet::{EndMark, Segment};
 
 /// The end of a socket that was let go of.
-const RELEASED: End = End {
-    fin: false,
-    mark: Some(EndMark::Released),
-    acked: None,
-};
+const RELEASED: End = End { fin: false, mark: Some(EndMark::Released), acked: None };
 
 /// The segment that led to a decision, and its frame.
 type Frame<'a> = Option<(&'a [u8], &'a Segment)>;
@@ -117,23 +113,15 @@ impl Engine {
                 self.carry_out(now, id, effect, frame, out);
             }
             input = match decision.then {
-                Then::JudgeSession => {
-                    Input::Restored(frame.map_or(Restored::Partly, |(f, segment)| {
-                        self.restored(id, f, segment)
-                    }))
+                Then::JudgeSession => Input::Restored(
+                    frame.map_or(Restored::Partly, |(f, segment)| self.restored(id, f, segment)),
+                ),
+                Then::FindAnother => Input::Another { found: self.find_another(now, id) },
+                Then::FindRescuer { another, or_same } => {
+                    Input::Rescuer { found: self.find_rescuer(now, id, (another, or_same), out) }
                 }
-                Then::FindAnother => Input::Another {
-                    found: self.find_another(now, id),
-                },
-                Then::FindRescuer { another, or_same } => Input::Rescuer {
-                    found: self.find_rescuer(now, id, (another, or_same), out),
-                },
-                Then::FindRival => Input::Rival {
-                    found: self.find_rival(now, id, out),
-                },
-                Then::FindBetter => Input::Better {
-                    found: self.find_better(now, id),
-                },
+                Then::FindRival => Input::Rival { found: self.find_rival(now, id, out) },
+                Then::FindBetter => Input::Better { found: self.find_better(now, id) },
                 Then::LetGo => self.is_ended(now, id, RELEASED),
                 then => return then,
             };
@@ -241,10 +229,7 @@ impl Engine {
         });
         if flow.standby.backend == Leg::NONE.backend {
             // No leg any more, but whose flow it was counts when it is saved.
-            flow.standby = Leg {
-                backend: flow.owner.backend,
-                ..Leg::NONE
-            };
+            flow.standby = Leg { backend: flow.owner.backend, ..Leg::NONE };
         }
         self.prepare_prelude(id);
     }

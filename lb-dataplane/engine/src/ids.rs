@@ -37,10 +37,7 @@ impl Addr {
     /// From the order of the wire.
     pub(crate) const fn from_octets(octets: [u8; 16]) -> Self {
         let bits = u128::from_be_bytes(octets);
-        Self {
-            high: (bits >> 64) as u64,
-            low: bits as u64,
-        }
+        Self { high: (bits >> 64) as u64, low: bits as u64 }
     }
 }
 
@@ -59,10 +56,7 @@ pub(crate) struct Leg {
 
 impl Leg {
     /// Port 0 is no leg.
-    pub(crate) const NONE: Leg = Leg {
-        backend: u16::MAX,
-        port: 0,
-    };
+    pub(crate) const NONE: Leg = Leg { backend: u16::MAX, port: 0 };
 
     #[inline]
     pub(crate) fn is_some(self) -> bool {
@@ -103,10 +97,7 @@ impl Tabled for V4 {
 impl Tabled for V6 {
     #[inline(always)]
     fn addr(bits: u128) -> Addr {
-        Addr {
-            high: (bits >> 64) as u64,
-            low: bits as u64,
-        }
+        Addr { high: (bits >> 64) as u64, low: bits as u64 }
     }
 
     #[inline(always)]
@@ -118,21 +109,14 @@ impl Tabled for V6 {
 /// An IPv4 address as tables have it.
 #[inline]
 pub(crate) const fn mapped(address: u32) -> Addr {
-    Addr {
-        high: 0,
-        low: MAPPED | address as u64,
-    }
+    Addr { high: 0, low: MAPPED | address as u64 }
 }
 
 /// And back; a mapped address is IPv4.
 #[inline]
 pub(crate) fn from_addr(address: Addr) -> IpAddr {
     // As `to_canonical` does.
-    if address.is_v6() {
-        address.octets().into()
-    } else {
-        Ipv4Addr::from_bits(address.v4()).into()
-    }
+    if address.is_v6() { address.octets().into() } else { Ipv4Addr::from_bits(address.v4()).into() }
 }
 
 /// A slot of the table of backlogs.

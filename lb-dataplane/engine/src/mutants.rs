@@ -116,10 +116,7 @@ impl Committed {
     /// Never.
     #[cfg(not(feature = "mutants"))]
     #[inline]
-    #[expect(
-        clippy::unused_self,
-        reason = "the same call with and without the feature"
-    )]
+    #[expect(clippy::unused_self, reason = "the same call with and without the feature")]
     pub(crate) const fn is(self, _: Mutant) -> bool {
         false
     }

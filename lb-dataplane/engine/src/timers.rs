@@ -184,10 +184,7 @@ impl Engine {
             }
             // Liveness probes have timers of their own: they were lost with the backend.
             State::OwnerFinPending => {
-                let input = Input::PodGone {
-                    silent: false,
-                    rescuable: true,
-                };
+                let input = Input::PodGone { silent: false, rescuable: true };
                 self.decide(now, id, input, None, out);
                 return;
             }
@@ -198,10 +195,9 @@ impl Engine {
             }
             State::Gone => return,
             State::SynSent | State::SynAcked => (0, Some(Counter::TimeoutsHandshake)),
-            State::ClientFin | State::ServerFin => (
-                timeouts.half_closed.0 / 1_000,
-                Some(Counter::TimeoutsHalfClosed),
-            ),
+            State::ClientFin | State::ServerFin => {
+                (timeouts.half_closed.0 / 1_000, Some(Counter::TimeoutsHalfClosed))
+            }
             State::Closed if flow.owner.is_some() && !flow.all_acked() => {
                 let limit_ms = UNHEARD_MS.min(timeouts.half_closed.0 / 1_000);
                 (limit_ms, Some(Counter::TimeoutsUnheard))
@@ -214,9 +210,7 @@ impl Engine {
             }
         };
         if flow.state == State::Request && self.answer_due_ms(now, id) == 0 {
-            let limit_us = self.policies[usize::from(flow.policy)]
-                .spec
-                .response_timeout;
+            let limit_us = self.policies[usize::from(flow.policy)].spec.response_timeout;
             let waits_us = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
             let over_us = waits_us.saturating_sub(limit_us.unwrap_or_default().0);
             self.response_overdue(now, id, over_us < OVERDUE_AGAIN_MS * 1_000, out);

@@ -31,10 +31,7 @@ fn as_many_frontends_and_policies_as_may_be_come_and_are_replaced_without_a_tabl
                 p
             })
             .collect();
-        let mut prepared = planner
-            .prepare(&w.snapshot, None)
-            .expect("a good snapshot")
-            .remove(0);
+        let mut prepared = planner.prepare(&w.snapshot, None).expect("a good snapshot").remove(0);
         let (mut pieces, mut most) = (0, 0);
         let mut done = false;
         while !done {
@@ -53,11 +50,7 @@ fn as_many_frontends_and_policies_as_may_be_come_and_are_replaced_without_a_tabl
 /// What an engine takes in bytes with so many backends that have so many leg ports each.
 fn bytes(backends: u16, ports: u16) -> u64 {
     let mut s = settings();
-    s.limits = Limits {
-        flows: 65_536,
-        backends: 4_096,
-        ..Limits::default()
-    };
+    s.limits = Limits { flows: 65_536, backends: 4_096, ..Limits::default() };
     s.ports = 20_000..=19_999 + ports;
     let mut kept = None;
     let taken = allocation_counter::measure(|| {
@@ -78,10 +71,7 @@ fn bytes(backends: u16, ports: u16) -> u64 {
             p.backends = (256 * n..256 * (n + 1)).map(backend).collect();
             p
         });
-        let snapshot = Snapshot {
-            generation: 1,
-            policies: policies.collect(),
-        };
+        let snapshot = Snapshot { generation: 1, policies: policies.collect() };
         engine.apply(Instant(50_000_000), &snapshot).expect("good");
         kept = Some(engine);
     });
@@ -102,8 +92,5 @@ fn backends_and_their_ports_cost_little_memory() {
     // 14 MB of these are for copies of requests, 9 for flows, 7 for guards' trackers.
     assert!(all <= 64 << 20, "{all} bytes in all");
     assert!(each <= 1_400, "{each} bytes a backend");
-    assert!(
-        (more_ports - all) / 4_096 <= 2 * 30_000 / 512 + 8,
-        "{more_ports}"
-    );
+    assert!((more_ports - all) / 4_096 <= 2 * 30_000 / 512 + 8, "{more_ports}");
 }

@@ -200,11 +200,7 @@ impl Lives {
         for _ in 0..4 {
             let session = n.is_multiple_of(2);
             self.client(&mut c, PSH_ACK, if session { SELECT } else { PING });
-            self.pod(
-                &mut c,
-                PSH_ACK,
-                if session { PLUS_OK } else { b"+PONG\r\n" },
-            );
+            self.pod(&mut c, PSH_ACK, if session { PLUS_OK } else { b"+PONG\r\n" });
             self.client(&mut c, Flags::ACK, &[]);
         }
         let outstanding = n % 3 == 1;
@@ -216,11 +212,7 @@ impl Lives {
         match n % 5 {
             0 | 1 => {
                 self.w.stops(pod);
-                let end = if n.is_multiple_of(2) {
-                    FIN_ACK
-                } else {
-                    RST_ACK
-                };
+                let end = if n.is_multiple_of(2) { FIN_ACK } else { RST_ACK };
                 sent.extend(self.pod(&mut c.clone(), end, &[]));
                 sent.extend(self.w.run_ms(6));
             }
@@ -253,9 +245,7 @@ impl Lives {
             }
         }
         self.w.starts(pod);
-        self.w
-            .engine
-            .drain(self.w.now, None, &pod_name(c.v6(), pod), false);
+        self.w.engine.drain(self.w.now, None, &pod_name(c.v6(), pod), false);
         self.client(&mut c, Flags::RST, &[]);
         self.w.run_ms(if n.is_multiple_of(7) { 1_300 } else { 130 });
     }

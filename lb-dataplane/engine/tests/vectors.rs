@@ -68,11 +68,7 @@ fn same(expected: &[String], seen: &[String]) -> Result<(), String> {
         return Ok(());
     }
     let list = |lines: &[String]| lines.join("\n      ");
-    Err(format!(
-        "\n    expected\n      {}\n    but was\n      {}",
-        list(expected),
-        list(seen)
-    ))
+    Err(format!("\n    expected\n      {}\n    but was\n      {}", list(expected), list(seen)))
 }
 
 /// Everything that is wrong with a case.
@@ -118,17 +114,8 @@ fn every_case_holds() {
         record(&mut files);
     }
     let cases = every_case(&files);
-    let wrong: Vec<String> = cases
-        .iter()
-        .filter_map(|c| judge(&cases, c).err())
-        .collect();
-    assert!(
-        wrong.is_empty(),
-        "{} of {} cases:\n{}",
-        wrong.len(),
-        cases.len(),
-        wrong.join("\n")
-    );
+    let wrong: Vec<String> = cases.iter().filter_map(|c| judge(&cases, c).err()).collect();
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
 #[test]
@@ -161,10 +148,7 @@ fn generated(name: &str, text: &str) {
         std::fs::write(path.join(name), text).expect("write a generated page");
     }
     let committed = std::fs::read_to_string(path.join(name)).unwrap_or_default();
-    assert!(
-        committed == text,
-        "docs/generated/{name} is stale: run `make generate`"
-    );
+    assert!(committed == text, "docs/generated/{name} is stale: run `make generate`");
 }
 
 /// Beside the goals: what the engine counts, and why flows are lost. Only mistakes of its own have
@@ -182,13 +166,9 @@ fn every_counter_grows_in_some_case() {
         (name, Some((key, value))) => format!("{name}{{{key}={value}}}"),
         (name, None) => name.to_owned(),
     });
-    let lost = Lost::ALL
-        .iter()
-        .map(|l| format!("lost_total{{reason={}}}", l.label()));
-    let missing: Vec<String> = counters
-        .chain(lost)
-        .filter(|c| !grown.contains(c.as_str()))
-        .collect();
+    let lost = Lost::ALL.iter().map(|l| format!("lost_total{{reason={}}}", l.label()));
+    let missing: Vec<String> =
+        counters.chain(lost).filter(|c| !grown.contains(c.as_str())).collect();
     // These take 65,536 pairs (`flows/forget.rs`), 20,000 segments or 4,096 clients
     // (`flows/bounds.rs`), 1,024 transfers (`flows/transfer.rs`), small tables
     // (`flows/translation.rs`, `flows/sharing.rs`), more than 20 pods (`flows/load.rs`), or who
@@ -221,10 +201,7 @@ fn every_bit_of_a_frame_is_said() {
         "client > frontend: S seq 0 win 64240 <mss 1460,nop,nop,sackOK,nop,nop,TS val 0 ecr =0,nop,wscale 7>",
         "icmp 2001:db8:9::1 > ours: 2/0 rest 00000578 ttl 60 quoting frontend > client: len 78 ttl 62 seq 19",
     ];
-    let all = v4
-        .iter()
-        .map(|t| (false, t))
-        .chain(v6.iter().map(|t| (true, t)));
+    let all = v4.iter().map(|t| (false, t)).chain(v6.iter().map(|t| (true, t)));
     for (v6, text) in all {
         let mut names = Names::new(v6);
         let frame = frames::bytes(text, &mut names).expect(text);
@@ -234,11 +211,7 @@ fn every_bit_of_a_frame_is_said() {
             other[bit / 8] ^= 1 << (bit % 8);
             let said = frames::text(&other, &mut names.clone());
             assert_ne!(said, *text, "bit {bit}");
-            assert_eq!(
-                frames::bytes(&said, &mut names.clone()),
-                Ok(other),
-                "{said}"
-            );
+            assert_eq!(frames::bytes(&said, &mut names.clone()), Ok(other), "{said}");
         }
     }
 }
@@ -276,21 +249,13 @@ fn changed_data_is_found() {
 fn wrong_claims_are_found() {
     let mut cases = every_case(&cases::all());
     let case = cases.iter().find(|c| c.name == "idle").expect("a case");
-    for goal in [
-        "row Idle + Move",
-        "drop no_flow",
-        "malformed ipv4_version",
-        "stays Closed + ServerData",
-    ] {
+    for goal in
+        ["row Idle + Move", "drop no_flow", "malformed ipv4_version", "stays Closed + ServerData"]
+    {
         let mut wrong = case.clone();
         wrong.covers.push(goal.into());
         assert!(judge(&cases, &wrong).is_err(), "{goal}");
-        assert!(
-            goals::canonical(&[case.clone(), wrong])
-                .1
-                .iter()
-                .any(|w| w.contains("two cases"))
-        );
+        assert!(goals::canonical(&[case.clone(), wrong]).1.iter().any(|w| w.contains("two cases")));
     }
     for case in &mut cases {
         case.covers.retain(|goal| goal != "row Idle + Move");

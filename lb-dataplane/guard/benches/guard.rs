@@ -48,11 +48,7 @@ fn bench(c: &mut Criterion) {
 
     let mut tracker = Tracker::new(Guard::Http1);
     let mut sessions = Sessions::new([]);
-    tracker.client(
-        0,
-        b"PUT / HTTP/1.1\r\nContent-Length: 999999999999999\r\n\r\n",
-        &mut sessions,
-    );
+    tracker.client(0, b"PUT / HTTP/1.1\r\nContent-Length: 999999999999999\r\n\r\n", &mut sessions);
     c.bench_function("body_segment/1448", |b| {
         let data = [b'x'; 1448];
         b.iter(|| tracker.client(0, black_box(&data), &mut sessions));

@@ -117,14 +117,12 @@ fn turns_of(input: &[u8]) -> (Guard, Vec<Turn>) {
     while let Some(byte) = rest.next() {
         let last = turns.len() - 1;
         match byte {
-            0..0x40 => turns[last]
-                .data
-                .extend(PARTS[which][usize::from(*byte) % PARTS[which].len()]),
+            0..0x40 => {
+                turns[last].data.extend(PARTS[which][usize::from(*byte) % PARTS[which].len()]);
+            }
             0x40..0x80 => turns.push(support::said(byte & 1 != 0, b"")),
-            0x80..0x90 => turns.push(Turn {
-                gap: u32::from(byte - 0x80),
-                ..support::said(byte & 1 != 0, b"")
-            }),
+            0x80..0x90 => turns
+                .push(Turn { gap: u32::from(byte - 0x80), ..support::said(byte & 1 != 0, b"") }),
             _ => turns[last].data.extend(rest.next()),
         }
     }
@@ -136,19 +134,11 @@ fn check_conversation(input: &[u8]) {
     let _ = detect(input);
     let (guard, turns) = turns_of(input);
     let (mut whole, mut pieces) = (Checked::new(guard), Checked::new(guard));
-    let sizes: Vec<usize> = input
-        .iter()
-        .map(|b| usize::from(b % 8))
-        .chain([1])
-        .collect();
+    let sizes: Vec<usize> = input.iter().map(|b| usize::from(b % 8)).chain([1]).collect();
     for turn in &turns {
         whole.tell_in(turn, &[usize::MAX]);
         pieces.tell_in(turn, &sizes);
-        assert_eq!(
-            seen(&whole.tracker).settled(),
-            seen(&pieces.tracker).settled(),
-            "{turns:?}"
-        );
+        assert_eq!(seen(&whole.tracker).settled(), seen(&pieces.tracker).settled(), "{turns:?}");
     }
     if whole.tracker.is_default() {
         like_new(&whole.tracker, guard, &turns);
@@ -184,11 +174,7 @@ fn check_prelude(input: &[u8]) {
         let mut other = Checked::new(guard);
         other.tell(true, 0, &out[..usize::from(prelude.len)]);
         assert_eq!(other.tracker.unanswered(), u32::from(prelude.reply) / 5);
-        other.tell(
-            false,
-            0,
-            b"+OK\r\n".repeat(usize::from(prelude.reply) / 5).as_slice(),
-        );
+        other.tell(false, 0, b"+OK\r\n".repeat(usize::from(prelude.reply) / 5).as_slice());
         assert!(other.tracker.at_rest());
         assert_eq!(seen(&other.tracker).prelude, seen(&first.tracker).prelude);
     }
@@ -197,19 +183,13 @@ fn check_prelude(input: &[u8]) {
 /// What is said in HTTP/1, RESP and memcached, and what only looks like it.
 #[test]
 fn conversations() {
-    check!()
-        .with_iterations(100_000)
-        .with_max_len(80)
-        .for_each(check_conversation);
+    check!().with_iterations(100_000).with_max_len(80).for_each(check_conversation);
 }
 
 /// What restores a session.
 #[test]
 fn preludes() {
-    check!()
-        .with_iterations(100_000)
-        .with_max_len(80)
-        .for_each(check_prelude);
+    check!().with_iterations(100_000).with_max_len(80).for_each(check_prelude);
 }
 
 /// Each target has its corpus, and every input of it holds.

@@ -349,13 +349,7 @@ impl Http1 {
                 let word = side.word.whole(piece).unwrap_or_default();
                 let Some((
                     b"HTTP/1.",
-                    [
-                        minor @ b'0'..=b'9',
-                        b' ',
-                        a @ b'1'..=b'9',
-                        b @ b'0'..=b'9',
-                        c @ b'0'..=b'9',
-                    ]
+                    [minor @ b'0'..=b'9', b' ', a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9']
                     | [
                         minor @ b'0'..=b'9',
                         b' ',

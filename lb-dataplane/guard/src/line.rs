@@ -31,11 +31,7 @@ pub(crate) struct Cut<'a> {
 /// data before.
 #[inline]
 pub(crate) fn cut<'a>(cr: &mut bool, data: &'a [u8]) -> Cut<'a> {
-    let piece = |at: usize, end, used| Cut {
-        part: &data[..at],
-        end,
-        used,
-    };
+    let piece = |at: usize, end, used| Cut { part: &data[..at], end, used };
     if *cr {
         *cr = false;
         return match data.first() {
@@ -68,10 +64,7 @@ pub(crate) struct Word<const N: usize> {
 impl<const N: usize> Word<N> {
     pub(crate) const fn new() -> Self {
         assert!(N < 255);
-        Self {
-            bytes: [0; N],
-            len: 0,
-        }
+        Self { bytes: [0; N], len: 0 }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -124,9 +117,7 @@ impl<const N: usize> Word<N> {
 
     /// The room as a number, whoever has no word at present.
     pub(crate) fn number(&self) -> u64 {
-        self.bytes
-            .first_chunk()
-            .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+        self.bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }
 
     pub(crate) fn set_number(&mut self, number: u64) {
@@ -181,12 +172,7 @@ const NUMBER_DIGITS_MAX: u8 = 9;
 
 impl Number {
     pub(crate) const fn new() -> Self {
-        Self {
-            value: 0,
-            digits: 0,
-            minus: false,
-            cr: false,
-        }
+        Self { value: 0, digits: 0, minus: false, cr: false }
     }
 
     /// So many bytes are to come.
@@ -297,16 +283,8 @@ mod tests {
         assert_eq!(number.take(b"12"), Ok((&b""[..], None)));
         assert_eq!(number.take(b"3\r"), Ok((&b""[..], None)));
         assert_eq!(number.take(b"\n"), Ok((&b""[..], Some(123))));
-        for wrong in [
-            &b"\r\n"[..],
-            b"-\r\n",
-            b"1\n",
-            b"1\rx",
-            b"--1",
-            b"1-",
-            b"+1",
-            b"1234567890",
-        ] {
+        for wrong in [&b"\r\n"[..], b"-\r\n", b"1\n", b"1\rx", b"--1", b"1-", b"+1", b"1234567890"]
+        {
             assert_eq!(Number::new().take(wrong), Err(Pin::Unparsable), "{wrong:?}");
         }
         assert_eq!(decimal(b"007"), Some(7));

@@ -364,10 +364,7 @@ impl Memcached {
                 None => Answer::Last,
             };
         }
-        if matches!(
-            (self.answer, side.words),
-            (Answer::Value, 3) | (Answer::MetaValue, 1)
-        ) {
+        if matches!((self.answer, side.words), (Answer::Value, 3) | (Answer::MetaValue, 1)) {
             side.set_length()?;
         }
         side.next_word();

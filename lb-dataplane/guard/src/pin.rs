@@ -92,11 +92,7 @@ mod tests {
     fn labels_differ_and_are_snake_case() {
         for (i, pin) in Pin::ALL.iter().enumerate() {
             let label = pin.label();
-            assert!(
-                label
-                    .bytes()
-                    .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
-            );
+            assert!(label.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_')));
             assert!(Pin::ALL[..i].iter().all(|other| other.label() != label));
         }
     }
@@ -108,10 +104,7 @@ mod tests {
             (b"\x16\x03\x03", Some(Pin::Tls)),
             (b"\x16\x03\x01\x02\x00\x02", None),
             (b"\x16\x04", None),
-            (
-                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x12",
-                Some(Pin::Http2),
-            ),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x12", Some(Pin::Http2)),
             (b"PRI * HT", Some(Pin::Http2)),
             (b"PRI * HTTP/1.1\r\n", None),
             (b"PRI ", None),

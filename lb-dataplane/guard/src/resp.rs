@@ -166,10 +166,7 @@ impl Resp {
     }
 
     fn settle<S: Store>(&mut self, sessions: &mut Sessions<S>) {
-        if sessions
-            .get(self.state.session)
-            .is_some_and(Session::is_idle)
-        {
+        if sessions.get(self.state.session).is_some_and(Session::is_idle) {
             self.forget(sessions);
         }
         if self.at_rest() {
@@ -231,10 +228,8 @@ impl<S: Store> Commands for Talk<'_, S> {
         }
         let state = &mut *self.state;
         state.sent = state.sent.wrapping_add(1);
-        let twice_is_once = matches!(
-            class,
-            Class::Reads | Class::Special(Kind::Auth | Kind::Select)
-        );
+        let twice_is_once =
+            matches!(class, Class::Reads | Class::Special(Kind::Auth | Kind::Select));
         if !twice_is_once {
             state.tainted = state.sent;
         }

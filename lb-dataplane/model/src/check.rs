@@ -48,11 +48,7 @@ fn run(config: Config, until: HasDiscoveries) -> Report {
         })
         .collect();
     counterexamples.sort_unstable_by_key(|c| c.0);
-    Report {
-        states: checker.unique_state_count(),
-        coverage,
-        counterexamples,
-    }
+    Report { states: checker.unique_state_count(), coverage, counterexamples }
 }
 
 /// Whether the client is served in the end, from each state that can be reached.
@@ -60,16 +56,9 @@ fn run(config: Config, until: HasDiscoveries) -> Report {
 pub fn explore_service(config: Config) -> Report {
     let model = HandOver::new(config);
     let service = service(&model);
-    let counterexamples = service
-        .stuck
-        .map(|way| ("eventual service", story(&model, &way)))
-        .into_iter()
-        .collect();
-    Report {
-        states: service.states,
-        coverage: model.coverage,
-        counterexamples,
-    }
+    let counterexamples =
+        service.stuck.map(|way| ("eventual service", story(&model, &way))).into_iter().collect();
+    Report { states: service.states, coverage: model.coverage, counterexamples }
 }
 
 /// The same way without the steps that it does not need.

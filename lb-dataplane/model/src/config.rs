@@ -105,66 +105,21 @@ impl Faults {
         releases: 0,
         given_up: 0,
     };
-    pub const LOSS: Self = Self {
-        losses: 1,
-        ..Self::NONE
-    };
-    pub const DOUBLE: Self = Self {
-        doubles: 1,
-        ..Self::NONE
-    };
-    pub const EARLY: Self = Self {
-        early: 1,
-        ..Self::NONE
-    };
-    pub const CRASH: Self = Self {
-        crashes: 1,
-        ..Self::NONE
-    };
-    pub const RESTART: Self = Self {
-        restarts: 1,
-        ..Self::NONE
-    };
-    pub const CLOSE: Self = Self {
-        closes: 1,
-        ..Self::NONE
-    };
-    pub const FULL: Self = Self {
-        full: 1,
-        ..Self::NONE
-    };
-    pub const KEYLESS: Self = Self {
-        keyless: 1,
-        ..Self::NONE
-    };
-    pub const SILENCE: Self = Self {
-        silences: 1,
-        ..Self::NONE
-    };
-    pub const STALE: Self = Self {
-        stale: 1,
-        ..Self::NONE
-    };
-    pub const CLIENT_RESET: Self = Self {
-        client_resets: 1,
-        ..Self::NONE
-    };
-    pub const CLIENT_CLOSE: Self = Self {
-        client_closes: 1,
-        ..Self::NONE
-    };
-    pub const CLIENT_REPEAT: Self = Self {
-        client_repeats: 1,
-        ..Self::NONE
-    };
-    pub const RELEASE: Self = Self {
-        releases: 1,
-        ..Self::NONE
-    };
-    pub const GIVEN_UP: Self = Self {
-        given_up: 1,
-        ..Self::NONE
-    };
+    pub const LOSS: Self = Self { losses: 1, ..Self::NONE };
+    pub const DOUBLE: Self = Self { doubles: 1, ..Self::NONE };
+    pub const EARLY: Self = Self { early: 1, ..Self::NONE };
+    pub const CRASH: Self = Self { crashes: 1, ..Self::NONE };
+    pub const RESTART: Self = Self { restarts: 1, ..Self::NONE };
+    pub const CLOSE: Self = Self { closes: 1, ..Self::NONE };
+    pub const FULL: Self = Self { full: 1, ..Self::NONE };
+    pub const KEYLESS: Self = Self { keyless: 1, ..Self::NONE };
+    pub const SILENCE: Self = Self { silences: 1, ..Self::NONE };
+    pub const STALE: Self = Self { stale: 1, ..Self::NONE };
+    pub const CLIENT_RESET: Self = Self { client_resets: 1, ..Self::NONE };
+    pub const CLIENT_CLOSE: Self = Self { client_closes: 1, ..Self::NONE };
+    pub const CLIENT_REPEAT: Self = Self { client_repeats: 1, ..Self::NONE };
+    pub const RELEASE: Self = Self { releases: 1, ..Self::NONE };
+    pub const GIVEN_UP: Self = Self { given_up: 1, ..Self::NONE };
 }
 
 impl std::ops::Add for Faults {

@@ -105,15 +105,11 @@ impl Run<'_> {
             let owner = self.world.flow.owner.map(|o| o.pod);
             input = match decision.then {
                 Then::JudgeSession => Input::Restored(Restored::Not),
-                Then::FindAnother => Input::Another {
-                    found: self.find(owner),
-                },
-                Then::FindRescuer { another, .. } => Input::Rescuer {
-                    found: self.find(owner.filter(|_| another)),
-                },
-                Then::FindRival => Input::Rival {
-                    found: self.find(owner),
-                },
+                Then::FindAnother => Input::Another { found: self.find(owner) },
+                Then::FindRescuer { another, .. } => {
+                    Input::Rescuer { found: self.find(owner.filter(|_| another)) }
+                }
+                Then::FindRival => Input::Rival { found: self.find(owner) },
                 // It is asked only where one would (`explore`).
                 Then::FindBetter => Input::Better { found: true },
                 Then::LetGo => return self.owner_ended(false, None, Some(EndMark::Released)),
@@ -234,11 +230,7 @@ impl Run<'_> {
     pub fn opened_again(&mut self) {
         let flow = &self.world.flow;
         let moving = matches!(flow.state.0, State::Adopting | State::AdoptingIdle);
-        let seq = if moving {
-            flow.boundary
-        } else {
-            flow.client_acked
-        };
+        let seq = if moving { flow.boundary } else { flow.client_acked };
         let ack = flow.server_next;
         self.to_owner(Wire::Opens { seq, ack });
         self.replay_kept();
@@ -252,11 +244,7 @@ impl Run<'_> {
                 if !self.view().is_answered_by(number(seq), number(ack)) {
                     return Then::Done;
                 }
-                return self.decide(Input::Refused {
-                    reason,
-                    expects,
-                    replaced_before: false,
-                });
+                return self.decide(Input::Refused { reason, expects, replaced_before: false });
             }
             Wire::Rst { seq } => (seq, None, false, true),
             Wire::RstAck { seq, ack } | Wire::Released { seq, ack } => {

@@ -30,10 +30,7 @@ impl HandOver {
     /// The model of a configuration.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self {
-            config,
-            coverage: Arc::default(),
-        }
+        Self { config, coverage: Arc::default() }
     }
 
     /// Adds each step that may be taken in this state.
@@ -92,10 +89,7 @@ impl HandOver {
         let answered = client.got() == client.sent * self.config.parts;
         let stale = world.left.stale > 0;
         if answered && client.sent < self.config.requests && !client.fin {
-            steps.push(Step::Request {
-                pick: None,
-                stale: false,
-            });
+            steps.push(Step::Request { pick: None, stale: false });
             if world.moves > 0 && world.flow.state.0 == State::Idle {
                 for pick in (0..self.config.pods).map(Some) {
                     if pick != world.flow.owner.map(|o| o.pod) {
@@ -131,10 +125,7 @@ impl HandOver {
         for number in 0..self.config.pods {
             let pod = &world.pods[usize::from(number)];
             for socket in &pod.sockets {
-                let leg = Leg {
-                    pod: number,
-                    port: socket.port,
-                };
+                let leg = Leg { pod: number, port: socket.port };
                 if socket.rcv >= crate::pod::STALE {
                     continue;
                 }
@@ -256,10 +247,7 @@ impl HandOver {
             return;
         }
         for number in 0..self.config.pods {
-            let (pod, known) = (
-                &world.pods[usize::from(number)],
-                world.known[usize::from(number)],
-            );
+            let (pod, known) = (&world.pods[usize::from(number)], world.known[usize::from(number)]);
             // A question is open where an end is held. What other questions find out, probes find
             // out too. Nothing heard for long is asked about, whatever the flow does.
             let held =
@@ -268,10 +256,7 @@ impl HandOver {
                 self.add_picked(world, steps, |pick| Step::Listens { pod: number, pick });
             }
             if held && !pod.listens && !pod.cut {
-                self.add_picked(world, steps, |pick| Step::NobodyListens {
-                    pod: number,
-                    pick,
-                });
+                self.add_picked(world, steps, |pick| Step::NobodyListens { pod: number, pick });
             }
             if pod.cut && (held || known.down.is_none()) {
                 self.add_picked(world, steps, |pick| Step::NoAnswer { pod: number, pick });

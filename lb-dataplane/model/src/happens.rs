@@ -338,12 +338,7 @@ impl Run<'_> {
     }
 
     fn arrives(&mut self, packet: Packet, counted: bool) {
-        let Packet {
-            way,
-            leg,
-            isn,
-            wire,
-        } = packet;
+        let Packet { way, leg, isn, wire } = packet;
         match way {
             Way::ToPod => {
                 let safe = self.config.safeguards;
@@ -359,12 +354,7 @@ impl Run<'_> {
     }
 
     fn pod_sends(&mut self, leg: Leg, isn: u8, wire: Wire) {
-        let packet = Packet {
-            way: Way::FromPod,
-            leg,
-            isn,
-            wire,
-        };
+        let packet = Packet { way: Way::FromPod, leg, isn, wire };
         self.world.net.send(self.config.network, packet);
     }
 

@@ -16,13 +16,7 @@ const SECOND: [bool; 3] = [false, true, false];
 const FIRST: [bool; 3] = [true, false, false];
 
 fn forever(name: impl Into<String>, opened: [bool; 3], faults: Faults) -> Config {
-    Config {
-        opened,
-        faults,
-        tries_max: 2,
-        legs_max: 3,
-        ..Config::new(name, Network::Forever)
-    }
+    Config { opened, faults, tries_max: 2, legs_max: 3, ..Config::new(name, Network::Forever) }
 }
 
 /// Safety, as in [`crate::plans::safety`].
@@ -47,20 +41,12 @@ pub fn safety() -> Vec<Config> {
                 restarted + Faults::CLOSE,
             )
         },
-        forever(
-            "opened: a handshake given up, a full queue",
-            ALL,
-            given_up + Faults::FULL,
-        ),
+        forever("opened: a handshake given up, a full queue", ALL, given_up + Faults::FULL),
         forever("opened: a stale socket", ALL, full + Faults::STALE),
         forever("opened: a pod falls silent", ALL, Faults::SILENCE),
         Config {
             legs_max: 2,
-            ..forever(
-                "opened: the client closes",
-                ALL,
-                closed + Faults::CLIENT_CLOSE,
-            )
+            ..forever("opened: the client closes", ALL, closed + Faults::CLIENT_CLOSE)
         },
         Config {
             requests: 0,
@@ -70,24 +56,12 @@ pub fn safety() -> Vec<Config> {
                 killed + Faults::CLIENT_CLOSE + Faults::CLOSE,
             )
         },
-        forever(
-            "opened: the client resets, killed",
-            ALL,
-            killed + Faults::CLIENT_RESET,
-        ),
-        forever(
-            "opened: a request repeated, a full queue",
-            ALL,
-            full + Faults::CLIENT_REPEAT,
-        ),
+        forever("opened: the client resets, killed", ALL, killed + Faults::CLIENT_RESET),
+        forever("opened: a request repeated, a full queue", ALL, full + Faults::CLIENT_REPEAT),
         forever("opened: a release, killed", ALL, killed + Faults::RELEASE),
         Config {
             legs_max: 2,
-            ..forever(
-                "opened: two processes killed",
-                ALL,
-                Faults::CRASH + Faults::CRASH,
-            )
+            ..forever("opened: two processes killed", ALL, Faults::CRASH + Faults::CRASH)
         },
         forever("opened or adopted: killed", SECOND, killed),
         forever("opened or adopted: full", SECOND, full),
@@ -137,28 +111,17 @@ pub fn service() -> Vec<Config> {
     };
     vec![
         counted("service, opened: a loss", ALL, lost),
-        counted(
-            "service, opened: a loss, a double",
-            ALL,
-            lost + Faults::DOUBLE,
-        ),
+        counted("service, opened: a loss, a double", ALL, lost + Faults::DOUBLE),
         counted("service, opened: a full queue", ALL, lost + Faults::FULL),
         counted("service, opened: given up", ALL, lost + Faults::GIVEN_UP),
         counted("service, opened: an early timer", ALL, lost + Faults::EARLY),
         counted("service, opened: a stale socket", ALL, lost + Faults::STALE),
         counted("service, opened: silent", ALL, Faults::SILENCE),
-        Config {
-            legs_max: 2,
-            ..counted("service, opened: killed", ALL, lost + Faults::CRASH)
-        },
+        Config { legs_max: 2, ..counted("service, opened: killed", ALL, lost + Faults::CRASH) },
         Config {
             drain: true,
             fresh: true,
-            ..counted(
-                "service, opened: drain, a full queue",
-                ALL,
-                lost + Faults::FULL,
-            )
+            ..counted("service, opened: drain, a full queue", ALL, lost + Faults::FULL)
         },
         Config {
             unlike: SECOND,
@@ -166,11 +129,7 @@ pub fn service() -> Vec<Config> {
         },
         Config {
             pods: 3,
-            ..counted(
-                "service: opened or adopted, a full queue",
-                SECOND,
-                lost + Faults::FULL,
-            )
+            ..counted("service: opened or adopted, a full queue", SECOND, lost + Faults::FULL)
         },
     ]
 }

@@ -10,21 +10,12 @@ use crate::{
 };
 
 fn forever(name: impl Into<String>, faults: Faults) -> Config {
-    Config {
-        faults,
-        tries_max: 2,
-        legs_max: 3,
-        ..Config::new(name, Network::Forever)
-    }
+    Config { faults, tries_max: 2, legs_max: 3, ..Config::new(name, Network::Forever) }
 }
 
 /// A full queue, a process killed, a connection closed: under whatever else is changed.
 fn three_faults(what: &str, change: impl Fn(&mut Config)) -> Vec<Config> {
-    let faults = [
-        ("full", Faults::FULL),
-        ("killed", Faults::CRASH),
-        ("closed", Faults::CLOSE),
-    ];
+    let faults = [("full", Faults::FULL), ("killed", Faults::CRASH), ("closed", Faults::CLOSE)];
     let with = |(fault, faults)| {
         let mut config = forever(format!("{what}: {fault}"), faults);
         change(&mut config);
@@ -41,26 +32,14 @@ pub fn safety() -> Vec<Config> {
         forever("no fault but the network", Faults::NONE),
         forever("a key is lost", Faults::KEYLESS),
         forever("a pod falls silent", Faults::SILENCE),
-        forever(
-            "a stale socket and a full queue",
-            Faults::STALE + Faults::FULL,
-        ),
-        forever(
-            "a request repeated and a full queue",
-            Faults::CLIENT_REPEAT + Faults::FULL,
-        ),
+        forever("a stale socket and a full queue", Faults::STALE + Faults::FULL),
+        forever("a request repeated and a full queue", Faults::CLIENT_REPEAT + Faults::FULL),
         forever("killed and started again", Faults::CRASH + Faults::RESTART),
         forever("two processes killed", Faults::CRASH + Faults::CRASH),
-        forever(
-            "a request let go of, twice asked",
-            Faults::RELEASE + Faults::RELEASE,
-        ),
+        forever("a request let go of, twice asked", Faults::RELEASE + Faults::RELEASE),
         Config {
             legs_max: 2,
-            ..forever(
-                "a request let go of, killed",
-                Faults::RELEASE + Faults::CRASH,
-            )
+            ..forever("a request let go of, killed", Faults::RELEASE + Faults::CRASH)
         },
         Config {
             replay: true,
@@ -82,10 +61,7 @@ pub fn safety() -> Vec<Config> {
         },
         Config {
             fresh: true,
-            ..forever(
-                "new flow, the client resets",
-                Faults::CLIENT_RESET + Faults::SILENCE,
-            )
+            ..forever("new flow, the client resets", Faults::CLIENT_RESET + Faults::SILENCE)
         },
         Config {
             fresh: true,
@@ -107,10 +83,7 @@ pub fn safety() -> Vec<Config> {
                 Faults::CLIENT_CLOSE + Faults::CLIENT_RESET,
             )
         },
-        forever(
-            "the client closes and resets",
-            Faults::CLIENT_CLOSE + Faults::CLIENT_RESET,
-        ),
+        forever("the client closes and resets", Faults::CLIENT_CLOSE + Faults::CLIENT_RESET),
     ];
     all.extend(three_faults("one request", |_| {}));
     all.extend(three_faults("new flow, drain", |c| {
@@ -155,34 +128,17 @@ pub fn service() -> Vec<Config> {
         counted("service: closed", lost + Faults::CLOSE),
         counted("service: silent", Faults::SILENCE),
         counted("service: an early timer", lost + Faults::EARLY),
-        counted(
-            "service: let go of",
-            lost + Faults::RELEASE + Faults::RELEASE,
-        ),
-        Config {
-            legs_max: 2,
-            ..counted("service: killed, a loss", lost + Faults::CRASH)
-        },
+        counted("service: let go of", lost + Faults::RELEASE + Faults::RELEASE),
+        Config { legs_max: 2, ..counted("service: killed, a loss", lost + Faults::CRASH) },
         Config {
             replay: true,
             response_timeout: true,
             legs_max: 2,
             ..counted("service: response timeout, silent", Faults::SILENCE)
         },
-        Config {
-            parts: 2,
-            legs_max: 2,
-            ..counted("service: two parts, killed", Faults::CRASH)
-        },
-        Config {
-            drain: true,
-            fresh: true,
-            ..counted("service: drain", lost)
-        },
-        Config {
-            fresh: true,
-            ..counted("service: new flow, silent", Faults::SILENCE)
-        },
+        Config { parts: 2, legs_max: 2, ..counted("service: two parts, killed", Faults::CRASH) },
+        Config { drain: true, fresh: true, ..counted("service: drain", lost) },
+        Config { fresh: true, ..counted("service: new flow, silent", Faults::SILENCE) },
     ];
     all.extend(openings::service());
     all

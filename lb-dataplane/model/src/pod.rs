@@ -43,17 +43,7 @@ impl Socket {
     /// A connection at these numbers.
     #[must_use]
     pub const fn new(port: u8, rcv: u8, snd: u8) -> Self {
-        Self {
-            port,
-            rcv,
-            snd,
-            una: snd,
-            read: rcv,
-            fin: false,
-            closed: false,
-            isn: 0,
-            half: false,
-        }
+        Self { port, rcv, snd, una: snd, read: rcv, fin: false, closed: false, isn: 0, half: false }
     }
 
     /// Requests that the application has not read.
@@ -67,25 +57,16 @@ impl Socket {
     }
 
     const fn ack(&self) -> Wire {
-        Wire::Ack {
-            seq: self.snd,
-            ack: self.rcv,
-        }
+        Wire::Ack { seq: self.snd, ack: self.rcv }
     }
 
     /// What the application's close, or its death, sends (Linux `tcp_close`: unread data makes it a
     /// reset).
     const fn end(&self, hard: bool) -> Wire {
         if hard || self.unread() {
-            Wire::RstAck {
-                seq: self.snd,
-                ack: self.rcv,
-            }
+            Wire::RstAck { seq: self.snd, ack: self.rcv }
         } else {
-            Wire::Fin {
-                seq: self.snd,
-                ack: self.rcv,
-            }
+            Wire::Fin { seq: self.snd, ack: self.rcv }
         }
     }
 }
@@ -216,10 +197,7 @@ impl Pod {
 
     /// It acknowledges nothing that would have to fit.
     const fn is_of_any(wire: Wire) -> bool {
-        matches!(
-            wire,
-            Wire::Syn { .. } | Wire::Rst { .. } | Wire::RstAck { .. }
-        )
+        matches!(wire, Wire::Syn { .. } | Wire::Rst { .. } | Wire::RstAck { .. })
     }
 
     /// A SYN where there is no socket. With a full queue Linux drops it (`tcp_conn_request`).
@@ -238,11 +216,7 @@ impl Pod {
             return None;
         }
         *count += 1;
-        let socket = Socket {
-            isn: *count,
-            half: true,
-            ..Socket::new(port, seq, ack)
-        };
+        let socket = Socket { isn: *count, half: true, ..Socket::new(port, seq, ack) };
         let isn = socket.isn;
         self.add(socket);
         let unlike = self.unlike;
@@ -281,12 +255,7 @@ impl Pod {
                 if seq >= rcv && !full =>
             {
                 socket.half = false;
-                self.recent.push(Decided {
-                    port,
-                    seq: rcv,
-                    ack: snd,
-                    refused: None,
-                });
+                self.recent.push(Decided { port, seq: rcv, ack: snd, refused: None });
                 self.recent.sort_unstable();
                 self.recent.dedup();
                 self.socket_receives(port, wire)
@@ -302,26 +271,14 @@ impl Pod {
         }
         let same = |a: &&Asked| (a.port, a.seq, a.ack) == (port, seq, ack);
         if let Some(asked) = self.asked.iter().find(same) {
-            return Some(Wire::Told {
-                released: asked.released,
-                seq: ack,
-                ack: seq,
-            });
+            return Some(Wire::Told { released: asked.released, seq: ack, ack: seq });
         }
         let socket = self.socket(port).filter(|s| {
             let unread = (s.read, s.snd) == (seq, ack);
             (unread || !safe.releases_are_of_unread) && !s.fin && !s.closed
         });
-        let reset = socket.map(|s| Wire::Released {
-            seq: s.snd,
-            ack: s.rcv,
-        });
-        self.asked.push(Asked {
-            port,
-            seq,
-            ack,
-            released: reset.is_some(),
-        });
+        let reset = socket.map(|s| Wire::Released { seq: s.snd, ack: s.rcv });
+        self.asked.push(Asked { port, seq, ack, released: reset.is_some() });
         self.asked.sort_unstable();
         if reset.is_some() {
             self.remove(port);
@@ -333,13 +290,7 @@ impl Pod {
         if self.keyless {
             return None;
         }
-        let answer = |why| {
-            Some(Wire::Answer {
-                why,
-                seq: ack,
-                ack: seq,
-            })
-        };
+        let answer = |why| Some(Wire::Answer { why, seq: ack, ack: seq });
         let found = |d: &&Decided| (d.port, d.seq, d.ack) == (port, seq, ack);
         if let Some(decided) = self.recent.iter().find(found).copied() {
             match (decided.refused, self.socket(port)) {
@@ -371,12 +322,7 @@ impl Pod {
             None => safe.adoptions_are_remembered,
         };
         if remembers {
-            self.recent.push(Decided {
-                port,
-                seq,
-                ack,
-                refused,
-            });
+            self.recent.push(Decided { port, seq, ack, refused });
             self.recent.sort_unstable();
         }
         if refused.is_none() {

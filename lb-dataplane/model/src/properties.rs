@@ -43,12 +43,8 @@ fn properties() -> Vec<Property<HandOver>> {
         !world.ghost.broken.is_some_and(|b| broken.contains(&b))
     }
     vec![
-        Property::always("single owner", |_, w: &World| {
-            unless(w, &[Broken::TwoOwners])
-        }),
-        Property::always("right bytes", |_, w: &World| {
-            unless(w, &[Broken::WrongBytes])
-        }),
+        Property::always("single owner", |_, w: &World| unless(w, &[Broken::TwoOwners])),
+        Property::always("right bytes", |_, w: &World| unless(w, &[Broken::WrongBytes])),
         Property::always("no splice behind a begun response", |m, w: &World| {
             let parts = usize::from(m.config.parts);
             w.client.from.chunks(parts).all(|response| {
@@ -57,13 +53,10 @@ fn properties() -> Vec<Property<HandOver>> {
                 legs.all(|l| Some(l) == first)
             })
         }),
-        Property::always(
-            "at most once, or as often as policy says",
-            |m, w: &World| {
-                let most = if m.config.replay { 1 + REPLAYS_MAX } else { 1 };
-                w.ghost.executed.iter().all(|n| *n <= most)
-            },
-        ),
+        Property::always("at most once, or as often as policy says", |m, w: &World| {
+            let most = if m.config.replay { 1 + REPLAYS_MAX } else { 1 };
+            w.ghost.executed.iter().all(|n| *n <= most)
+        }),
         Property::always("what is called unseen was not executed", |_, w: &World| {
             let asked = usize::from(w.client.sent.max(1) - 1);
             !(w.flow.progress.is(Mark::Unseen) && w.flow.kept)
@@ -87,10 +80,9 @@ fn properties() -> Vec<Property<HandOver>> {
         Property::always("a counted reason holds", |_, w: &World| {
             unless(w, &[Broken::FalseReason])
         }),
-        Property::always(
-            "the client sees an end only for a counted reason",
-            |m, w: &World| explained(&m.config, w),
-        ),
+        Property::always("the client sees an end only for a counted reason", |m, w: &World| {
+            explained(&m.config, w)
+        }),
     ]
 }
 

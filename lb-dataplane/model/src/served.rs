@@ -111,8 +111,5 @@ pub fn service(model: &HandOver) -> Service {
         way.reverse();
         way
     });
-    Service {
-        states: came.len(),
-        stuck,
-    }
+    Service { states: came.len(), stuck }
 }

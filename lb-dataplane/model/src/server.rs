@@ -103,11 +103,7 @@ impl Run<'_> {
                 return self.reset(seq, Some(ack), Some(EndMark::Released));
             }
             Wire::Told { released, seq, ack } => {
-                let reason = if released {
-                    Reason::Released
-                } else {
-                    Reason::Kept
-                };
+                let reason = if released { Reason::Released } else { Reason::Kept };
                 let (seq, ack) = (number(seq), number(ack));
                 self.decide(Input::ReleaseAnswered { reason, seq, ack });
                 return;
@@ -242,11 +238,7 @@ impl Run<'_> {
             self.world.flow.state = At(State::Request);
         }
         let then = self.decide(Input::OwnerEnded {
-            end: End {
-                fin,
-                mark,
-                acked: acked.map(number),
-            },
+            end: End { fin, mark, acked: acked.map(number) },
             gone: self.is_leaving(owner.pod),
             rescues: true,
             rescuable: true,

@@ -306,12 +306,7 @@ impl<'a> Run<'a> {
         if of_connection && isn == 0 && owner && self.request_waits() {
             self.broken(Broken::NotOpened);
         }
-        let packet = Packet {
-            way: Way::ToPod,
-            leg,
-            isn,
-            wire,
-        };
+        let packet = Packet { way: Way::ToPod, leg, isn, wire };
         self.world.net.send(self.config.network, packet);
     }
 

@@ -21,17 +21,14 @@ impl Run<'_> {
             return;
         }
         let fencing = self.config.safeguards.fencing;
-        let World {
-            flow, net, pods, ..
-        } = &mut self.world;
+        let World { flow, net, pods, .. } = &mut self.world;
         if fencing {
             flow.closing.clear();
         }
         let (owner, standby) = (flow.owner, flow.standby);
         let live = |leg: Leg| Some(leg) == owner || Some(leg) == standby;
         let closing = &flow.closing;
-        flow.shifts
-            .retain(|(leg, _)| live(*leg) || closing.contains(leg));
+        flow.shifts.retain(|(leg, _)| live(*leg) || closing.contains(leg));
         // Ends of a leg that is nobody's may be lost; only an execution there would matter.
         net.forget(|p| {
             !live(p.leg)
@@ -57,12 +54,7 @@ impl Run<'_> {
         let asks = |net: &InFlight, leg| has(net, leg, |w| matches!(w, Wire::Data { .. }));
         let before = net.clone();
         net.forget(|packet| {
-            let Packet {
-                way,
-                leg,
-                isn,
-                wire,
-            } = packet;
+            let Packet { way, leg, isn, wire } = packet;
             let pod = &pods[usize::from(leg.pod)];
             *way == Way::ToPod
                 && !live(*leg)
@@ -82,10 +74,7 @@ impl Run<'_> {
                 }
         });
         for (number, pod) in pods.iter_mut().enumerate() {
-            let leg = |port| Leg {
-                pod: number as u8,
-                port,
-            };
+            let leg = |port| Leg { pod: number as u8, port };
             let known = |port: u8| live(leg(port)) || adopts(net, leg(port));
             pod.recent.retain(|d| known(d.port));
             pod.handshakes.retain(|(port, _)| live(leg(*port)));
@@ -96,6 +85,5 @@ impl Run<'_> {
 }
 
 fn has(net: &InFlight, leg: Leg, what: impl Fn(&Wire) -> bool) -> bool {
-    net.each()
-        .any(|p| p.way == Way::ToPod && p.leg == leg && what(&p.wire))
+    net.each().any(|p| p.way == Way::ToPod && p.leg == leg && what(&p.wire))
 }

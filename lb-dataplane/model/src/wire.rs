@@ -196,10 +196,7 @@ impl InFlight {
     /// Each different one.
     pub fn each(&self) -> impl Iterator<Item = Packet> + '_ {
         let mut last = None;
-        self.0
-            .iter()
-            .copied()
-            .filter(move |p| last.replace(*p) != Some(*p))
+        self.0.iter().copied().filter(move |p| last.replace(*p) != Some(*p))
     }
 
     /// Nothing is on its way.

@@ -220,11 +220,7 @@ impl World {
     pub fn first(config: &Config) -> Self {
         let mut pods: [Pod; PODS_MAX] = Default::default();
         let mut known = [Known::default(); PODS_MAX];
-        for (pod, known) in pods
-            .iter_mut()
-            .zip(&mut known)
-            .take(usize::from(config.pods))
-        {
+        for (pod, known) in pods.iter_mut().zip(&mut known).take(usize::from(config.pods)) {
             pod.listens = true;
             known.ready = true;
         }
@@ -233,11 +229,7 @@ impl World {
         }
         pods[0].add(Socket::new(0, 0, 0));
         known[0].next_port = 1;
-        let state = if config.fresh {
-            State::Fresh
-        } else {
-            State::Idle
-        };
+        let state = if config.fresh { State::Fresh } else { State::Idle };
         let flow = Flow {
             state: At(state),
             owner: Some(Leg { pod: 0, port: 0 }),
@@ -279,10 +271,7 @@ impl World {
     /// A new leg to `pod`, on a port that was never used; a stale socket may sit there.
     pub fn open(&mut self, pod: u8, stale: bool) -> Leg {
         let known = &mut self.known[usize::from(pod)];
-        let leg = Leg {
-            pod,
-            port: known.next_port,
-        };
+        let leg = Leg { pod, port: known.next_port };
         known.next_port += 1;
         self.legs -= 1;
         if stale {

@@ -10,11 +10,7 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, net::IpAddr};
 
 fn address(v6: bool, n: u8) -> IpAddr {
-    if v6 {
-        [n; 16].into()
-    } else {
-        [10, 0, 0, n].into()
-    }
+    if v6 { [n; 16].into() } else { [10, 0, 0, n].into() }
 }
 
 fn spec(v6: bool, payload: &[u8]) -> SegmentSpec<'_> {
@@ -91,9 +87,7 @@ fn bench(c: &mut Criterion) {
                     // because bytes that were just written singly are slow to read as words.
                     data[..headers].copy_from_slice(&fresh[..headers]);
                     let data = black_box(&mut data[..]);
-                    let Ok(Decoded::Tcp(seg)) = decode(data) else {
-                        panic!("the frame broke")
-                    };
+                    let Ok(Decoded::Tcp(seg)) = decode(data) else { panic!("the frame broke") };
                     let stamps = timestamps(seg.options(data));
                     let state = settle_tcp_checksum(data, &seg);
                     let stripped = strip_options(data, &seg, STRIPPED_FROM_CLIENTS);
@@ -122,9 +116,7 @@ fn bench(c: &mut Criterion) {
     c.bench_function("adoption/build", |b| {
         b.iter(|| build_adoption(black_box(&mut buf), black_box(&spec), &message, &key));
     });
-    let Ok(Decoded::Tcp(seg)) = decode(&buf) else {
-        panic!("no segment")
-    };
+    let Ok(Decoded::Tcp(seg)) = decode(&buf) else { panic!("no segment") };
     c.bench_function("adoption/verify", |b| {
         b.iter(|| parse_adoption(black_box(&buf), &seg).and_then(|raw| raw.verify(&key)));
     });

@@ -114,11 +114,7 @@ fn believed(frame: &[u8], key: &AdoptionKey) -> Option<Adoption> {
 /// The bytes that a tag covers: ports and numbers, flags, window, options; and addresses. Not:
 /// checksum, urgent pointer, reserved bits.
 fn covered(frame: &[u8]) -> Vec<u8> {
-    let (l4, addresses) = if frame[12..14] == [8, 0] {
-        (34, 26..34)
-    } else {
-        (54, 22..54)
-    };
+    let (l4, addresses) = if frame[12..14] == [8, 0] { (34, 26..34) } else { (54, 22..54) };
     let mut bytes = frame[addresses].to_vec();
     bytes.extend(&frame[l4..l4 + 12]);
     bytes.push(frame[l4 + 12] & 0xf0);
@@ -138,19 +134,11 @@ pub fn check(input: &[u8]) {
     let frame = &buffer[..len];
 
     // As it was said, it is believed: with the key, and with no other.
-    let Ok(Decoded::Tcp(segment)) = decode(frame) else {
-        panic!("{:?}", decode(frame))
-    };
-    assert_eq!(
-        tcp_checksum_state(frame, &segment),
-        baton_packet::ChecksumState::Full
-    );
+    let Ok(Decoded::Tcp(segment)) = decode(frame) else { panic!("{:?}", decode(frame)) };
+    assert_eq!(tcp_checksum_state(frame, &segment), baton_packet::ChecksumState::Full);
     let said = on_the_wire(&case.message);
     assert_eq!(believed(frame, &key), Some(said));
-    assert_eq!(
-        baton_packet::timestamps(segment.options(frame)),
-        Some(case.stamps)
-    );
+    assert_eq!(baton_packet::timestamps(segment.options(frame)), Some(case.stamps));
     let other = AdoptionKey::from_bytes(case.key.map(|b| b.wrapping_add(1)));
     assert_eq!(believed(frame, &other), None);
 

@@ -16,14 +16,8 @@ const INPUT_BYTES_MAX: usize = 2_048;
 /// # Panics
 /// If the corpus is missing, empty or too large.
 pub fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
-    let folder: PathBuf = [
-        env!("CARGO_MANIFEST_DIR"),
-        "fuzz/__fuzz__",
-        target,
-        "corpus",
-    ]
-    .iter()
-    .collect();
+    let folder: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "fuzz/__fuzz__", target, "corpus"].iter().collect();
     let entries = fs::read_dir(&folder);
     let entries = entries.unwrap_or_else(|e| panic!("no corpus of {target}: {e}"));
     let mut inputs: Vec<(String, Vec<u8>)> = entries

@@ -8,11 +8,7 @@
 //!
 //! Inputs of `frames` are programs, because random bytes do not get past the first checksum: see
 //! [`frame_of`].
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on shall panic"
-)]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test that cannot go on shall panic")]
 
 mod adoption;
 mod corpus;
@@ -30,11 +26,7 @@ use std::net::IpAddr;
 use support::Packet;
 
 fn address(v6: bool, n: u8) -> IpAddr {
-    if v6 {
-        [n; 16].into()
-    } else {
-        [10, 0, 0, n].into()
-    }
+    if v6 { [n; 16].into() } else { [10, 0, 0, n].into() }
 }
 
 /// A right frame to start from: TCP or an ICMP error about it, IPv4 or IPv6, with a few kinds of
@@ -67,11 +59,7 @@ fn start(choice: u8) -> Vec<u8> {
         ttl: 64,
         extra: choice >> 4 & 7,
         options: options.to_vec(),
-        payload: if adoption {
-            vec![]
-        } else {
-            b"GET / HTTP/1.1\r\n\r\n".to_vec()
-        },
+        payload: if adoption { vec![] } else { b"GET / HTTP/1.1\r\n\r\n".to_vec() },
         padding: 0,
     };
     let frame = packet.frame();
@@ -146,9 +134,7 @@ fn frame_of(input: &[u8]) -> Vec<u8> {
     if *mode < 0xe0 && frame.len() >= 58 && frame[12..14] == [0x86, 0xdd] && frame[20] == 58 {
         let end = 54 + usize::from(u16::from_be_bytes([frame[18], frame[19]]));
         let length = end as u32 - 54;
-        let pseudo = frame[22..54]
-            .chunks(2)
-            .map(|p| u32::from(p[0]) << 8 | u32::from(p[1]));
+        let pseudo = frame[22..54].chunks(2).map(|p| u32::from(p[0]) << 8 | u32::from(p[1]));
         let sum = pseudo.sum::<u32>() + 58 + length;
         fix(&mut frame, 54..end, 56, sum);
     }
@@ -192,9 +178,7 @@ fn check_segment(frame: &[u8], seg: &Segment) {
         dst_mac: Mac([2; 6]),
     };
     if rewrite_tcp(&mut out, seg, &to).is_ok() {
-        let Ok(Decoded::Tcp(new)) = decode(&out) else {
-            panic!("rewritten to {:?}", decode(&out))
-        };
+        let Ok(Decoded::Tcp(new)) = decode(&out) else { panic!("rewritten to {:?}", decode(&out)) };
         assert_eq!((new.src, new.dst), (to.src, to.dst));
         assert_eq!((new.src_port, new.dst_port), (to.src_port, to.dst_port));
         let same = Segment {
@@ -207,10 +191,7 @@ fn check_segment(frame: &[u8], seg: &Segment) {
         assert_eq!(same, *seg);
         assert_eq!(tcp_checksum_state(&out, &new), ChecksumState::Full);
     }
-    assert_eq!(
-        out[usize::from(seg.payload)..],
-        frame[usize::from(seg.payload)..]
-    );
+    assert_eq!(out[usize::from(seg.payload)..], frame[usize::from(seg.payload)..]);
     let to = across(seg.is_v6());
     let mut out = frame.to_vec();
     out.resize(frame.len() + LONGER, 0);
@@ -220,10 +201,7 @@ fn check_segment(frame: &[u8], seg: &Segment) {
         let Ok(Decoded::Tcp(new)) = decode(&out[..len]) else {
             panic!("carried to {:?}", decode(&out[..len]))
         };
-        assert_eq!(
-            (new.src, new.dst, new.seq, new.ack),
-            (to.src, to.dst, seg.seq, seg.ack)
-        );
+        assert_eq!((new.src, new.dst, new.seq, new.ack), (to.src, to.dst, seg.seq, seg.ack));
         assert_eq!(new.options(&out), seg.options(frame));
         assert_eq!(new.data(&out), seg.data(frame));
         assert_eq!(tcp_checksum_state(&out, &new), ChecksumState::Full);
@@ -248,20 +226,8 @@ fn across(v6: bool) -> Rewrite {
 /// The error in the other family.
 fn carry(buffer: &mut [u8], icmp: &IcmpError) -> Option<usize> {
     let to = across(icmp.v6);
-    let inner = NewTuple {
-        src: to.src,
-        dst: to.dst,
-        src_port: to.src_port,
-        dst_port: to.dst_port,
-    };
-    carry_icmp(
-        buffer,
-        icmp,
-        (to.src, to.dst),
-        inner,
-        (to.src_mac, to.dst_mac),
-    )
-    .ok()
+    let inner = NewTuple { src: to.src, dst: to.dst, src_port: to.src_port, dst_port: to.dst_port };
+    carry_icmp(buffer, icmp, (to.src, to.dst), inner, (to.src_mac, to.dst_mac)).ok()
 }
 
 fn check_icmp(frame: &[u8], icmp: &IcmpError) {
@@ -276,19 +242,13 @@ fn check_icmp(frame: &[u8], icmp: &IcmpError) {
     let offsets = [14, icmp.l3, icmp.l4, icmp.inner_l3, icmp.inner_l4, icmp.end].map(usize::from);
     assert!(offsets.is_sorted() && offsets[5] <= frame.len(), "{icmp:?}");
     assert!(offsets[4] + 8 <= offsets[5]);
-    let inner = NewTuple {
-        src: address(icmp.v6, 5),
-        dst: address(icmp.v6, 6),
-        src_port: 7,
-        dst_port: 8,
-    };
+    let inner =
+        NewTuple { src: address(icmp.v6, 5), dst: address(icmp.v6, 6), src_port: 7, dst_port: 8 };
     let outer = (address(icmp.v6, 3), address(icmp.v6, 4));
     let mut out = frame.to_vec();
     let macs = (Mac([1; 6]), Mac([2; 6]));
     assert_eq!(rewrite_icmp(&mut out, icmp, outer, inner, macs), Ok(()));
-    let Ok(Decoded::Icmp(new)) = decode(&out) else {
-        panic!("rewritten to {:?}", decode(&out))
-    };
+    let Ok(Decoded::Icmp(new)) = decode(&out) else { panic!("rewritten to {:?}", decode(&out)) };
     let expected = IcmpError {
         outer_src: outer.0,
         outer_dst: outer.1,
@@ -340,12 +300,8 @@ fn check_other_frames(input: &[u8]) {
                 let _ = carry_tcp(&mut other, &seg, &across(seg.is_v6()));
             }
             Ok(Decoded::Icmp(icmp)) => {
-                let inner = NewTuple {
-                    src: icmp.inner_dst,
-                    dst: icmp.inner_src,
-                    src_port: 1,
-                    dst_port: 2,
-                };
+                let inner =
+                    NewTuple { src: icmp.inner_dst, dst: icmp.inner_src, src_port: 1, dst_port: 2 };
                 let outer = (icmp.outer_dst, icmp.outer_src);
                 let macs = (Mac([1; 6]), Mac([2; 6]));
                 let _ = rewrite_icmp(&mut other, &icmp, outer, inner, macs);
@@ -368,19 +324,13 @@ fn frames() {
 /// No function panics when it gets a view of another frame.
 #[test]
 fn views_of_other_frames() {
-    check!()
-        .with_iterations(200_000)
-        .with_max_len(160)
-        .for_each(check_other_frames);
+    check!().with_iterations(200_000).with_max_len(160).for_each(check_other_frames);
 }
 
 /// What a holder of the key says in an adoption option is believed as it was said; nothing else is.
 #[test]
 fn adoption_option() {
-    check!()
-        .with_iterations(200_000)
-        .with_max_len(80)
-        .for_each(adoption::check);
+    check!().with_iterations(200_000).with_max_len(80).for_each(adoption::check);
 }
 
 /// Each target has its corpus, and every input of it holds.

@@ -42,15 +42,9 @@ struct Carried {
 fn carried(frame: &[u8], l3: usize, v6: bool) -> Option<Carried> {
     let [a, b, .., hops_v6, hops_v4] = *array::<9>(frame, l3)?;
     Some(if v6 {
-        Carried {
-            class: a << 4 | b >> 4,
-            hops: hops_v6,
-        }
+        Carried { class: a << 4 | b >> 4, hops: hops_v6 }
     } else {
-        Carried {
-            class: b,
-            hops: hops_v4,
-        }
+        Carried { class: b, hops: hops_v4 }
     })
 }
 
@@ -70,11 +64,8 @@ fn put_header(
             // What a frame quotes may say anything of its length.
             let total = (IPV4_BYTES + bytes).min(usize::from(u16::MAX)) as u16;
             let ([high, low], [n_high, n_low]) = (total.to_be_bytes(), number.to_be_bytes());
-            let (dont, n_high, n_low) = if usize::from(total) > WHOLE_FROM {
-                (0x40, 0, 0)
-            } else {
-                (0, n_high, n_low)
-            };
+            let (dont, n_high, n_low) =
+                if usize::from(total) > WHOLE_FROM { (0x40, 0, 0) } else { (0, n_high, n_low) };
             ip[..12].copy_from_slice(&[
                 0x45, class, high, low, n_high, n_low, dont, 0, hops, protocol, 0, 0,
             ]);

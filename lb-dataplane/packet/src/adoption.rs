@@ -112,10 +112,7 @@ impl Reason {
     /// The reason of a code on the wire.
     #[must_use]
     pub fn from_code(code: u16) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|reason| reason.code() == code)
+        Self::ALL.iter().copied().find(|reason| reason.code() == code)
     }
 
     /// The value of the `reason` label in metrics.
@@ -129,10 +126,7 @@ impl Reason {
     /// means depends on when that was.)
     #[must_use]
     pub const fn pod_never_had_it(self) -> bool {
-        !matches!(
-            self,
-            Self::AlreadyAdopted | Self::Renew | Self::Kept | Self::Moved
-        )
+        !matches!(self, Self::AlreadyAdopted | Self::Renew | Self::Kept | Self::Moved)
     }
 }
 
@@ -258,9 +252,7 @@ pub fn build_adoption(
         }
         MessageKind::Forget => (Flags::SYN, spec.window),
     };
-    let seq = spec
-        .seq
-        .sub(message.kind.in_front() + spec.payload.len() as u32);
+    let seq = spec.seq.sub(message.kind.in_front() + spec.payload.len() as u32);
     let timestamps = spec.timestamps.unwrap_or_default();
     let (experiment, mss_or_reason, scales, option_flags) = message.fields();
     let ([e0, e1], [m0, m1]) = (experiment.to_be_bytes(), mss_or_reason.to_be_bytes());
@@ -286,12 +278,7 @@ pub fn build_adoption(
     options[12..20].copy_from_slice(&key.tag(&input.bytes()).to_be_bytes());
     options[20..28].copy_from_slice(&message.namespace.to_be_bytes());
     options[STAMPS_AT..].copy_from_slice(&timestamp_option(timestamps));
-    let spec = SegmentSpec {
-        seq,
-        flags,
-        window,
-        ..*spec
-    };
+    let spec = SegmentSpec { seq, flags, window, ..*spec };
     build_with_options(buf, &spec, &options)
 }
 
@@ -348,10 +335,7 @@ fn parse_layout(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
         timestamps: (be32::<40, 32>(option), be32::<40, 36>(option)),
         namespace: u64::from_be_bytes(*array(option, 20)?),
     };
-    Some(RawAdoption {
-        input: input.bytes(),
-        tag: u64::from_be_bytes(*array(option, 12)?),
-    })
+    Some(RawAdoption { input: input.bytes(), tag: u64::from_be_bytes(*array(option, 12)?) })
 }
 
 impl RawAdoption {

@@ -92,11 +92,7 @@ pub fn build_syn(buf: &mut [u8], spec: &SegmentSpec<'_>, offer: &SynOptions) -> 
 /// that does not fit. The checksums are full ones afterwards.
 #[must_use]
 pub fn extend_segment(buf: &mut [u8], seg: &Segment, more: &[u8], flags: Flags) -> Option<usize> {
-    let (l3, l4, end) = (
-        usize::from(seg.l3),
-        usize::from(seg.l4),
-        usize::from(seg.end),
-    );
+    let (l3, l4, end) = (usize::from(seg.l3), usize::from(seg.l4), usize::from(seg.end));
     let longer = end + more.len();
     let packet = u16::try_from(longer - l3).ok()?;
     buf.get_mut(end..longer)?.copy_from_slice(more);
@@ -190,9 +186,7 @@ pub(crate) fn build_with_options(
     tcp[14..16].copy_from_slice(&spec.window.to_be_bytes());
     // Checksum (until below) and urgent pointer.
     tcp[16..20].fill(0);
-    let (head, payload) = frame
-        .get_mut(l4 + TCP_BYTES..)?
-        .split_at_mut_checked(options.len())?;
+    let (head, payload) = frame.get_mut(l4 + TCP_BYTES..)?.split_at_mut_checked(options.len())?;
     head.copy_from_slice(options);
     payload.copy_from_slice(spec.payload);
 
@@ -208,11 +202,7 @@ mod tests {
     use crate::{ChecksumState, Decoded, decode, parse_syn_options, tcp_checksum_state};
 
     fn spec(v6: bool, payload: &[u8]) -> SegmentSpec<'_> {
-        let (src, dst) = if v6 {
-            ("fd00::1", "fd00::2")
-        } else {
-            ("10.0.0.1", "10.0.0.2")
-        };
+        let (src, dst) = if v6 { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
         SegmentSpec {
             src_mac: Mac([2; 6]),
             dst_mac: Mac([4; 6]),
@@ -244,19 +234,13 @@ mod tests {
                 let len = build_segment(&mut frame, &spec(v6, &b"GET / "[..cut])).unwrap();
                 let seg = segment(&frame[..len]);
                 let len = extend_segment(&mut frame, &seg, &b"GET / "[cut..], Flags::PSH).unwrap();
-                let pushed = SegmentSpec {
-                    flags: Flags::PSH | Flags::ACK,
-                    ..spec(v6, b"GET / ")
-                };
+                let pushed = SegmentSpec { flags: Flags::PSH | Flags::ACK, ..spec(v6, b"GET / ") };
                 let same = build_segment(&mut whole, &pushed).unwrap();
                 assert_eq!(frame[..len], whole[..same]);
                 let seg = segment(&frame[..len]);
                 assert_eq!(tcp_checksum_state(&frame, &seg), ChecksumState::Full);
                 let full = frame;
-                assert_eq!(
-                    extend_segment(&mut frame, &seg, &[0; 256], Flags::FIN),
-                    None
-                );
+                assert_eq!(extend_segment(&mut frame, &seg, &[0; 256], Flags::FIN), None);
                 assert_eq!(frame, full);
             }
         }

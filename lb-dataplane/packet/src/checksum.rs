@@ -45,11 +45,7 @@ const WIDE_BLOCK: usize = 128;
 /// be added.
 #[inline]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
-    if bytes.len() >= WIDE_FROM {
-        sum_wide(bytes)
-    } else {
-        sum_short(bytes)
-    }
+    if bytes.len() >= WIDE_FROM { sum_wide(bytes) } else { sum_short(bytes) }
 }
 
 /// Words of 64 bits, as the compiler vectorises it: their sum without its carries, and that of
@@ -171,24 +167,14 @@ pub(crate) const fn update(old: u16, delta: u64) -> u16 {
 #[inline]
 pub(crate) fn sum_inverted<const N: usize>(bytes: &[u8; N]) -> u64 {
     const { assert!(N.is_multiple_of(4)) };
-    bytes
-        .as_chunks::<4>()
-        .0
-        .iter()
-        .map(|word| u64::from(!u32::from_ne_bytes(*word)))
-        .sum()
+    bytes.as_chunks::<4>().0.iter().map(|word| u64::from(!u32::from_ne_bytes(*word))).sum()
 }
 
 /// The sum of an array of whole 32-bit words.
 #[inline]
 pub(crate) fn sum_words<const N: usize>(bytes: &[u8; N]) -> u64 {
     const { assert!(N.is_multiple_of(4)) };
-    bytes
-        .as_chunks::<4>()
-        .0
-        .iter()
-        .map(|word| u64::from(u32::from_ne_bytes(*word)))
-        .sum()
+    bytes.as_chunks::<4>().0.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum()
 }
 
 /// A 16-bit number as its bytes on the wire count in a sum.
@@ -225,13 +211,7 @@ struct Parts<'a> {
 fn parts<'a>(frame: &'a [u8], seg: &Segment) -> Option<Parts<'a>> {
     let tcp = frame.get(usize::from(seg.l4)..usize::from(seg.end))?;
     let field = u16::from_ne_bytes(*array(tcp, TCP_CHECK)?);
-    let pseudo = pseudo_sum(
-        frame,
-        usize::from(seg.l3),
-        seg.is_v6(),
-        PROTOCOL_TCP,
-        tcp.len(),
-    )?;
+    let pseudo = pseudo_sum(frame, usize::from(seg.l3), seg.is_v6(), PROTOCOL_TCP, tcp.len())?;
     Some(Parts { pseudo, tcp, field })
 }
 
@@ -304,10 +284,7 @@ mod tests {
     fn reference(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {
-            sum += u32::from(u16::from_be_bytes([
-                pair[0],
-                pair.get(1).copied().unwrap_or(0),
-            ]));
+            sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
             sum = (sum & 0xffff) + (sum >> 16);
         }
         sum as u16

@@ -107,13 +107,8 @@ fn decode_v4(frame: &[u8]) -> Result<Decoded, Malformed> {
     if be16::<IPV4_BYTES, 6>(ip) & IPV4_FRAGMENT_MASK != 0 {
         return Ok(Decoded::Fragment);
     }
-    let extent = Extent {
-        src: v4_address(ip, 12),
-        dst: v4_address(ip, 16),
-        l3,
-        l4: l3 + header,
-        end,
-    };
+    let extent =
+        Extent { src: v4_address(ip, 12), dst: v4_address(ip, 16), l3, l4: l3 + header, end };
     match ip[9] {
         TCP => tcp(frame, extent),
         UDP => udp(frame, extent),
@@ -138,13 +133,8 @@ fn decode_v6(frame: &[u8]) -> Result<Decoded, Malformed> {
     if end > usize::from(u16::MAX) {
         return Err(Malformed::FrameTooLarge);
     }
-    let mut extent = Extent {
-        src: v6_address(ip, 8),
-        dst: v6_address(ip, 24),
-        l3,
-        l4: l3 + IPV6_BYTES,
-        end,
-    };
+    let mut extent =
+        Extent { src: v6_address(ip, 8), dst: v6_address(ip, 24), l3, l4: l3 + IPV6_BYTES, end };
     let is_mapped = |ip: IpAddr| matches!(ip, IpAddr::V6(v6) if v6.to_bits() >> 32 == 0xffff);
     if is_mapped(extent.src) || is_mapped(extent.dst) {
         return Err(Malformed::Ipv6Mapped);
@@ -212,13 +202,7 @@ fn follow_extensions(
 
 #[inline(always)]
 fn tcp(frame: &[u8], extent: Extent) -> Result<Decoded, Malformed> {
-    let Extent {
-        src,
-        dst,
-        l3,
-        l4,
-        end,
-    } = extent;
+    let Extent { src, dst, l3, l4, end } = extent;
     let header = match array::<TCP_BYTES>(frame, l4) {
         Some(header) if l4 + TCP_BYTES <= end => header,
         _ => return Err(Malformed::TcpTruncated),
@@ -244,13 +228,7 @@ fn tcp(frame: &[u8], extent: Extent) -> Result<Decoded, Malformed> {
 }
 
 fn udp(frame: &[u8], extent: Extent) -> Result<Decoded, Malformed> {
-    let Extent {
-        src,
-        dst,
-        l3,
-        l4,
-        end,
-    } = extent;
+    let Extent { src, dst, l3, l4, end } = extent;
     let header = match array::<UDP_BYTES>(frame, l4) {
         Some(header) if l4 + UDP_BYTES <= end => header,
         _ => return Err(Malformed::UdpTruncated),
@@ -279,9 +257,9 @@ fn icmp_v4(frame: &[u8], extent: Extent) -> Result<Decoded, Malformed> {
     let header = array::<ICMP_BYTES>(packet, l4).ok_or(Malformed::IcmpTruncated)?;
     let code = header[1];
     let kind = match header[0] {
-        3 if code == 4 => IcmpKind::FragmentationNeeded {
-            mtu: u32::from(be16::<ICMP_BYTES, 6>(header)),
-        },
+        3 if code == 4 => {
+            IcmpKind::FragmentationNeeded { mtu: u32::from(be16::<ICMP_BYTES, 6>(header)) }
+        }
         3 => IcmpKind::Unreachable { code },
         11 => IcmpKind::TimeExceeded { code },
         12 => IcmpKind::ParameterProblem { code },
@@ -318,9 +296,7 @@ fn icmp_v6(frame: &[u8], extent: Extent) -> Result<Decoded, Malformed> {
     let code = header[1];
     let kind = match header[0] {
         1 => IcmpKind::Unreachable { code },
-        2 => IcmpKind::PacketTooBig {
-            mtu: be32::<ICMP_BYTES, 4>(header),
-        },
+        2 => IcmpKind::PacketTooBig { mtu: be32::<ICMP_BYTES, 4>(header) },
         3 => IcmpKind::TimeExceeded { code },
         4 => IcmpKind::ParameterProblem { code },
         _ => return Ok(Decoded::IcmpOther),

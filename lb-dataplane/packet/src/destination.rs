@@ -79,11 +79,8 @@ impl Destination {
             epoch: message.epoch & 15,
             namespace: message.namespace,
         };
-        let of = SegmentSpec {
-            seq: spec.seq.sub(message.kind.in_front()),
-            flags: Flags::ACK,
-            ..*spec
-        };
+        let of =
+            SegmentSpec { seq: spec.seq.sub(message.kind.in_front()), flags: Flags::ACK, ..*spec };
         Some(block.bytes(&of, key))
     }
 
@@ -97,11 +94,7 @@ impl Destination {
         peer: Option<SocketAddr>,
     ) -> Option<Self> {
         let number = u64::from(high) << 32 | u64::from(low);
-        let which = if message.wscale_ok {
-            Which::Address
-        } else {
-            Which::Namespace
-        };
+        let which = if message.wscale_ok { Which::Address } else { Which::Namespace };
         let is_whole = peer.is_some() == (window == 0);
         (message.kind == MessageKind::Transfer && is_whole).then_some(Self {
             which: which(number),

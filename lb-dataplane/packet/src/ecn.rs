@@ -56,9 +56,7 @@ mod tests {
         };
         let bytes = build_segment(&mut frame, &spec).unwrap();
         frame.truncate(bytes);
-        let Ok(Decoded::Tcp(seg)) = decode(&frame) else {
-            panic!("no segment")
-        };
+        let Ok(Decoded::Tcp(seg)) = decode(&frame) else { panic!("no segment") };
         let classic = frame.clone();
         assert!(!clear_accurate_ecn(&mut frame, &seg));
         assert_eq!(frame, classic);

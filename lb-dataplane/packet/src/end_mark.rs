@@ -49,9 +49,7 @@ const URGENT_POINTER: usize = 18;
 /// Takes the mark off a FIN or RST and says which it was. The checksum is updated incrementally.
 #[must_use]
 pub fn take_end_mark(frame: &mut [u8], seg: &Segment) -> Option<EndMark> {
-    EndMark::ALL
-        .into_iter()
-        .find(|mark| set_urgent_pointer(frame, seg, mark.urgent_pointer(), 0))
+    EndMark::ALL.into_iter().find(|mark| set_urgent_pointer(frame, seg, mark.urgent_pointer(), 0))
 }
 
 /// The mark of a FIN or RST, which stays.
@@ -174,11 +172,7 @@ mod tests {
 
     #[test]
     fn only_the_last_segment_of_a_stream_is_marked_and_urgent_data_is_let_alone() {
-        for flags in [
-            Flags::ACK,
-            Flags::SYN | Flags::ACK,
-            Flags::FIN | Flags::ACK | Flags::URG,
-        ] {
+        for flags in [Flags::ACK, Flags::SYN | Flags::ACK, Flags::FIN | Flags::ACK | Flags::URG] {
             let plain = built(flags);
             let mut frame = plain.clone();
             let seg = segment(&frame);

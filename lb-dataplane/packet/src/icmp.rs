@@ -77,9 +77,8 @@ pub fn rewrite_icmp(
                 ip[7] = ip[7].saturating_sub(1);
                 replace(ip, 8, &pair_v6(o_src.octets(), o_dst.octets()));
             }
-            array_mut::<IPV6_BYTES>(packet, inner_l3).map_or(0, |ip| {
-                replace(ip, 8, &pair_v6(i_src.octets(), i_dst.octets()))
-            })
+            array_mut::<IPV6_BYTES>(packet, inner_l3)
+                .map_or(0, |ip| replace(ip, 8, &pair_v6(i_src.octets(), i_dst.octets())))
         }
         _ => return Err(FamilyMismatch),
     };

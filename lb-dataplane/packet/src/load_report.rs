@@ -71,10 +71,8 @@ impl LoadReport {
             drops: (queue >> DROPS_SHIFT) as u16,
             throttled_now: stalls & THROTTLED_NOW != 0,
             throttled: (stalls & QUOTA_KNOWN != 0).then(|| total(0)),
-            pressure: (stalls & PRESSURE_KNOWN != 0).then(|| Pressure {
-                cpu: total(TOTAL_BITS),
-                memory: total(2 * TOTAL_BITS),
-            }),
+            pressure: (stalls & PRESSURE_KNOWN != 0)
+                .then(|| Pressure { cpu: total(TOTAL_BITS), memory: total(2 * TOTAL_BITS) }),
         })
     }
 
@@ -124,22 +122,13 @@ mod tests {
             drops: 1_023,
             throttled_now: true,
             throttled: Some(StallTotal(1)),
-            pressure: Some(Pressure {
-                cpu: StallTotal(2),
-                memory: StallTotal(511),
-            }),
+            pressure: Some(Pressure { cpu: StallTotal(2), memory: StallTotal(511) }),
             ..CALM
         };
         for (report, fields) in [
             (CALM, (0x0004_0800, 0)),
             (busy, (0xffc4_0805, 0x3ffc_0401)),
-            (
-                LoadReport {
-                    throttled: Some(StallTotal(0)),
-                    ..CALM
-                },
-                (0x0004_0800, 0x2000_0000),
-            ),
+            (LoadReport { throttled: Some(StallTotal(0)), ..CALM }, (0x0004_0800, 0x2000_0000)),
         ] {
             assert_eq!(report.fields(), fields);
             assert_eq!(LoadReport::from_fields(fields), Some(report));
@@ -154,32 +143,22 @@ mod tests {
 
     #[test]
     fn totals_wrap() {
-        let (before, after) = (
-            StallTotal::of_ns(4_290_000_000),
-            StallTotal::of_ns(4_400_000_000),
-        );
+        let (before, after) = (StallTotal::of_ns(4_290_000_000), StallTotal::of_ns(4_400_000_000));
         assert!(after.0 < before.0);
         assert_eq!(after.since_us(before), 13 * 8_388_608 / 1_000);
         assert_eq!(before.since_us(before), 0);
-        let (before, after) = (
-            LoadReport {
-                drops: 1_020,
-                ..CALM
-            },
-            LoadReport { drops: 3, ..CALM },
-        );
+        let (before, after) =
+            (LoadReport { drops: 1_020, ..CALM }, LoadReport { drops: 3, ..CALM });
         assert_eq!(after.drops_since(&before), 7);
     }
 
     #[test]
     fn any_fields_are_read_and_written_as_they_are() {
-        bolero::check!()
-            .with_type::<(u32, u32)>()
-            .for_each(|fields| {
-                if let Some(report) = LoadReport::from_fields(*fields) {
-                    let again = LoadReport::from_fields(report.fields());
-                    assert_eq!(again, Some(report));
-                }
-            });
+        bolero::check!().with_type::<(u32, u32)>().for_each(|fields| {
+            if let Some(report) = LoadReport::from_fields(*fields) {
+                let again = LoadReport::from_fields(report.fields());
+                assert_eq!(again, Some(report));
+            }
+        });
     }
 }

@@ -37,23 +37,15 @@ const NOP_NOP_TIMESTAMPS: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
 
 /// Option kinds that clients may not send through: MPTCP, TCP Fast Open and accurate ECN, so that
 /// legs stay plain TCP, and the experiments, so that no client can speak to an adopter.
-pub const STRIPPED_FROM_CLIENTS: &[u8] = &[
-    MPTCP,
-    FAST_OPEN,
-    ACCURATE_ECN_0,
-    ACCURATE_ECN_1,
-    EXPERIMENT_1,
-    EXPERIMENT_2,
-];
+pub const STRIPPED_FROM_CLIENTS: &[u8] =
+    &[MPTCP, FAST_OPEN, ACCURATE_ECN_0, ACCURATE_ECN_1, EXPERIMENT_1, EXPERIMENT_2];
 
 impl Segment {
     /// The bytes of its TCP options.
     #[inline]
     #[must_use]
     pub fn options<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame
-            .get(usize::from(self.l4) + TCP_BYTES..usize::from(self.payload))
-            .unwrap_or_default()
+        frame.get(usize::from(self.l4) + TCP_BYTES..usize::from(self.payload)).unwrap_or_default()
     }
 }
 
@@ -119,10 +111,7 @@ fn walk(options: &[u8]) -> Walk<'_> {
 #[inline]
 fn stamps(value: &[u8; 8]) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = *value;
-    (
-        u32::from_be_bytes([a, b, c, d]),
-        u32::from_be_bytes([e, f, g, h]),
-    )
+    (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
 }
 
 fn experiment(value: &[u8]) -> Option<u16> {

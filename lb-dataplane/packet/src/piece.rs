@@ -22,11 +22,7 @@ pub fn part_of_segment(
     len: usize,
     out: &mut [u8],
 ) -> Option<usize> {
-    let (l3, l4, payload) = (
-        usize::from(seg.l3),
-        usize::from(seg.l4),
-        usize::from(seg.payload),
-    );
+    let (l3, l4, payload) = (usize::from(seg.l3), usize::from(seg.l4), usize::from(seg.payload));
     let start = payload.checked_add(from)?;
     let stop = start.checked_add(len)?;
     let bytes = frame.get(start..stop)?;
@@ -35,8 +31,7 @@ pub fn part_of_segment(
     }
     let end = payload + len;
     let out = out.get_mut(..end)?;
-    out.get_mut(..payload)?
-        .copy_from_slice(frame.get(..payload)?);
+    out.get_mut(..payload)?.copy_from_slice(frame.get(..payload)?);
     out.get_mut(payload..)?.copy_from_slice(bytes);
 
     // All lengths are smaller than those of the whole, which fit.

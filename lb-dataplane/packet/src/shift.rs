@@ -57,10 +57,7 @@ impl Shift {
             seg.window = self.window_to_client(seg.window);
         }
         let stamps = |value: u32, echo: u32| {
-            (
-                value.wrapping_add(self.stamps),
-                echo.wrapping_add(self.echoes),
-            )
+            (value.wrapping_add(self.stamps), echo.wrapping_add(self.echoes))
         };
         Self::write(frame, &seg, stamps, |edge| edge.wrapping_add(self.acked));
         seg

@@ -54,9 +54,7 @@ impl Segment {
     #[inline]
     #[must_use]
     pub fn data<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame
-            .get(usize::from(self.payload)..usize::from(self.end))
-            .unwrap_or_default()
+        frame.get(usize::from(self.payload)..usize::from(self.end)).unwrap_or_default()
     }
 
     /// Whether it came over IPv6.

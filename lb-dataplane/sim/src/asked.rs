@@ -65,20 +65,13 @@ impl Asked {
     /// Of pods on these nodes.
     #[must_use]
     pub fn new(nodes: Vec<usize>) -> Self {
-        Self {
-            nodes,
-            ..Self::default()
-        }
+        Self { nodes, ..Self::default() }
     }
 
     /// A message leaves towards a pod.
     pub fn leaves(&mut self, leg: Leg, kind: u8, seg: &Seg<'_>) {
         self.count += 1;
-        let message = Message {
-            seq: seg.seq,
-            ack: seg.ack,
-            number: self.count,
-        };
+        let message = Message { seq: seg.seq, ack: seg.ack, number: self.count };
         self.last.insert((leg, kind), message);
     }
 
@@ -91,11 +84,7 @@ impl Asked {
         if self.heard.len() >= HEARD_MAX {
             self.heard.pop_front();
         }
-        self.heard.push_back(Heard {
-            pod,
-            frame: frame.to_vec(),
-            messages: self.count,
-        });
+        self.heard.push_back(Heard { pod, frame: frame.to_vec(), messages: self.count });
     }
 
     /// A true answer, for somebody who repeats it.

@@ -263,11 +263,7 @@ impl Client {
             self.port += self.rng.u16(1..=3);
         }
         self.isn = self.stack.connect(now, self.port, isn);
-        self.notes.push(Note::Connects {
-            conn: id,
-            port: self.port,
-            isn: self.isn,
-        });
+        self.notes.push(Note::Connects { conn: id, port: self.port, isn: self.isn });
         let requests = self.draw_requests(id);
         let chance = |rng: &mut fastrand::Rng, share| rng.u32(..100) < share;
         let half_close = chance(&mut self.rng, self.spec.half_close);
@@ -315,11 +311,7 @@ impl Client {
             all.push(Request {
                 tag: Tag { conn: id, number },
                 method,
-                body: if has_body {
-                    size(rng, self.spec.body).max(1)
-                } else {
-                    0
-                },
+                body: if has_body { size(rng, self.spec.body).max(1) } else { 0 },
                 answer: size(rng, self.spec.answer),
                 db,
             });
@@ -358,11 +350,7 @@ impl Client {
             _ => {}
         }
         if conn.linger_until.is_some_and(|until| now >= until) {
-            let end = if conn.told {
-                End::ServerClosed
-            } else {
-                End::Done
-            };
+            let end = if conn.told { End::ServerClosed } else { End::Done };
             return self.ends(now, &mut conn, end);
         }
         self.sleep(now, &conn);
@@ -389,10 +377,8 @@ impl Client {
         let bytes = std::mem::take(&mut conn.unread);
         let mut at = 0;
         while at < bytes.len() {
-            let Some(request) = conn
-                .requests
-                .get(conn.answered)
-                .filter(|_| conn.answered < conn.begun)
+            let Some(request) =
+                conn.requests.get(conn.answered).filter(|_| conn.answered < conn.begun)
             else {
                 let what = format!("connection {}: bytes that nobody asked for", conn.id);
                 return self.notes.push(Note::Wrong(what));
@@ -480,11 +466,7 @@ impl Client {
         let open = conn.requests[conn.answered..conn.begun].to_vec();
         self.reset = matches!(end, End::Reset | End::Aborted);
         self.notes.push(Note::Ended(conn.id, end, open));
-        let pause = if self.calm {
-            0
-        } else {
-            self.rng.u64(..=self.spec.think)
-        };
+        let pause = if self.calm { 0 } else { self.rng.u64(..=self.spec.think) };
         self.next_at = now + pause;
         self.wake = Some(self.next_at.max(now + MS));
     }

@@ -52,11 +52,7 @@ pub struct Queue<E> {
 
 impl<E> Default for Queue<E> {
     fn default() -> Self {
-        Self {
-            heap: BinaryHeap::new(),
-            next_order: 0,
-            overflow: false,
-        }
+        Self { heap: BinaryHeap::new(), next_order: 0, overflow: false }
     }
 }
 

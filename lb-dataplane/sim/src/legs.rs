@@ -54,16 +54,9 @@ impl Legs {
             }
             return Ok(());
         };
-        let again = before
-            .as_ref()
-            .is_some_and(|it| it.conn == conn && it.start == start);
+        let again = before.as_ref().is_some_and(|it| it.conn == conn && it.start == start);
         let last = before.map(|it| (it.conn, it.last));
-        let it = Use {
-            conn,
-            start,
-            last: now,
-            over: false,
-        };
+        let it = Use { conn, start, last: now, over: false };
         self.uses.insert(leg, it);
         if again {
             return Ok(());
@@ -127,10 +120,7 @@ mod tests {
         assert_eq!(legs.sent(10 * MS + REST_MIN, leg, 2, syn, false), Ok(()));
         assert!(legs.sent(200 * MS, leg, 3, syn, false).is_err());
         let other = Some((8, 1));
-        assert!(
-            legs.sent(250 * MS, leg, 3, other, false).is_err(),
-            "the same connection again"
-        );
+        assert!(legs.sent(250 * MS, leg, 3, other, false).is_err(), "the same connection again");
     }
 
     #[test]

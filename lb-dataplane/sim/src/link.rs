@@ -75,19 +75,12 @@ impl Link {
     /// A link that behaves as `spec` says, with randomness of its own.
     #[must_use]
     pub fn new(spec: LinkSpec, seed: u64) -> Self {
-        Self {
-            spec,
-            rng: fastrand::Rng::with_seed(seed),
-            last_arrival: 0,
-        }
+        Self { spec, rng: fastrand::Rng::with_seed(seed), last_arrival: 0 }
     }
 
     /// Ends all faults; only the delay stays.
     pub fn calm(&mut self) {
-        self.spec = LinkSpec {
-            delay_us: self.spec.delay_us,
-            ..LinkSpec::default()
-        };
+        self.spec = LinkSpec { delay_us: self.spec.delay_us, ..LinkSpec::default() };
     }
 
     fn chance(&mut self, share: u32) -> bool {
@@ -117,15 +110,8 @@ impl Link {
         }
         let direct = now + self.spec.delay_us;
         if self.chance(self.spec.reordered) {
-            arrive(
-                direct + self.rng.u64(1..=self.spec.reorder_us.max(1)),
-                frame,
-            );
-            return if fate == Fate::Corrupt {
-                fate
-            } else {
-                Fate::Late
-            };
+            arrive(direct + self.rng.u64(1..=self.spec.reorder_us.max(1)), frame);
+            return if fate == Fate::Corrupt { fate } else { Fate::Late };
         }
         let jitter = match self.spec.jitter_us {
             0 => 0,
@@ -141,11 +127,7 @@ impl Link {
                 false => self.spec.copy_us,
             };
             arrive(at + self.rng.u64(..=late.max(1)), frame);
-            return if fate == Fate::Corrupt {
-                fate
-            } else {
-                Fate::Twice
-            };
+            return if fate == Fate::Corrupt { fate } else { Fate::Twice };
         }
         arrive(at, frame);
         fate
@@ -191,38 +173,21 @@ mod tests {
 
     #[test]
     fn jitter_keeps_the_order_and_reordering_does_not() {
-        let spec = LinkSpec {
-            delay_us: 50,
-            jitter_us: 500,
-            ..LinkSpec::default()
-        };
+        let spec = LinkSpec { delay_us: 50, jitter_us: 500, ..LinkSpec::default() };
         let order: Vec<_> = carried(spec.clone(), 200).iter().map(|(_, n)| *n).collect();
         assert!(order.is_sorted() && order.len() == 200);
-        let spec = LinkSpec {
-            reordered: 3_000,
-            reorder_us: 400,
-            ..spec
-        };
+        let spec = LinkSpec { reordered: 3_000, reorder_us: 400, ..spec };
         let order: Vec<_> = carried(spec, 200).iter().map(|(_, n)| *n).collect();
         assert!(!order.is_sorted() && order.len() == 200);
     }
 
     #[test]
     fn loss_duplicates_and_partitions_change_how_many_arrive() {
-        let lossy = LinkSpec {
-            loss: 5_000,
-            ..LinkSpec::default()
-        };
+        let lossy = LinkSpec { loss: 5_000, ..LinkSpec::default() };
         assert!((60..140).contains(&carried(lossy, 200).len()));
-        let double = LinkSpec {
-            duplicates: SHARE,
-            ..LinkSpec::default()
-        };
+        let double = LinkSpec { duplicates: SHARE, ..LinkSpec::default() };
         assert_eq!(carried(double, 100).len(), 200);
-        let cut = LinkSpec {
-            partitions: vec![(100, 200), (500, 1_000)],
-            ..LinkSpec::default()
-        };
+        let cut = LinkSpec { partitions: vec![(100, 200), (500, 1_000)], ..LinkSpec::default() };
         assert_eq!(carried(cut, 100).len(), 40);
     }
 }

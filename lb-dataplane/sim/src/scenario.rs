@@ -95,10 +95,7 @@ pub enum Steady {
 /// The backend of a pod, as a snapshot has it.
 #[must_use]
 pub fn backend(v6: bool, index: usize) -> Option<Backend> {
-    Some(Backend::new(
-        pod_name(index),
-        endpoint(address::pod(v6, index))?,
-    ))
+    Some(Backend::new(pod_name(index), endpoint(address::pod(v6, index))?))
 }
 
 /// Those of worlds that are not about limits.

@@ -141,18 +141,11 @@ impl SmolStack {
         let mut header = [0; ETHERNET_BYTES];
         header[..6].copy_from_slice(&via.0);
         header[6..12].copy_from_slice(&mac.0);
-        let (kind, prefix) = if address.is_ipv6() {
-            (0x86dd_u16, 64)
-        } else {
-            (0x0800, 24)
-        };
+        let (kind, prefix) = if address.is_ipv6() { (0x86dd_u16, 64) } else { (0x0800, 24) };
         header[12..].copy_from_slice(&kind.to_be_bytes());
         let headers = HEADERS_BYTES[usize::from(address.is_ipv6())];
-        let mut port = Port {
-            mtu: usize::from(config.mss) + headers,
-            rx: VecDeque::new(),
-            tx: Vec::new(),
-        };
+        let mut port =
+            Port { mtu: usize::from(config.mss) + headers, rx: VecDeque::new(), tx: Vec::new() };
         let mut how = iface::Config::new(HardwareAddress::Ip);
         how.random_seed = spec.seed;
         let mut interface = Interface::new(how, &mut port, at(0));
@@ -166,10 +159,7 @@ impl SmolStack {
         interface.update_ip_addrs(|all| {
             addressed = all.push(IpCidr::new(address.into(), prefix)).is_ok();
         });
-        debug_assert!(
-            routed && addressed,
-            "smoltcp has room for one route and one address"
-        );
+        debug_assert!(routed && addressed, "smoltcp has room for one route and one address");
         Self {
             config,
             spec,
@@ -202,9 +192,7 @@ impl SmolStack {
     fn run(&mut self, now: Time) {
         self.leave_closed_ones();
         STAMP.set(stamp_clock(now));
-        let _ = self
-            .interface
-            .poll(at(now), &mut self.port, &mut self.sockets);
+        let _ = self.interface.poll(at(now), &mut self.port, &mut self.sockets);
         for packet in self.port.tx.drain(..) {
             self.pending.push([&self.header[..], &packet].concat());
         }
@@ -218,9 +206,8 @@ impl SmolStack {
     }
 
     fn state(&self) -> State {
-        self.current.map_or(State::Closed, |(handle, _)| {
-            self.sockets.get::<Socket<'_>>(handle).state()
-        })
+        self.current
+            .map_or(State::Closed, |(handle, _)| self.sockets.get::<Socket<'_>>(handle).state())
     }
 
     fn new_socket(&self) -> Socket<'static> {
@@ -262,9 +249,7 @@ impl Stack for SmolStack {
         self.current = Some((self.sockets.add(socket), port));
         let before = self.pending.len();
         self.run(now);
-        let mut syns = self.pending[before..]
-            .iter()
-            .filter_map(|frame| receive(frame));
+        let mut syns = self.pending[before..].iter().filter_map(|frame| receive(frame));
         let syn = syns.find(|(_, seg)| seg.flags.has(Flags::SYN) && seg.src == local);
         syn.map_or(0, |(_, seg)| seg.seq.0)
     }
@@ -292,22 +277,15 @@ impl Stack for SmolStack {
     }
 
     fn deadline(&self) -> Option<Time> {
-        if self.pending.is_empty() {
-            self.due
-        } else {
-            Some(0)
-        }
+        if self.pending.is_empty() { self.due } else { Some(0) }
     }
 
     fn send(&mut self, bytes: &[u8]) -> usize {
-        self.socket()
-            .map_or(0, |s| s.send_slice(bytes).unwrap_or(0))
+        self.socket().map_or(0, |s| s.send_slice(bytes).unwrap_or(0))
     }
 
     fn unsent(&self) -> usize {
-        self.current.map_or(0, |(handle, _)| {
-            self.sockets.get::<Socket<'_>>(handle).send_queue()
-        })
+        self.current.map_or(0, |(handle, _)| self.sockets.get::<Socket<'_>>(handle).send_queue())
     }
 
     fn recv(&mut self, to: &mut Vec<u8>, max: usize) -> usize {

@@ -42,10 +42,7 @@ impl Status {
     /// Whether nothing more can come of the connection.
     #[must_use]
     pub fn is_over(self) -> bool {
-        !matches!(
-            self,
-            Status::Connecting | Status::Open | Status::PeerClosed | Status::Unused
-        )
+        !matches!(self, Status::Connecting | Status::Open | Status::PeerClosed | Status::Unused)
     }
 }
 
@@ -108,12 +105,7 @@ impl ModelStack {
     }
 
     fn ends(&self, local: SocketAddr, remote: SocketAddr) -> Ends {
-        Ends {
-            mac: self.mac,
-            via: self.via,
-            local,
-            remote,
-        }
+        Ends { mac: self.mac, via: self.via, local, remote }
     }
 }
 
@@ -121,8 +113,7 @@ impl Stack for ModelStack {
     fn connect(&mut self, _now: Time, port: u16, isn: u32) -> u32 {
         let ends = self.ends(SocketAddr::new(self.address, port), self.server);
         let socket = Socket::connect(self.config, ends, SeqNumber(isn));
-        self.former
-            .retain(|s| s.state() != State::Closed && s.ends.local.port() != port);
+        self.former.retain(|s| s.state() != State::Closed && s.ends.local.port() != port);
         if let Some(old) = self.current.replace(socket) {
             if old.ends.local.port() != port && old.state() != State::Closed {
                 self.former.push(old);

@@ -44,9 +44,7 @@ impl Steady {
     #[must_use]
     pub fn of(seed: u64) -> Option<Self> {
         match seed % EVERY {
-            49 => Some(Self::Pressed {
-                pod: (seed / EVERY) as usize % PODS_MIN,
-            }),
+            49 => Some(Self::Pressed { pod: (seed / EVERY) as usize % PODS_MIN }),
             99 => Some(Self::Noise),
             199 => Some(Self::Slow {
                 pod: (seed / EVERY) as usize % PODS_MIN,
@@ -79,21 +77,16 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
         Steady::Slow { pod, at, more } => {
             (at + LEFT_ALONE_US, vec![(at, Happening::Slow(pod, more))])
         }
-        Steady::Pressed { pod } => (
-            START + PRESSED_UNTOLD + SECOND,
-            vec![(START, Happening::Slow(pod, SLOWER[2]))],
-        ),
+        Steady::Pressed { pod } => {
+            (START + PRESSED_UNTOLD + SECOND, vec![(START, Happening::Slow(pod, SLOWER[2]))])
+        }
     };
     let first = match kind {
         Steady::Pressed { .. } => START + PRESSED_UNTOLD,
         Steady::Noise | Steady::Slow { .. } => START + 5 * MS,
     };
     let link = |delay_us| {
-        let spec = LinkSpec {
-            delay_us,
-            jitter_us: delay_us / 2,
-            ..LinkSpec::default()
-        };
+        let spec = LinkSpec { delay_us, jitter_us: delay_us / 2, ..LinkSpec::default() };
         [spec.clone(), spec]
     };
     let client = |rng: &mut fastrand::Rng| {
@@ -180,11 +173,7 @@ fn policy(v6: bool, frontend: SocketAddr, pods: usize, http: bool, kind: Steady)
     Policy {
         algorithm,
         load,
-        protocol: if http {
-            Protocol::Http1
-        } else {
-            Protocol::Resp
-        },
+        protocol: if http { Protocol::Http1 } else { Protocol::Resp },
         ..Policy::new("web", frontends, backends)
     }
 }
@@ -253,14 +242,7 @@ impl Watch {
             Steady::Slow { .. } => seen.slow[0] = 1,
             Steady::Pressed { .. } => seen.pressed[0] = 1,
         }
-        Self {
-            kind,
-            at: BTreeMap::new(),
-            left: BTreeMap::new(),
-            requests: 0,
-            moves: 0,
-            seen,
-        }
+        Self { kind, at: BTreeMap::new(), left: BTreeMap::new(), requests: 0, moves: 0, seen }
     }
 
     /// A pod executes a request of a connection.
@@ -281,11 +263,7 @@ impl Watch {
                     ));
                 }
             }
-            Steady::Slow {
-                pod: slow,
-                at,
-                more,
-            } => {
+            Steady::Slow { pod: slow, at, more } => {
                 self.seen.slow[1] += 1;
                 away = before == Some(slow) && now >= at;
                 if pod == slow && now >= at {
@@ -355,10 +333,7 @@ mod tests {
             let moved = |n: u64| watch.executes(START + SECOND, 2 + n as usize, 0);
             let first = (0..).map(moved).position(|checked| checked.is_err());
             let most = calm_moves(8 * requests + 8) as usize;
-            assert!(
-                first.is_some_and(|n| n >= 2 && n.abs_diff(most) <= 1),
-                "{first:?}"
-            );
+            assert!(first.is_some_and(|n| n >= 2 && n.abs_diff(most) <= 1), "{first:?}");
         }
     }
 

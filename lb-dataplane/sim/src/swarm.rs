@@ -72,9 +72,8 @@ impl Scenario {
         }
         let frontend = SocketAddr::new(policy.frontends[0].address(), FRONTEND_PORT);
         let calm_at = START + d.one(&[300 * MS, 800 * MS, 1_500 * MS, 3 * SECOND]);
-        let mut client_specs: Vec<_> = (0..clients)
-            .map(|_| client(&mut d, &policy, clients))
-            .collect();
+        let mut client_specs: Vec<_> =
+            (0..clients).map(|_| client(&mut d, &policy, clients)).collect();
         let window = (START + 20 * MS, calm_at);
         let copies = late_copies(seed, policy.migration.legs == Legs::Shared);
         let ports = if d.has(Fault::SmallTables) { 64 } else { 128 };
@@ -94,20 +93,12 @@ impl Scenario {
             between_nodes: between_nodes(seed, pods),
             pods: (0..pods).map(|_| server(&mut d, expects_header)).collect(),
             clients: client_specs,
-            client_links: (0..clients)
-                .map(|_| copies(link_pair(&mut d, false, window)))
-                .collect(),
-            pod_links: (0..pods)
-                .map(|_| copies(link_pair(&mut d, true, window)))
-                .collect(),
+            client_links: (0..clients).map(|_| copies(link_pair(&mut d, false, window))).collect(),
+            pod_links: (0..pods).map(|_| copies(link_pair(&mut d, true, window))).collect(),
             plan: plan(&mut d, pods, window),
             calm_at,
             steady: None,
-            poll_lag: if d.has(Fault::LatePolls) {
-                d.one(&[300, 2 * MS, 20 * MS])
-            } else {
-                0
-            },
+            poll_lag: if d.has(Fault::LatePolls) { d.one(&[300, 2 * MS, 20 * MS]) } else { 0 },
             policy,
         }
     }
@@ -119,11 +110,7 @@ fn smol(seed: u64, clients: &mut [(ClientSpec, Config)]) -> Vec<Option<SmolSpec>
     let share = [0, 0, 0, 50, 100][rng.usize(..5)];
     let draw = |(spec, _): &mut (ClientSpec, Config)| {
         let keep_alive = [7 * MS, 90 * MS, 900 * MS][rng.usize(..3)];
-        let drawn = SmolSpec {
-            seed: rng.u64(..),
-            keep_alive,
-            nagle: rng.bool(),
-        };
+        let drawn = SmolSpec { seed: rng.u64(..), keep_alive, nagle: rng.bool() };
         if rng.u32(..100) >= share {
             return None;
         }
@@ -191,22 +178,15 @@ fn between_nodes(seed: u64, pods: usize) -> Vec<bool> {
 }
 
 fn policy(d: &mut Draw, v6: bool, pods: usize) -> Policy {
-    let address = if d.percent(25) {
-        address::virtual_ip(v6)
-    } else {
-        address::ours(v6)
-    };
+    let address = if d.percent(25) { address::virtual_ip(v6) } else { address::ours(v6) };
     let protocol = match d.rng.u32(..100) {
         0..60 => Protocol::Http1,
         60..82 => Protocol::Resp,
         82..95 => Protocol::RequestResponse,
         _ => Protocol::None,
     };
-    let algorithm = d.one(&[
-        Algorithm::LeastOutstanding,
-        Algorithm::WeightedRoundRobin,
-        Algorithm::Maglev,
-    ]);
+    let algorithm =
+        d.one(&[Algorithm::LeastOutstanding, Algorithm::WeightedRoundRobin, Algorithm::Maglev]);
     let frontend = endpoint(SocketAddr::new(address, FRONTEND_PORT));
     let backends = (0..pods).filter_map(|i| backend(v6, i)).collect();
     let mut policy = Policy {
@@ -237,11 +217,7 @@ pub fn vary(policy: &mut Policy, rng: &mut fastrand::Rng) {
         ratio_percent: 100 + rng.u32(..150),
         gain: Micros(rng.u64(..800)),
         cooldown: Micros([0, 0, 5_000][rng.usize(..3)]),
-        per_second: if rng.u32(..10) == 0 {
-            rng.u32(1..50)
-        } else {
-            0
-        },
+        per_second: if rng.u32(..10) == 0 { rng.u32(1..50) } else { 0 },
         ..Migration::default()
     };
     policy.on_backend_failure = match rng.u32(..100) {
@@ -258,11 +234,7 @@ pub fn vary(policy: &mut Policy, rng: &mut fastrand::Rng) {
     policy.drain = Drain {
         quiet: Micros::from_millis(rng.u64(..60)),
         deadline: Micros::from_millis(rng.u64(..1_500)),
-        on_deadline: if rng.bool() {
-            OnDeadline::Wait
-        } else {
-            OnDeadline::Close
-        },
+        on_deadline: if rng.bool() { OnDeadline::Wait } else { OnDeadline::Close },
     };
     policy.health = Health {
         failure_threshold: rng.u32(..6),
@@ -295,9 +267,7 @@ fn vary_later(policy: &mut Policy, rng: &fastrand::Rng) {
         migration.mode = MigrationMode::WhenBetter;
     }
     policy.affinity = together.then(|| Affinity {
-        client_ip: ClientIp {
-            timeout: Micros::from_millis(rng.u64(1_000..3_000)),
-        },
+        client_ip: ClientIp { timeout: Micros::from_millis(rng.u64(1_000..3_000)) },
     });
     if policy.algorithm != Algorithm::Maglev && rng.u32(..4) == 0 {
         policy.algorithm = Algorithm::Random;
@@ -356,17 +326,9 @@ fn client(d: &mut Draw, policy: &Policy, clients: usize) -> (ClientSpec, Config)
         start: START + 5 * MS + d.up_to(60 * MS),
         conns,
         requests: (1, requests),
-        depth: if guarded && d.percent(30) {
-            d.rng.usize(2..=4)
-        } else {
-            1
-        },
+        depth: if guarded && d.percent(30) { d.rng.usize(2..=4) } else { 1 },
         think: d.one(&[0, 500, 5 * MS, 40 * MS]),
-        piece: if d.percent(25) {
-            d.one(&[5, 40, 700])
-        } else {
-            0
-        },
+        piece: if d.percent(25) { d.one(&[5, 40, 700]) } else { 0 },
         piece_pause: d.one(&[0, 300, 5 * MS]),
         slow_read: (odd && d.percent(40)).then(|| (d.one(&[300, 2_000]), d.one(&[MS, 8 * MS]))),
         half_close: if odd { 30 } else { 0 },
@@ -387,11 +349,7 @@ fn client(d: &mut Draw, policy: &Policy, clients: usize) -> (ClientSpec, Config)
             (true, false) => d.one(&[1_440, 1_440, 1_220]),
             (false, false) => d.one(&[1_460, 1_460, 1_380, 536]),
         },
-        scale: if d.percent(85) {
-            Some(d.rng.u8(0..=8))
-        } else {
-            None
-        },
+        scale: if d.percent(85) { Some(d.rng.u8(0..=8)) } else { None },
         sack: d.percent(85),
         stamps,
         buffer: d.one(&[2_000, 8_000, 65_535, 262_144]),
@@ -401,36 +359,21 @@ fn client(d: &mut Draw, policy: &Policy, clients: usize) -> (ClientSpec, Config)
 }
 
 fn server(d: &mut Draw, expects_header: bool) -> ProcessSpec {
-    let (short, late, closes) = (
-        d.has(Fault::AcceptQueue),
-        d.has(Fault::Lateness),
-        d.has(Fault::PodCloses),
-    );
+    let (short, late, closes) =
+        (d.has(Fault::AcceptQueue), d.has(Fault::Lateness), d.has(Fault::PodCloses));
     ProcessSpec {
         backlog: if short { d.rng.usize(..3) } else { 511 },
         buffer: d.one(&[4_000, 65_535, 131_072]),
         delayed_ack: d.one(&[0, 40 * MS]),
-        accept_delay: if short || late {
-            d.one(&[0, 300, 10 * MS])
-        } else {
-            0
-        },
-        read_delay: if late {
-            d.one(&[200, 5 * MS, 60 * MS])
-        } else {
-            0
-        },
+        accept_delay: if short || late { d.one(&[0, 300, 10 * MS]) } else { 0 },
+        read_delay: if late { d.one(&[200, 5 * MS, 60 * MS]) } else { 0 },
         think: d.one(&[0, 200, 2 * MS, 20 * MS]),
         tail: None,
         piece: if late { d.one(&[10, 500, 5_000]) } else { 0 },
         piece_pause: d.one(&[0, 200, 3 * MS]),
         idle: closes.then(|| d.one(&[2 * MS, 20 * MS, 200 * MS])),
         announced_closes: if closes { 8 } else { 0 },
-        aborts: if closes && d.percent(40) {
-            d.one(&[3, 3, 60])
-        } else {
-            0
-        },
+        aborts: if closes && d.percent(40) { d.one(&[3, 3, 60]) } else { 0 },
         expects_header,
     }
 }
@@ -451,11 +394,7 @@ fn late_copies(seed: u64, shared: bool) -> impl Fn([LinkSpec; 2]) -> [LinkSpec; 
 }
 
 fn link_pair(d: &mut Draw, pod: bool, window: (Time, Time)) -> [LinkSpec; 2] {
-    let delay = if pod {
-        d.one(&[10, 30, 150])
-    } else {
-        d.one(&[30, 300, 2 * MS, 15 * MS])
-    };
+    let delay = if pod { d.one(&[10, 30, 150]) } else { d.one(&[30, 300, 2 * MS, 15 * MS]) };
     let bad = d.percent(60);
     std::array::from_fn(|_| {
         let bad = bad && d.percent(75);
@@ -510,26 +449,14 @@ fn plan(d: &mut Draw, pods: usize, (from, to): (Time, Time)) -> Vec<(Time, Happe
     };
     let short = &[5 * MS, 50 * MS, 300 * MS, SECOND];
     spell(d, Fault::Freeze, 3, short, &Happening::Freeze);
-    spell(d, Fault::Unlisten, 3, short, &|pod, off| {
-        Happening::Listen(pod, !off)
-    });
-    spell(d, Fault::Adopter, 2, short, &|pod, off| {
-        Happening::Adopter(pod, !off)
-    });
-    spell(d, Fault::Adopter, 1, short, &|pod, off| {
-        Happening::Syncookies(pod, !off)
-    });
-    spell(d, Fault::Backends, 3, short, &|pod, off| {
-        Happening::Listed(pod, !off)
-    });
+    spell(d, Fault::Unlisten, 3, short, &|pod, off| Happening::Listen(pod, !off));
+    spell(d, Fault::Adopter, 2, short, &|pod, off| Happening::Adopter(pod, !off));
+    spell(d, Fault::Adopter, 1, short, &|pod, off| Happening::Syncookies(pod, !off));
+    spell(d, Fault::Backends, 3, short, &|pod, off| Happening::Listed(pod, !off));
     spell(d, Fault::Drains, 3, short, &Happening::Draining);
     spell(d, Fault::Drains, 2, short, &Happening::Command);
-    spell(d, Fault::Neighbours, 2, short, &|pod, off| {
-        Happening::Neighbour(pod, !off)
-    });
-    spell(d, Fault::Frames, 3, &[200, 3 * MS, 60 * MS], &|_, off| {
-        Happening::Frames(!off)
-    });
+    spell(d, Fault::Neighbours, 2, short, &|pod, off| Happening::Neighbour(pod, !off));
+    spell(d, Fault::Frames, 3, &[200, 3 * MS, 60 * MS], &|_, off| Happening::Frames(!off));
     for _ in 0..times(d, Fault::Crash, 4) {
         let pod = d.rng.usize(..pods);
         let start = d.rng.u64(from..to);

@@ -58,11 +58,7 @@ impl Trace {
     /// Begins a trace at `start`.
     #[must_use]
     pub fn new(start: Time) -> Self {
-        let mut trace = Self {
-            text: String::new(),
-            lines: 0,
-            start,
-        };
+        let mut trace = Self { text: String::new(), lines: 0, start };
         let _ = writeln!(
             trace.text,
             "{:>12}  {:<WIDTH$}| {:<WIDTH$}| events",
@@ -78,10 +74,7 @@ impl Trace {
         }
         let us = now.saturating_sub(self.start);
         let at = format!("{}.{:03}", us / 1_000, us % 1_000);
-        let _ = writeln!(
-            self.text,
-            "{at:>12}  {left:<WIDTH$}| {right:<WIDTH$}| {rest}"
-        );
+        let _ = writeln!(self.text, "{at:>12}  {left:<WIDTH$}| {right:<WIDTH$}| {rest}");
     }
 
     /// Something that is no frame.
@@ -114,11 +107,7 @@ impl Trace {
             (Party::Pod(n), _) => format!("<{arrow} p{n}{conn} {what}"),
             _ => what,
         };
-        let fate = if fate == Fate::Arrives {
-            ""
-        } else {
-            fate.name()
-        };
+        let fate = if fate == Fate::Arrives { "" } else { fate.name() };
         if matches!((from, to), (Party::Client(_), _) | (_, Party::Client(_))) {
             self.line(now, &text, "", fate);
         } else {
@@ -165,15 +154,8 @@ fn describe(frame: &[u8], base: Base) -> String {
         Some([253, 28, 0xba, 0x72]) => " ANSWER",
         _ => "",
     };
-    let port = if seg.src.port() > seg.dst.port() {
-        seg.src.port()
-    } else {
-        seg.dst.port()
-    };
-    format!(
-        "[{flags}] {seq}+{} ack {ack} :{port}{message}",
-        seg.data.len()
-    )
+    let port = if seg.src.port() > seg.dst.port() { seg.src.port() } else { seg.dst.port() };
+    format!("[{flags}] {seq}+{} ack {ack} :{port}{message}", seg.data.len())
 }
 
 /// Which of the two directions a segment is of: servers have the low ports.

@@ -93,10 +93,9 @@ pub fn end(out: &mut Vec<u8>, statistics: &Statistics) {
         out.extend(0_u32.to_le_bytes());
         time(out, statistics.end_ns);
         option(out, COMMENT, statistics.comment.as_bytes());
-        for (code, at_ns) in [
-            (STATISTICS_START, statistics.start_ns),
-            (STATISTICS_END, statistics.end_ns),
-        ] {
+        for (code, at_ns) in
+            [(STATISTICS_START, statistics.start_ns), (STATISTICS_END, statistics.end_ns)]
+        {
             let mut value = Vec::with_capacity(8);
             time(&mut value, at_ns);
             option(out, code, &value);

@@ -106,11 +106,7 @@ pub struct Tap {
 
 /// Both ends of one of so many workers' part of a capture that begins now.
 pub fn tap(order: &Order, workers: usize, now: Instant) -> (Tap, Drain) {
-    let room = if order.payload {
-        RING_PAYLOAD_BYTES
-    } else {
-        RING_BYTES
-    };
+    let room = if order.payload { RING_PAYLOAD_BYTES } else { RING_BYTES };
     let frames = room / order.snaplen.max(1) / workers;
     let (full, drained) = sync_channel(frames);
     let (returned, empty) = sync_channel(frames);
@@ -146,11 +142,7 @@ pub fn tap(order: &Order, workers: usize, now: Instant) -> (Tap, Drain) {
         empty,
         counts: Arc::clone(&counts),
     };
-    let drain = Drain {
-        full: drained,
-        empty: returned,
-        counts,
-    };
+    let drain = Drain { full: drained, empty: returned, counts };
     (tap, drain)
 }
 
@@ -233,11 +225,7 @@ impl Tap {
         let mut cause = false;
         for at in 0..self.stage.frames.len() {
             let staged = &self.stage.frames[at];
-            let sight = staged
-                .decoded
-                .as_ref()
-                .ok()
-                .and_then(|decoded| engine.whose(decoded));
+            let sight = staged.decoded.as_ref().ok().and_then(|decoded| engine.whose(decoded));
             let ends = sight.as_ref().map(|sight| (sight.peer, sight.own));
             let leg = ends.filter(|_| sight.is_some_and(|sight| sight.leg));
             let judged = judge(&self.filter, sight.as_ref());
@@ -283,9 +271,7 @@ impl Tap {
         packet.message = staged.message;
         packet.data.clear();
         // Never more than was reserved: no buffer of the stage is longer.
-        packet
-            .data
-            .extend_from_slice(&kept[..kept.len().min(self.snaplen)]);
+        packet.data.extend_from_slice(&kept[..kept.len().min(self.snaplen)]);
         // As many buffers as places: it can only be that the asker has gone.
         if self.full.try_send(packet).is_err() {
             add(&self.counts.ring_full, 1);

@@ -113,11 +113,7 @@ impl Lab {
         for host in ["10.0.9.80", "10.0.9.81", "10.0.5.1", "10.0.5.2"] {
             engine.set_neighbour(host.parse().expect("an address"), Some(Mac([2; 6])));
         }
-        Self {
-            engine,
-            now,
-            out: Out(vec![0; FRAME_BYTES], Vec::new()),
-        }
+        Self { engine, now, out: Out(vec![0; FRAME_BYTES], Vec::new()) }
     }
 
     /// Gives a frame in; what became of it, with the frame that it became.
@@ -144,33 +140,17 @@ impl Lab {
 }
 
 pub fn order(filter: Filter, payload: bool) -> Order {
-    let snaplen = if payload {
-        SNAPLEN_MAX
-    } else {
-        SNAPLEN_HEADERS
-    };
-    Order {
-        filter,
-        payload,
-        snaplen,
-        time: Duration::from_secs(10),
-    }
+    let snaplen = if payload { SNAPLEN_MAX } else { SNAPLEN_HEADERS };
+    Order { filter, payload, snaplen, time: Duration::from_secs(10) }
 }
 
 fn clients(text: &str) -> Filter {
-    Filter {
-        clients: Some(text.parse().expect("clients")),
-        ..Filter::default()
-    }
+    Filter { clients: Some(text.parse().expect("clients")), ..Filter::default() }
 }
 
 fn named(policies: &[&str], backends: &[&str]) -> Filter {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    Filter {
-        clients: None,
-        policies: owned(policies),
-        backends: owned(backends),
-    }
+    Filter { clients: None, policies: owned(policies), backends: owned(backends) }
 }
 
 /// What was copied: the way, and what it says of the connection's two ends.
@@ -185,11 +165,7 @@ fn shaken(filter: Filter, client: &str, frontend: &str) -> Vec<Packet> {
     let mut lab = Lab::new();
     let (mut tap, drain) = tap(&order(filter, false), 1, lab.now);
     let leg = lab.syn(Some(&mut tap), client, frontend);
-    let backend = if frontend.ends_with(":80") {
-        "10.0.9.80:8080"
-    } else {
-        "10.0.9.81:8080"
-    };
+    let backend = if frontend.ends_with(":80") { "10.0.9.80:8080" } else { "10.0.9.81:8080" };
     let back = segment(backend, &leg, Flags(Flags::SYN.0 | ACK.0), 0, &[]);
     let _ = lab.frame(Some(&mut tap), &back);
     taken(&drain)
@@ -215,20 +191,8 @@ fn a_filter_means_both_sides_of_its_connections_and_no_others() {
         (named(&[], &["a/ip"]), false),
         (named(&[], &["b"]), false),
         (named(&["web"], &["b"]), false),
-        (
-            Filter {
-                clients: clients("10.0.5.1").clients,
-                ..named(&["web"], &["a"])
-            },
-            true,
-        ),
-        (
-            Filter {
-                clients: clients("10.0.5.2").clients,
-                ..named(&["web"], &["a"])
-            },
-            false,
-        ),
+        (Filter { clients: clients("10.0.5.1").clients, ..named(&["web"], &["a"]) }, true),
+        (Filter { clients: clients("10.0.5.2").clients, ..named(&["web"], &["a"]) }, false),
     ] {
         let words = filter.words();
         let got = shaken(filter, CLIENT, FRONTEND);
@@ -256,10 +220,7 @@ fn payload_is_left_out_unless_it_is_asked_for() {
         (false, 40, 0),
     ] {
         let mut lab = Lab::new();
-        let asked = Order {
-            snaplen,
-            ..order(Filter::default(), payload)
-        };
+        let asked = Order { snaplen, ..order(Filter::default(), payload) };
         let (mut tap, drain) = tap(&asked, 1, lab.now);
         let frame = segment("10.0.5.1:4711", FRONTEND, ACK, 1, PAYLOAD);
         let _ = lab.frame(Some(&mut tap), &frame);
@@ -280,12 +241,9 @@ fn payload_is_left_out_unless_it_is_asked_for() {
 
 /// The Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> [u8; 2] {
-    let words = bytes.chunks(2).map(|pair| {
-        u32::from(u16::from_be_bytes([
-            pair[0],
-            pair.get(1).copied().unwrap_or(0),
-        ]))
-    });
+    let words = bytes
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])));
     let mut sum: u32 = words.sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -330,11 +288,7 @@ fn the_last_frames_of_a_connection_are_its_too() {
     assert!(matches!(verdict, Verdict::Transmit(_)), "{verdict:?}");
     assert_eq!(lab.engine.flows(lab.now, 0, 9).0, [], "it has ended");
     let before = taken(&drain);
-    assert_eq!(
-        before.len(),
-        4,
-        "the reset and what became of it too: {before:?}"
-    );
+    assert_eq!(before.len(), 4, "the reset and what became of it too: {before:?}");
     // The client's answer to it belongs to no flow any more, and is remembered.
     let late = segment(client, FRONTEND, ACK, 1, &[]);
     let _ = lab.frame(Some(&mut tap), &late);
@@ -367,10 +321,7 @@ fn what_does_not_fit_is_counted_and_places_are_used_again() {
         let _ = lab.frame(Some(&mut tap), &frame);
     }
     let again = taken(&drain);
-    let same = again
-        .iter()
-        .zip(addresses)
-        .all(|(p, at)| p.data.as_ptr() == at);
+    let same = again.iter().zip(addresses).all(|(p, at)| p.data.as_ptr() == at);
     assert!(again.len() == places && same, "the same buffers");
     assert_eq!(count(&drain.counts.ring_full), 7);
 }
@@ -442,21 +393,13 @@ fn a_tap_changes_nothing() {
         segment("10.0.5.2:4711", "10.0.0.1:82", ACK, 1, &[]),
         vec![0; 20],
     ] {
-        assert_eq!(
-            plain.frame(None, &frame),
-            tapped.frame(Some(&mut tap), &frame)
-        );
+        assert_eq!(plain.frame(None, &frame), tapped.frame(Some(&mut tap), &frame));
     }
     for lab in [&mut plain, &mut tapped] {
         lab.now.0 += 1_000_000;
     }
     through::poll(&mut plain.engine, None, plain.now, &mut plain.out);
-    through::poll(
-        &mut tapped.engine,
-        Some(&mut tap),
-        tapped.now,
-        &mut tapped.out,
-    );
+    through::poll(&mut tapped.engine, Some(&mut tap), tapped.now, &mut tapped.out);
     assert_eq!(plain.out.1, tapped.out.1);
     assert!(!plain.out.1.is_empty(), "probes at least");
 }

@@ -24,10 +24,7 @@ impl Default for Ports {
     fn default() -> Self {
         // Ends where net.ipv4.ip_local_port_range starts by default (32,768), so that no
         // reservation is needed.
-        Self {
-            first: 20_000,
-            last: 32_767,
-        }
+        Self { first: 20_000, last: 32_767 }
     }
 }
 
@@ -60,14 +57,10 @@ impl FromStr for Ports {
         let first: u16 = first.trim().parse().map_err(|_| refuse())?;
         let last: u16 = last.trim().parse().map_err(|_| refuse())?;
         if first < 1024 {
-            return Err(format!(
-                "{first} is a well-known port: expected ports from 1024"
-            ));
+            return Err(format!("{first} is a well-known port: expected ports from 1024"));
         }
         if last < first || last - first < PORTS_MIN - 1 {
-            return Err(format!(
-                "`{text}` has too few ports: expected at least {PORTS_MIN}"
-            ));
+            return Err(format!("`{text}` has too few ports: expected at least {PORTS_MIN}"));
         }
         Ok(Self { first, last })
     }
@@ -87,9 +80,7 @@ impl Serialize for Ports {
 
 impl<'de> Deserialize<'de> for Ports {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -131,10 +122,7 @@ pub struct Log {
 
 impl Default for Log {
     fn default() -> Self {
-        Self {
-            format: LogFormat::Text,
-            level: "info".to_owned(),
-        }
+        Self { format: LogFormat::Text, level: "info".to_owned() }
     }
 }
 
@@ -160,10 +148,7 @@ impl Log {
 
 pub(super) fn check_keys(keys: &KeysField) -> Result<(), SnapshotError> {
     let refuse = |path: &str, problem: &str| {
-        Err(SnapshotError {
-            path: path.to_owned(),
-            problem: problem.to_owned(),
-        })
+        Err(SnapshotError { path: path.to_owned(), problem: problem.to_owned() })
     };
     // What a folder holds shows when it is read.
     let KeysField::Files(keys) = keys else {
@@ -208,12 +193,7 @@ impl Default for Workers {
 
 impl Workers {
     pub(super) fn check(self, ports: Ports) -> Result<(), SnapshotError> {
-        let refuse = |problem: String| {
-            Err(SnapshotError {
-                path: "workers".to_owned(),
-                problem,
-            })
-        };
+        let refuse = |problem: String| Err(SnapshotError { path: "workers".to_owned(), problem });
         let Self::Exactly(count) = self else {
             return Ok(());
         };

@@ -40,10 +40,7 @@ pub fn read(config: &Config, file: &Path, text: &str) -> Result<Vec<LoadedKey>, 
                 let path = config.folder.join(&key.file);
                 let value = Key::read(&path, OTHERS)
                     .map_err(|error| refuse(format!("keys[{i}].file"), problem(&path, &error)))?;
-                Ok(LoadedKey {
-                    epoch: key.epoch,
-                    value,
-                })
+                Ok(LoadedKey { epoch: key.epoch, value })
             };
             keys.iter().enumerate().map(read).collect()
         }

@@ -15,16 +15,10 @@ struct Listener {
 
 impl Config {
     fn listeners(&self) -> impl Iterator<Item = Listener> {
-        let one = |field, what, address| Listener {
-            field,
-            what,
-            address,
-        };
+        let one = |field, what, address| Listener { field, what, address };
         let tls = self.control_tls.as_ref().map(|tls| tls.listen);
         let tls = tls.map(|at| one("controlTls.listen", "the control API listens with TLS", at));
-        let probes = self
-            .probes
-            .map(|at| one("probes", "health and metrics are asked for", at));
+        let probes = self.probes.map(|at| one("probes", "health and metrics are asked for", at));
         let control = match self.control {
             ControlAddress::Tcp(at) => Some(one("control", "the control API listens", at)),
             // A path takes no port from anybody.
@@ -37,12 +31,7 @@ impl Config {
     pub(super) fn check_listeners(&self) -> Result<(), SnapshotError> {
         let mut before: Vec<Listener> = Vec::new();
         for one in self.listeners() {
-            let refuse = |problem| {
-                Err(SnapshotError {
-                    path: one.field.to_owned(),
-                    problem,
-                })
-            };
+            let refuse = |problem| Err(SnapshotError { path: one.field.to_owned(), problem });
             let port = one.address.port();
             if port == 0 {
                 return refuse("expected a port from 1 to 65535".to_owned());
@@ -53,10 +42,7 @@ impl Config {
                     self.ports
                 ));
             }
-            if let Some(other) = before
-                .iter()
-                .find(|other| overlap(other.address, one.address))
-            {
+            if let Some(other) = before.iter().find(|other| overlap(other.address, one.address)) {
                 return refuse(format!(
                     "{} is where {} (`{}: {}`): choose another port",
                     one.address, other.what, other.field, other.address
@@ -78,10 +64,7 @@ impl Config {
                 || at.is_unspecified() && own.contains(&here) && at.is_ipv4() == here.is_ipv4();
             frontend.port() == one.address.port() && same
         })?;
-        Some(format!(
-            "{} (`{}: {}`)",
-            found.what, found.field, found.address
-        ))
+        Some(format!("{} (`{}: {}`)", found.what, found.field, found.address))
     }
 }
 

@@ -37,9 +37,7 @@ fn folder(authority: &Authority, name: Name) -> Folder {
 
 fn refusal(folder: &Folder) -> String {
     let error = Loaded::read(&folder.file()).expect_err("refused");
-    error
-        .to_string()
-        .replace(&folder.path("").display().to_string(), "DIR/")
+    error.to_string().replace(&folder.path("").display().to_string(), "DIR/")
 }
 
 #[test]
@@ -56,11 +54,7 @@ fn three_places_are_possible_and_survive_a_round_trip() {
 fn places_that_collide_are_refused() {
     let policies = "policies: [{name: web, frontends: ['FRONT'], backends: []}]\n";
     let cases = [
-        (
-            "0.0.0.0:9910",
-            "0.0.0.0:0",
-            "dataplane.yaml:4: controlTls.listen: expected a port",
-        ),
+        ("0.0.0.0:9910", "0.0.0.0:0", "dataplane.yaml:4: controlTls.listen: expected a port"),
         (
             "0.0.0.0:9910",
             "10.0.0.1:20005",
@@ -86,17 +80,9 @@ fn places_that_collide_are_refused() {
             "clientauthority: a",
             "dataplane.yaml:4: controlTls.clientauthority: ",
         ),
-        (
-            ", key: k",
-            "",
-            "dataplane.yaml:4: controlTls.key: is missing",
-        ),
+        (", key: k", "", "dataplane.yaml:4: controlTls.key: is missing"),
         ("{directory: keys}", "keys", "dataplane.yaml:2: keys: "),
-        (
-            "{directory: keys}",
-            "{directory: keys, epoch: 1}",
-            "dataplane.yaml:2: keys.epoch: ",
-        ),
+        ("{directory: keys}", "{directory: keys, epoch: 1}", "dataplane.yaml:2: keys.epoch: "),
     ];
     for (from, to, words) in cases {
         let text = with_tls().replacen(from, to, 1);
@@ -109,10 +95,7 @@ fn places_that_collide_are_refused() {
             "0.0.0.0:9910",
             "is where the control API listens with TLS (`controlTls.listen: 0.0.0.0:9910`)",
         ),
-        (
-            "0.0.0.0:9920",
-            "is where health and metrics are asked for (`probes: 0.0.0.0:9920`)",
-        ),
+        ("0.0.0.0:9920", "is where health and metrics are asked for (`probes: 0.0.0.0:9920`)"),
     ] {
         let text = with_tls() + &policies.replace("FRONT", front);
         let message = parse(&text).expect_err(front).to_string();
@@ -198,56 +181,26 @@ fn exchanged_files_are_a_change_that_can_be_applied() {
     let new = read();
     assert_eq!(new.key_epochs(), [5, 4]);
     let change = |new: &Loaded| compare(&old, new);
-    assert_eq!(
-        change(&new),
-        Change {
-            keys: true,
-            ..Change::default()
-        }
-    );
+    assert_eq!(change(&new), Change { keys: true, ..Change::default() });
 
     let pair = authority.pair(Name::Dataplane);
     folder.write("c", &pair.certificate, 0o644);
     folder.write("k", &pair.key, 0o600);
-    assert_eq!(
-        change(&read()),
-        Change {
-            keys: true,
-            tls: true,
-            ..Change::default()
-        }
-    );
+    assert_eq!(change(&read()), Change { keys: true, tls: true, ..Change::default() });
 
     // Another place to listen at waits for a restart; what the files hold does not.
-    let text = with_tls()
-        .replace("0.0.0.0:9910", "0.0.0.0:9911")
-        .replace("9920", "9921");
+    let text = with_tls().replace("0.0.0.0:9910", "0.0.0.0:9911").replace("9920", "9921");
     folder.write("dataplane.yaml", &text, 0o644);
     let mut new = read();
     let restart = vec!["controlTls.listen", "probes"];
-    assert_eq!(
-        change(&new),
-        Change {
-            keys: true,
-            tls: true,
-            restart,
-            ..Change::default()
-        }
-    );
+    assert_eq!(change(&new), Change { keys: true, tls: true, restart, ..Change::default() });
     new.config.keep_fixed(&old.config);
     assert_eq!(new.config.control_tls, old.config.control_tls);
 
     folder.write("dataplane.yaml", BARE, 0o644);
     let new = read();
     let restart = vec!["controlTls", "probes"];
-    assert_eq!(
-        change(&new),
-        Change {
-            keys: true,
-            restart,
-            ..Change::default()
-        }
-    );
+    assert_eq!(change(&new), Change { keys: true, restart, ..Change::default() });
 }
 
 #[test]
@@ -263,11 +216,5 @@ fn policies_are_the_files_or_the_operators() {
     let at = GOOD.find("policies:").expect("policies");
     folder.write("dataplane.yaml", &GOOD[..at], 0o644);
     let new = Loaded::read(&folder.file()).expect("good");
-    assert_eq!(
-        compare(&old, &new),
-        Change {
-            policies: true,
-            ..Change::default()
-        }
-    );
+    assert_eq!(compare(&old, &new), Change { policies: true, ..Change::default() });
 }

@@ -89,11 +89,7 @@ pub struct Config {
     pub workers: Workers,
     /// What is served. Without this field it is pushed by the operator; with it, even if it is an
     /// empty list, the file is the only source and pushes are refused.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub policies: Option<Vec<Policy>>,
     /// The folder of the file: where relative names start.
     #[serde(skip)]
@@ -118,19 +114,14 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Poli
 }
 
 fn control_default() -> ControlAddress {
-    CONTROL_DEFAULT
-        .parse()
-        .expect("the constant is an address and port")
+    CONTROL_DEFAULT.parse().expect("the constant is an address and port")
 }
 
 impl Loaded {
     /// The keys as the engine wants them.
     #[must_use]
     pub fn engine_keys(&self) -> Vec<(u8, AdoptionKey)> {
-        self.keys
-            .iter()
-            .map(|key| (key.epoch, AdoptionKey::from_bytes(key.value.0)))
-            .collect()
+        self.keys.iter().map(|key| (key.epoch, AdoptionKey::from_bytes(key.value.0))).collect()
     }
 
     /// The epochs of the keys.
@@ -213,20 +204,14 @@ impl Config {
             }
         })?;
         config.folder = file.parent().unwrap_or(Path::new("")).to_owned();
-        config
-            .check()
-            .map_err(|e| ConfigError::in_text(file, text, e.path, e.problem))?;
+        config.check().map_err(|e| ConfigError::in_text(file, text, e.path, e.problem))?;
         Ok(config)
     }
 
     /// Checks what the types alone cannot say.
     fn check(&self) -> Result<(), SnapshotError> {
-        let refuse = |path: &str, problem: String| {
-            Err(SnapshotError {
-                path: path.to_owned(),
-                problem,
-            })
-        };
+        let refuse =
+            |path: &str, problem: String| Err(SnapshotError { path: path.to_owned(), problem });
         // IFNAMSIZ is 16 with the final zero.
         if self.interface.is_empty()
             || self.interface.len() > 15
@@ -248,10 +233,7 @@ impl Config {
                 );
             }
             if self.address[..i].contains(address) {
-                return refuse(
-                    &format!("address[{i}]"),
-                    format!("{address} is there twice"),
-                );
+                return refuse(&format!("address[{i}]"), format!("{address} is there twice"));
             }
         }
         self.check_listeners()?;
@@ -312,10 +294,7 @@ impl Config {
     /// The file's policies as a snapshot.
     #[must_use]
     pub fn snapshot(&self, generation: u64) -> Snapshot {
-        Snapshot {
-            generation,
-            policies: self.policies.clone().unwrap_or_default(),
-        }
+        Snapshot { generation, policies: self.policies.clone().unwrap_or_default() }
     }
 
     /// Reads what `controlTls` names, and notes in `sources` which files these are.
@@ -347,10 +326,7 @@ impl Config {
         self.folder = new.folder;
         if let (Some(mine), Some(new)) = (&mut self.control_tls, new.control_tls) {
             // Other files are read, but the place to listen at stays.
-            *mine = ControlTls {
-                listen: mine.listen,
-                ..new
-            };
+            *mine = ControlTls { listen: mine.listen, ..new };
         }
     }
 }

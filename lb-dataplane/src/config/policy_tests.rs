@@ -47,13 +47,7 @@ fn every_field_is_read_and_survives_a_round_trip() {
     assert_eq!(policy.health.failure_threshold, 3);
     let check = policy.health.active.as_ref().expect("a check");
     assert_eq!(check.path.as_deref(), Some("/healthz"));
-    for (code, expected) in [
-        (200, true),
-        (204, true),
-        (205, false),
-        (301, true),
-        (302, true),
-    ] {
+    for (code, expected) in [(200, true), (204, true), (205, false), (301, true), (302, true)] {
         assert_eq!(check.expects(code), expected, "{code}");
     }
     // JSON is YAML, so that what is written can be read by the same reader.
@@ -112,12 +106,7 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "23: policies[0].drain.deadline: ",
             "expected 0us to 24h",
         ),
-        (
-            "Close",
-            "Kill",
-            "23: policies[0].drain.onDeadline: ",
-            "expected one of Wait, Close",
-        ),
+        ("Close", "Kill", "23: policies[0].drain.onDeadline: ", "expected one of Wait, Close"),
         (
             "failureThreshold: 3",
             "failureThreshold: -3",
@@ -148,48 +137,18 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "28: policies[0].health.panicPercent: ",
             "from 0 to 255",
         ),
-        (
-            "path: /healthz",
-            "path: healthz",
-            "30: policies[0].health.active.path: ",
-            "expected `/`",
-        ),
+        ("path: /healthz", "path: healthz", "30: policies[0].health.active.path: ", "expected `/`"),
         (
             "web.example.org",
             "'web example'",
             "31: policies[0].health.active.host: ",
             "is not a host",
         ),
-        (
-            "200-204",
-            "2xx",
-            "32: policies[0].health.active.expect[0]: ",
-            "as 200 or 200-299",
-        ),
-        (
-            "301",
-            "99",
-            "32: policies[0].health.active.expect[1]: ",
-            "from 100 to 599",
-        ),
-        (
-            "301",
-            "yes",
-            "32: policies[0].health.active.expect[1]: ",
-            "as 200 or 200-299",
-        ),
-        (
-            "port: 8081",
-            "port: 0",
-            "33: policies[0].health.active.port: ",
-            "expected 1 to 65535",
-        ),
-        (
-            "port: 8081",
-            "port: 65536",
-            "33: policies[0].health.active.port: ",
-            "from 0 to 65535",
-        ),
+        ("200-204", "2xx", "32: policies[0].health.active.expect[0]: ", "as 200 or 200-299"),
+        ("301", "99", "32: policies[0].health.active.expect[1]: ", "from 100 to 599"),
+        ("301", "yes", "32: policies[0].health.active.expect[1]: ", "as 200 or 200-299"),
+        ("port: 8081", "port: 0", "33: policies[0].health.active.port: ", "expected 1 to 65535"),
+        ("port: 8081", "port: 65536", "33: policies[0].health.active.port: ", "from 0 to 65535"),
         (
             "interval: 2s",
             "interval: 400ms",
@@ -220,22 +179,14 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "39: policies[0].slowStart: ",
             "not possible with algorithm Maglev",
         ),
-        (
-            "slowStart: 0s",
-            "slowstart: 5s",
-            "39: policies[0].slowstart: ",
-            "slowStart",
-        ),
+        ("slowStart: 0s", "slowstart: 5s", "39: policies[0].slowstart: ", "slowStart"),
     ];
     let good = full();
     for (from, to, place, words) in cases {
         let text = good.replacen(from, to, 1);
         assert_ne!(text, good, "{from}");
         let message = parse(&text).expect_err(to).to_string();
-        assert!(
-            message.starts_with(&format!("dataplane.yaml:{place}")),
-            "{to}: {message}"
-        );
+        assert!(message.starts_with(&format!("dataplane.yaml:{place}")), "{to}: {message}");
         assert!(message.contains(words), "{to}: {message}");
         assert!(!message.contains('\n'), "{to}: {message}");
     }

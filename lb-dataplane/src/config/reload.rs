@@ -223,10 +223,7 @@ pub fn compare(old: &Loaded, new: &Loaded) -> Change {
         ("mode", a.mode != b.mode),
         ("hostNetwork", a.host_network != b.host_network),
         ("control", a.control != b.control),
-        (
-            "controlTls",
-            a.control_tls.is_some() != b.control_tls.is_some(),
-        ),
+        ("controlTls", a.control_tls.is_some() != b.control_tls.is_some()),
         (
             "controlTls.listen",
             matches!((&a.control_tls, &b.control_tls), (Some(a), Some(b)) if a.listen != b.listen),

@@ -47,11 +47,7 @@ async fn changed_files_are_noticed_and_reading_them_is_not_a_change() {
     noticed(&mut watcher, "a replaced file").await;
     Loaded::read(&folder.file()).expect("good");
     folder.write("dataplane.log", "a line", 0o600);
-    nothing(
-        &mut watcher,
-        "reading, or another file, was taken for a change",
-    )
-    .await;
+    nothing(&mut watcher, "reading, or another file, was taken for a change").await;
 }
 
 #[tokio::test]

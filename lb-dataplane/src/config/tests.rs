@@ -96,10 +96,7 @@ fn the_documented_configuration_is_good_and_survives_a_round_trip() {
     assert_eq!(config.limits.flows, 65_536);
     assert_eq!(config.limits.guarded_flows, 4_096);
     assert_eq!(config.limits.backends, Limits::default().backends);
-    assert_eq!(
-        config.policies.as_ref().expect("policies")[0].backends[1].weight,
-        2
-    );
+    assert_eq!(config.policies.as_ref().expect("policies")[0].backends[1].weight, 2);
     // JSON is YAML, so that what is written can be read by the same reader.
     let written = serde_json::to_string_pretty(&config).expect("written");
     assert_eq!(parse(&written).expect("read again"), config);
@@ -118,60 +115,30 @@ fn only_interface_and_keys_are_needed() {
 #[test]
 fn every_refusal_names_line_field_and_what_was_expected() {
     let cases = [
-        (
-            "interface: eth0",
-            "interfaec: eth0",
-            "dataplane.yaml:1: interfaec: ",
-            "interface",
-        ),
+        ("interface: eth0", "interfaec: eth0", "dataplane.yaml:1: interfaec: ", "interface"),
         (
             "interface: eth0",
             "interface: averyverylonginterface",
             "dataplane.yaml:1: interface: ",
             "expected 1 to 15 characters",
         ),
-        (
-            "10.9.0.10, ",
-            "10.9.0.300, ",
-            "dataplane.yaml:2: address[0]: ",
-            "IP address",
-        ),
+        ("10.9.0.10, ", "10.9.0.300, ", "dataplane.yaml:2: address[0]: ", "IP address"),
         (
             "10.9.0.10, ",
             "0.0.0.0, ",
             "dataplane.yaml:2: address[0]: ",
             "0.0.0.0 is not an address that this machine can have",
         ),
-        (
-            "'fd00::10'",
-            "10.9.0.10",
-            "dataplane.yaml:2: address[1]: ",
-            "twice",
-        ),
+        ("'fd00::10'", "10.9.0.10", "dataplane.yaml:2: address[1]: ", "twice"),
         (
             "20000-59999",
             "20000",
             "dataplane.yaml:3: ports: ",
             "expected first and last, as 20000-32767",
         ),
-        (
-            "20000-59999",
-            "80-2000",
-            "dataplane.yaml:3: ports: ",
-            "expected ports from 1024",
-        ),
-        (
-            "20000-59999",
-            "20000-20010",
-            "dataplane.yaml:3: ports: ",
-            "expected at least 64",
-        ),
-        (
-            "mode: auto",
-            "mode: fast",
-            "dataplane.yaml:4: mode: ",
-            "native",
-        ),
+        ("20000-59999", "80-2000", "dataplane.yaml:3: ports: ", "expected ports from 1024"),
+        ("20000-59999", "20000-20010", "dataplane.yaml:3: ports: ", "expected at least 64"),
+        ("mode: auto", "mode: fast", "dataplane.yaml:4: mode: ", "native"),
         (
             "127.0.0.1:9900",
             "localhost",
@@ -202,12 +169,7 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "dataplane.yaml:6: log.level: ",
             "expected error, warn, info, debug or trace",
         ),
-        (
-            "format: text",
-            "format: xml",
-            "dataplane.yaml:6: log.format: ",
-            "json",
-        ),
+        ("format: text", "format: xml", "dataplane.yaml:6: log.format: ", "json"),
         (
             "[{epoch: 1, file: adoption-1.key}]",
             "[{epoch: 1, file: a}, {epoch: 2, file: b}, {epoch: 3, file: c}]",
@@ -226,42 +188,17 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "dataplane.yaml:7: keys[0].epoch: ",
             "expected a whole number from 0 to 255",
         ),
-        (
-            "epoch: 1, file",
-            "file",
-            "dataplane.yaml:7: keys[0].epoch: ",
-            "is missing",
-        ),
+        ("epoch: 1, file", "file", "dataplane.yaml:7: keys[0].epoch: ", "is missing"),
         (
             "flows: 65536",
             "flows: many",
             "dataplane.yaml:8: limits.flows: ",
             "expected a whole number from 0 to 4294967295",
         ),
-        (
-            "flows: 65536",
-            "flows: 3",
-            "dataplane.yaml:8: limits.flows: ",
-            "expected 16 to 16777216",
-        ),
-        (
-            "rx: 2048",
-            "rx: 2000",
-            "dataplane.yaml:9: rings.rx: ",
-            "a power of two from 64 to 65536",
-        ),
-        (
-            "batch: 64",
-            "batch: 0",
-            "dataplane.yaml:9: rings.batch: ",
-            "1 to 2048",
-        ),
-        (
-            "frames: 8192",
-            "frames: 64",
-            "dataplane.yaml:9: rings.frames: ",
-            "at least 6209",
-        ),
+        ("flows: 65536", "flows: 3", "dataplane.yaml:8: limits.flows: ", "expected 16 to 16777216"),
+        ("rx: 2048", "rx: 2000", "dataplane.yaml:9: rings.rx: ", "a power of two from 64 to 65536"),
+        ("batch: 64", "batch: 0", "dataplane.yaml:9: rings.batch: ", "1 to 2048"),
+        ("frames: 8192", "frames: 64", "dataplane.yaml:9: rings.frames: ", "at least 6209"),
         (
             "name: web",
             "name: we b",
@@ -298,12 +235,7 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "dataplane.yaml:17: policies[0].backends[1].weight: ",
             "expected a whole number from 0 to 65535",
         ),
-        (
-            "weight: 2",
-            "wieght: 2",
-            "dataplane.yaml:17: policies[0].backends[1].wieght: ",
-            "weight",
-        ),
+        ("weight: 2", "wieght: 2", "dataplane.yaml:17: policies[0].backends[1].wieght: ", "weight"),
         (
             "cooldown: 0us",
             "cooldown: 5",
@@ -402,10 +334,7 @@ fn a_change_says_what_can_be_applied_and_what_waits_for_a_restart() {
     assert_eq!(new.config.interface, "eth0");
     assert_eq!(new.config.rings.rx, 2048);
     assert_eq!(new.config.log.level, "debug");
-    assert_eq!(
-        new.config.policies.expect("policies")[0].backends[1].weight,
-        3
-    );
+    assert_eq!(new.config.policies.expect("policies")[0].backends[1].weight, 3);
 }
 
 /// The dataplane's files of the page for machines without a cluster.
@@ -425,8 +354,6 @@ fn the_pages_examples_are_good() {
             Config::parse(&folder.file(), &example).expect(&example)
         })
         .collect();
-    let policies = all
-        .iter()
-        .map(|config| config.policies.as_ref().map(Vec::len));
+    let policies = all.iter().map(|config| config.policies.as_ref().map(Vec::len));
     assert_eq!(policies.collect::<Vec<_>>(), [Some(1), None]);
 }

@@ -17,8 +17,5 @@ pub fn in_words(message: String) -> String {
 
 /// The name of the field that is not there, if that is what the reader complains of.
 pub fn missing_field(message: &str) -> Option<&str> {
-    message
-        .strip_prefix("missing field `")?
-        .split_once('`')
-        .map(|(name, _)| name)
+    message.strip_prefix("missing field `")?.split_once('`').map(|(name, _)| name)
 }

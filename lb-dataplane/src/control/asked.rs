@@ -28,9 +28,7 @@ pub fn refuse_browsers(headers: &HeaderMap, needs_json: bool) -> Option<Reply> {
             },
         ));
     }
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok());
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim());
     if needs_json && !kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
         return Some(json(
@@ -55,9 +53,7 @@ where
     if let Some(refusal) = refuse_browsers(request.headers(), true) {
         return Err(refusal);
     }
-    let body = Limited::new(request.into_body(), REQUEST_LIMIT_BYTES)
-        .collect()
-        .await;
+    let body = Limited::new(request.into_body(), REQUEST_LIMIT_BYTES).collect().await;
     let body = body.map_err(|error| {
         json(
             StatusCode::BAD_REQUEST,

@@ -65,10 +65,7 @@ pub struct Numbers {
 
 impl Default for Numbers {
     fn default() -> Self {
-        Self {
-            last: AtomicU64::new(0),
-            ended: watch::Sender::new(0),
-        }
+        Self { last: AtomicU64::new(0), ended: watch::Sender::new(0) }
     }
 }
 
@@ -142,17 +139,8 @@ pub(super) fn parse(query: &str) -> Result<Order, ErrorReply> {
             return Err(ErrorReply::field(name, &problem));
         }
     }
-    let usual = if payload {
-        SNAPLEN_MAX
-    } else {
-        SNAPLEN_HEADERS
-    };
-    Ok(Order {
-        filter,
-        payload,
-        snaplen: snaplen.unwrap_or(usual),
-        time,
-    })
+    let usual = if payload { SNAPLEN_MAX } else { SNAPLEN_HEADERS };
+    Ok(Order { filter, payload, snaplen: snaplen.unwrap_or(usual), time })
 }
 
 /// Names that are none: a capture of nothing would look like silence.
@@ -300,11 +288,7 @@ impl Stream {
         let comment = format!(
             "Baton dataplane, {}; {}",
             self.order.filter.words(),
-            if self.order.payload {
-                "with payload"
-            } else {
-                "headers only, payload is cut off"
-            }
+            if self.order.payload { "with payload" } else { "headers only, payload is cut off" }
         );
         pcapng::head(&mut self.out, &self.interface, self.order.snaplen, &comment);
         let why = self.copy(deadline).await;
@@ -327,12 +311,7 @@ impl Stream {
         };
         pcapng::end(&mut self.out, &statistics);
         let told = self.send(limit).await;
-        info!(
-            why,
-            frames = statistics.delivered,
-            lost = statistics.dropped,
-            "the capture is over"
-        );
+        info!(why, frames = statistics.delivered, lost = statistics.dropped, "the capture is over");
         if !told && !self.sender.is_closed() {
             warn!("the end of the capture was not taken in time");
         }

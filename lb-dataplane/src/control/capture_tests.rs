@@ -49,11 +49,7 @@ pub fn feed(tap: &mut Tap) {
 async fn ask(lab: &Lab, access: Access, path: &str, origin: bool) -> Response<Incoming> {
     let (ours, theirs) = duplex(1 << 20);
     let control = Arc::clone(&lab.control);
-    let way = Way {
-        access,
-        near_pages: false,
-        age_limit: AGE_LIMIT,
-    };
+    let way = Way { access, near_pages: false, age_limit: AGE_LIMIT };
     tokio::spawn(async move { http(theirs, "a test", &control, way).await });
     let (mut sender, connection) = http1::handshake(TokioIo::new(ours)).await.expect("HTTP");
     tokio::spawn(connection);
@@ -73,21 +69,12 @@ async fn all(answer: Response<Incoming>) -> Bytes {
 #[tokio::test]
 async fn the_stream_is_pcapng_with_directions_owners_and_an_end() {
     let lab = lab().await;
-    let answer = ask(
-        &lab,
-        Access::All,
-        "/v1/capture?client=10.0.5.1&for=200ms",
-        false,
-    )
-    .await;
+    let answer = ask(&lab, Access::All, "/v1/capture?client=10.0.5.1&for=200ms", false).await;
     assert_eq!(answer.status(), StatusCode::OK);
     assert_eq!(answer.headers()["content-type"], "application/x-pcapng");
     let file = all(answer).await;
     let words = last_words(&file).expect("the end");
-    assert!(
-        words.starts_with("4 frames; ended because its time is over; lost: 0"),
-        "{words}"
-    );
+    assert!(words.starts_with("4 frames; ended because its time is over; lost: 0"), "{words}");
     let mut reader = PcapNgReader::new(Cursor::new(&file)).expect("pcapng");
     let section = reader.section();
     let about = section.options.iter().find_map(|option| match option {
@@ -116,11 +103,7 @@ async fn the_stream_is_pcapng_with_directions_owners_and_an_end() {
         InterfaceStatisticsOption::IsbIfDrop(0),
         InterfaceStatisticsOption::IsbUsrDeliv(4),
     ] {
-        assert!(
-            statistics.options.contains(&wanted),
-            "{:?}",
-            statistics.options
-        );
+        assert!(statistics.options.contains(&wanted), "{:?}", statistics.options);
     }
     let flags: Vec<u32> = packets
         .iter()
@@ -159,10 +142,7 @@ async fn one_capture_at_a_time_and_an_asker_that_goes_ends_it() {
     let second = ask(&lab, Access::All, "/v1/capture", false).await;
     assert_eq!(second.status(), StatusCode::CONFLICT);
     let error: ErrorReply = serde_json::from_slice(&all(second).await).expect("an error");
-    assert!(
-        error.error.contains("another capture is under way"),
-        "{error:?}"
-    );
+    assert!(error.error.contains("another capture is under way"), "{error:?}");
     drop(first);
     let limit = time::Instant::now() + Duration::from_secs(20);
     loop {
@@ -187,19 +167,12 @@ async fn a_capture_that_is_asked_to_end_is_whole_and_only_by_its_number() {
     };
     assert_eq!(delete("").await, StatusCode::BAD_REQUEST);
     assert_eq!(delete("?number=77").await, StatusCode::NOT_FOUND);
-    assert_eq!(
-        lab.control.gates.capture.available_permits(),
-        0,
-        "it goes on"
-    );
+    assert_eq!(lab.control.gates.capture.available_permits(), 0, "it goes on");
     let query = format!("?number={number}");
     assert_eq!(delete(&query).await, StatusCode::ACCEPTED);
     let file = all(first).await;
     let words = last_words(&file).expect("the end");
-    assert!(
-        words.starts_with("4 frames; ended because it was asked to end; lost: 0"),
-        "{words}"
-    );
+    assert!(words.starts_with("4 frames; ended because it was asked to end; lost: 0"), "{words}");
     // The place is free once the task is over.
     let limit = time::Instant::now() + Duration::from_secs(20);
     while lab.control.gates.capture.available_permits() == 0 {
@@ -242,15 +215,9 @@ async fn the_first_wish_to_end_makes_the_file_whole_and_the_second_ends_at_once(
             stop: Some(stop),
             ..baton_cli::Request::get("/v1/capture?for=60s", [])
         };
-        let mut out = Wishing {
-            file: Vec::new(),
-            wishes,
-            tell,
-        };
+        let mut out = Wishing { file: Vec::new(), wishes, tell };
         let taken = here.send(&here, &request, &mut out);
-        let taken = time::timeout(Duration::from_secs(20), taken)
-            .await
-            .expect("in time");
+        let taken = time::timeout(Duration::from_secs(20), taken).await.expect("in time");
         assert_eq!(taken.is_ok(), whole, "{taken:?}");
         assert_eq!(last_words(&out.file).is_some(), whole);
     }
@@ -262,24 +229,9 @@ async fn who_may_not_ask_and_what_is_not_there() {
     for (access, path, origin, status) in [
         (Access::Probes, "/v1/capture", false, StatusCode::NOT_FOUND),
         (Access::All, "/v1/capture", true, StatusCode::FORBIDDEN),
-        (
-            Access::All,
-            "/v1/capture?policy=none",
-            false,
-            StatusCode::NOT_FOUND,
-        ),
-        (
-            Access::All,
-            "/v1/capture?backend=none",
-            false,
-            StatusCode::NOT_FOUND,
-        ),
-        (
-            Access::All,
-            "/v1/capture?for=5m",
-            false,
-            StatusCode::BAD_REQUEST,
-        ),
+        (Access::All, "/v1/capture?policy=none", false, StatusCode::NOT_FOUND),
+        (Access::All, "/v1/capture?backend=none", false, StatusCode::NOT_FOUND),
+        (Access::All, "/v1/capture?for=5m", false, StatusCode::BAD_REQUEST),
     ] {
         let answer = ask(&lab, access, path, origin).await;
         assert_eq!(answer.status(), status, "{path}");

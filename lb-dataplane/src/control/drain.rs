@@ -31,19 +31,9 @@ where
         Ok(by_snapshot) => by_snapshot,
         Err(unknown) => return json(StatusCode::NOT_FOUND, &unknown),
     };
-    let DrainRequest {
-        policy,
-        backend,
-        undo,
-    } = asked;
+    let DrainRequest { policy, backend, undo } = asked;
     match control.workers.drain(policy, backend, !undo).await {
-        Ok(Ok(backends)) => json(
-            StatusCode::OK,
-            &DrainReply {
-                backends,
-                by_snapshot,
-            },
-        ),
+        Ok(Ok(backends)) => json(StatusCode::OK, &DrainReply { backends, by_snapshot }),
         // Another snapshot came in between.
         Ok(Err(error)) => json(StatusCode::NOT_FOUND, &ErrorReply::field("backend", &error)),
         Err(error) => unavailable(error),
@@ -56,12 +46,7 @@ fn meant(snapshot: &Snapshot, asked: &DrainRequest) -> Result<usize, ErrorReply>
     let policies: Vec<_> = snapshot
         .policies
         .iter()
-        .filter(|policy| {
-            asked
-                .policy
-                .as_ref()
-                .is_none_or(|name| *name == policy.name)
-        })
+        .filter(|policy| asked.policy.as_ref().is_none_or(|name| *name == policy.name))
         .collect();
     if let Some(policy) = &asked.policy
         && policies.is_empty()
@@ -72,11 +57,7 @@ fn meant(snapshot: &Snapshot, asked: &DrainRequest) -> Result<usize, ErrorReply>
     let backends = || policies.iter().flat_map(|policy| &policy.backends);
     let mut named = backends().filter(|b| b.name == asked.backend).peekable();
     if named.peek().is_none() {
-        return Err(unknown(
-            "backend",
-            &asked.backend,
-            backends().map(|b| b.name.as_str()),
-        ));
+        return Err(unknown("backend", &asked.backend, backends().map(|b| b.name.as_str())));
     }
     Ok(named.filter(|backend| backend.draining).count())
 }
@@ -88,12 +69,7 @@ pub(super) fn unknown<'a>(
     known: impl Iterator<Item = &'a str>,
 ) -> ErrorReply {
     let known: BTreeSet<&str> = known.collect();
-    let mut names = known
-        .iter()
-        .take(NAMES_MAX)
-        .copied()
-        .collect::<Vec<_>>()
-        .join(", ");
+    let mut names = known.iter().take(NAMES_MAX).copied().collect::<Vec<_>>().join(", ");
     if known.len() > NAMES_MAX {
         names.push_str(&format!(" and {} more", known.len() - NAMES_MAX));
     }

@@ -10,18 +10,14 @@ use hyper::{Method, StatusCode};
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 async fn refused(lab: &Lab, headers: &[(&str, &str)], body: &str) -> (StatusCode, ErrorReply) {
-    let (head, body) = lab
-        .ask_with(Method::POST, "/v1/drain", headers, body.to_owned())
-        .await;
+    let (head, body) = lab.ask_with(Method::POST, "/v1/drain", headers, body.to_owned()).await;
     let error = serde_json::from_slice(&body).expect("an error");
     (head.status, error)
 }
 
 async fn taken(lab: &Lab, body: &str) -> DrainReply {
     let headers = [("Content-Type", "Application/JSON; charset=utf-8")];
-    let (head, body) = lab
-        .ask_with(Method::POST, "/v1/drain", &headers, body.to_owned())
-        .await;
+    let (head, body) = lab.ask_with(Method::POST, "/v1/drain", &headers, body.to_owned()).await;
     assert_eq!(head.status, StatusCode::OK, "{body:?}");
     serde_json::from_slice(&body).expect("a reply")
 }
@@ -43,11 +39,7 @@ async fn a_drain_is_handed_to_the_worker() {
     // What the snapshot drains, no command takes back; the answer says so.
     for (backend, by_snapshot) in [("b0", 0), ("b1", 1)] {
         let body = format!(r#"{{"backend":"{backend}","policy":"web","undo":true}}"#);
-        assert_eq!(
-            taken(&lab, &body).await.by_snapshot,
-            by_snapshot,
-            "{backend}"
-        );
+        assert_eq!(taken(&lab, &body).await.by_snapshot, by_snapshot, "{backend}");
     }
 }
 
@@ -60,22 +52,14 @@ async fn what_is_not_known_is_told_with_what_is() {
 
     lab.put(&snapshot(1, 2)).await;
     for (body, field, words) in [
-        (
-            r#"{"backend":"a"}"#,
-            "backend",
-            "no backend is named `a`: expected one of b0, b1",
-        ),
+        (r#"{"backend":"a"}"#, "backend", "no backend is named `a`: expected one of b0, b1"),
         (
             r#"{"backend":"b0","policy":"db"}"#,
             "policy",
             "no policy is named `db`: expected one of web",
         ),
         // The worker has another snapshot by now.
-        (
-            r#"{"backend":"b0","undo":true}"#,
-            "backend",
-            "no backend is named `b0`",
-        ),
+        (r#"{"backend":"b0","undo":true}"#, "backend", "no backend is named `b0`"),
     ] {
         let (status, error) = refused(&lab, &[JSON], body).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{body}");
@@ -95,12 +79,7 @@ async fn web_pages_and_wrong_bodies_are_refused() {
     let long = format!(r#"{{"backend":"{}"}}"#, "b".repeat(5_000));
     type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, StatusCode, &'a str);
     let cases: [Case<'_>; 8] = [
-        (
-            &[],
-            good,
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "application/json",
-        ),
+        (&[], good, StatusCode::UNSUPPORTED_MEDIA_TYPE, "application/json"),
         (
             &[("content-type", "text/plain")],
             good,
@@ -119,24 +98,9 @@ async fn web_pages_and_wrong_bodies_are_refused() {
             StatusCode::FORBIDDEN,
             "no such header",
         ),
-        (
-            &[JSON],
-            "",
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "\"backend\": NAME",
-        ),
-        (
-            &[JSON],
-            "{}",
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "\"backend\": NAME",
-        ),
-        (
-            &[JSON],
-            r#"{"backend":"b0","wait":true}"#,
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "\"undo\"",
-        ),
+        (&[JSON], "", StatusCode::UNPROCESSABLE_ENTITY, "\"backend\": NAME"),
+        (&[JSON], "{}", StatusCode::UNPROCESSABLE_ENTITY, "\"backend\": NAME"),
+        (&[JSON], r#"{"backend":"b0","wait":true}"#, StatusCode::UNPROCESSABLE_ENTITY, "\"undo\""),
         (&[JSON], &long, StatusCode::BAD_REQUEST, ""),
     ];
     for (headers, body, status, expected) in cases {
@@ -147,9 +111,7 @@ async fn web_pages_and_wrong_bodies_are_refused() {
     }
     assert_eq!(lab.get("/v1/drain").await.0, StatusCode::METHOD_NOT_ALLOWED);
     let page = [("origin", "http://example.org")];
-    let (head, _) = lab
-        .ask_with(Method::PUT, "/v1/snapshot", &page, snapshot(2, 1))
-        .await;
+    let (head, _) = lab.ask_with(Method::PUT, "/v1/snapshot", &page, snapshot(2, 1)).await;
     assert_eq!(head.status, StatusCode::FORBIDDEN);
     // What a browser asks before it sends JSON or a PUT across sites; nor is it answered where it
     // names no other site.

@@ -127,7 +127,5 @@ async fn look(
 
 fn unix_micros() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_micros()).unwrap_or_default()
-    })
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or_default())
 }

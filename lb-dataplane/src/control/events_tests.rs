@@ -21,26 +21,17 @@ async fn events(lab: &Lab, query: &str) -> FlowEvents {
 async fn events_are_given_from_a_number_on_filtered_and_in_pieces() {
     let lab = lab().await;
     let begin = events(&lab, "").await;
-    assert_eq!(
-        (begin.next.to_string(), begin.events.len()),
-        ("5000".to_owned(), 0)
-    );
+    assert_eq!((begin.next.to_string(), begin.events.len()), ("5000".to_owned(), 0));
     assert!(begin.unix_micros > 1_600_000_000_000_000, "a wall clock");
     let some = events(&lab, "?since=4990").await;
     let numbers: Vec<u64> = some.events.iter().map(|e| e.seq).collect();
     assert_eq!(numbers, (4_991..=5_000).collect::<Vec<_>>());
-    assert_eq!(
-        (some.next.to_string(), some.missed, some.more),
-        ("5000".to_owned(), 0, false)
-    );
+    assert_eq!((some.next.to_string(), some.missed, some.more), ("5000".to_owned(), 0, false));
 
     // The fake ring begins at 500; one answer holds 4,096 at most.
     let all = events(&lab, "?since=0").await;
     assert_eq!((all.missed, all.more), (499, true));
-    assert_eq!(
-        (all.events.len(), all.next.to_string()),
-        (4_096, "4595".to_owned())
-    );
+    assert_eq!((all.events.len(), all.next.to_string()), (4_096, "4595".to_owned()));
     let rest = events(&lab, "?since=4595").await;
     assert_eq!((rest.events.len(), rest.more), (405, false));
 
@@ -53,10 +44,7 @@ async fn events_are_given_from_a_number_on_filtered_and_in_pieces() {
     let address = events(&lab, "?since=4990&client=10.1.0.1").await;
     assert_eq!(address.events.len(), 10);
     let nobody = events(&lab, "?since=4990&client=fd00::1").await;
-    assert_eq!(
-        (nobody.events.len(), nobody.next.to_string()),
-        (0, "5000".to_owned())
-    );
+    assert_eq!((nobody.events.len(), nobody.next.to_string()), (0, "5000".to_owned()));
 }
 
 #[tokio::test]
@@ -65,10 +53,7 @@ async fn one_that_waits_is_answered_when_something_happens_or_its_time_is_over()
     let started = Instant::now();
     let none = events(&lab, "?since=5000&wait=1").await;
     assert!(started.elapsed() >= Duration::from_secs(1));
-    assert_eq!(
-        (none.events.len(), none.next.to_string()),
-        (0, "5000".to_owned())
-    );
+    assert_eq!((none.events.len(), none.next.to_string()), (0, "5000".to_owned()));
     let started = Instant::now();
     let some = events(&lab, "?since=4999&wait=8").await;
     assert!(started.elapsed() < Duration::from_secs(4));
@@ -99,21 +84,16 @@ fn wrong_questions_are_refused_with_the_field() {
 async fn a_wish_is_handed_to_the_worker_and_its_refusal_to_who_asked() {
     let lab = lab().await;
     let ask = async |body: &str, headers: &[(&str, &str)]| {
-        let (head, body) = lab
-            .ask_with(Method::POST, "/v1/migrate", headers, body.to_owned())
-            .await;
+        let (head, body) =
+            lab.ask_with(Method::POST, "/v1/migrate", headers, body.to_owned()).await;
         (head.status, body)
     };
     let body = r#"{"client": "10.1.0.1:1", "frontend": "10.0.0.1:80", "to": "b"}"#;
     let (status, said) = ask(body, &[JSON]).await;
     assert_eq!(status, StatusCode::OK, "{said:?}");
     let reply: MigrateReply = serde_json::from_slice(&said).expect("a reply");
-    let expected = MigrateReply {
-        policy: "web".into(),
-        from: "a".into(),
-        to: Some("b".into()),
-        begun: true,
-    };
+    let expected =
+        MigrateReply { policy: "web".into(), from: "a".into(), to: Some("b".into()), begun: true };
     assert_eq!(reply, expected);
     for (body, status, words, field) in [
         (
@@ -122,18 +102,8 @@ async fn a_wish_is_handed_to_the_worker_and_its_refusal_to_who_asked() {
             "no flow of 10.1.0.2:1 is here",
             Some("client"),
         ),
-        (
-            r#"{"client": "10.1.0.1:1"}"#,
-            StatusCode::CONFLICT,
-            "being moved",
-            None,
-        ),
-        (
-            r#"{"client": "10.1.0.1"}"#,
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "",
-            None,
-        ),
+        (r#"{"client": "10.1.0.1:1"}"#, StatusCode::CONFLICT, "being moved", None),
+        (r#"{"client": "10.1.0.1"}"#, StatusCode::UNPROCESSABLE_ENTITY, "", None),
         (
             r#"{"client": "10.1.0.1:1", "policy": "web"}"#,
             StatusCode::UNPROCESSABLE_ENTITY,

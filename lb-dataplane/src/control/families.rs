@@ -57,10 +57,7 @@ impl Families {
     }
 
     /// Adds a histogram's samples: the engine's bounds in seconds, infinity, sum and count.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "bounds and sums are far below 2^53 us"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "bounds and sums are far below 2^53 us")]
     pub fn histogram(
         &mut self,
         name: &str,

@@ -14,12 +14,7 @@ use std::collections::BTreeMap;
 pub fn worker(out: &mut Families, report: &Report) {
     for (name, label, value) in &report.counters {
         let label = label.map(|(name, value)| [(name, value)]);
-        out.counter(
-            name,
-            meanings::of(name),
-            label.as_ref().map_or(&[], |l| l.as_slice()),
-            *value,
-        );
+        out.counter(name, meanings::of(name), label.as_ref().map_or(&[], |l| l.as_slice()), *value);
     }
     let state = &report.state;
     out.gauge(
@@ -34,12 +29,7 @@ pub fn worker(out: &mut Families, report: &Report) {
         &[],
         float(state.refused.len() as u64),
     );
-    out.gauge(
-        "uptime_seconds",
-        "Seconds since start.",
-        &[],
-        float(state.uptime_seconds),
-    );
+    out.gauge("uptime_seconds", "Seconds since start.", &[], float(state.uptime_seconds));
     out.gauge(
         "key_epochs",
         "Adoption keys in use: one, or two while they are exchanged.",
@@ -74,9 +64,7 @@ fn of_policy(name: &PolicyName) -> Vec<(&'static str, &str)> {
         ("policy", &name.policy),
         ("listener", &name.listener),
     ];
-    all.into_iter()
-        .filter(|(_, value)| !value.is_empty())
-        .collect()
+    all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
 
 /// What is of no use but in metrics.
@@ -161,11 +149,7 @@ fn truth(truth: bool) -> f64 {
 
 fn policy(out: &mut Families, policy: &PolicyState) {
     for (name, help, value) in [
-        (
-            "policy_active_flows",
-            "Client connections at this moment.",
-            float(policy.flows),
-        ),
+        ("policy_active_flows", "Client connections at this moment.", float(policy.flows)),
         (
             "policy_panic",
             "1 if too few backends are usable, so that all are used.",
@@ -175,21 +159,9 @@ fn policy(out: &mut Families, policy: &PolicyState) {
         out.gauge(name, help, &[], value);
     }
     for (name, help, value) in [
-        (
-            "policy_flows_total",
-            "Client connections since start.",
-            policy.flows_total,
-        ),
-        (
-            "policy_migrations_total",
-            "Adoptions that were confirmed.",
-            policy.migrations_total,
-        ),
-        (
-            "policy_rollbacks_total",
-            "Adoptions that were taken back.",
-            policy.rollbacks_total,
-        ),
+        ("policy_flows_total", "Client connections since start.", policy.flows_total),
+        ("policy_migrations_total", "Adoptions that were confirmed.", policy.migrations_total),
+        ("policy_rollbacks_total", "Adoptions that were taken back.", policy.rollbacks_total),
         (
             "policy_rescues_total",
             "Flows that died backends left and other ones went on with.",
@@ -305,11 +277,7 @@ fn placement(out: &mut Families, placement: &PolicyPlacement) {
 /// The words of probes, counted.
 fn unadoptable(out: &mut Families, policy: &PolicyState) {
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
-    for backend in policy
-        .backends
-        .iter()
-        .filter(|b| !b.adoptability.is_ready())
-    {
+    for backend in policy.backends.iter().filter(|b| !b.adoptability.is_ready()) {
         *reasons.entry(backend.adoptability.words()).or_default() += 1;
     }
     for (reason, backends) in reasons {
@@ -339,11 +307,7 @@ fn backend(out: &mut Families, backend: &BackendState) {
             "1 if the backend takes no new flow.",
             truth(backend.draining || backend.drain.is_some()),
         ),
-        (
-            "backend_active_flows",
-            "Flows that the backend owns.",
-            float(backend.flows),
-        ),
+        ("backend_active_flows", "Flows that the backend owns.", float(backend.flows)),
         (
             "backend_stranded_flows",
             "Flows that wait for another owner because this one is gone.",
@@ -363,11 +327,7 @@ fn backend(out: &mut Families, backend: &BackendState) {
         out.gauge(name, help, &[], value);
     }
     for (name, help, value) in [
-        (
-            "backend_requests_total",
-            "Requests since start.",
-            backend.requests_total,
-        ),
+        ("backend_requests_total", "Requests since start.", backend.requests_total),
         (
             "backend_migrations_in_total",
             "Flows that came by migration.",
@@ -460,21 +420,9 @@ fn load(out: &mut Families, load: &BackendLoad) {
 /// Gauges, there only while the backend drains: all of them start at 0 with each drain.
 fn drain(out: &mut Families, drain: &DrainState) {
     for (name, help, value) in [
-        (
-            "drain_moved_flows",
-            "Flows that moved since the drain began.",
-            drain.moved,
-        ),
-        (
-            "drain_ended_flows",
-            "Flows that ended by themselves since the drain began.",
-            drain.ended,
-        ),
-        (
-            "drain_closed_flows",
-            "Flows that the drain's deadline closed.",
-            drain.closed,
-        ),
+        ("drain_moved_flows", "Flows that moved since the drain began.", drain.moved),
+        ("drain_ended_flows", "Flows that ended by themselves since the drain began.", drain.ended),
+        ("drain_closed_flows", "Flows that the drain's deadline closed.", drain.closed),
     ] {
         out.gauge(name, help, &[], float(value));
     }

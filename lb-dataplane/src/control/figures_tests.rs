@@ -122,24 +122,14 @@ pub(super) fn figures(generation: u64) -> Report {
 async fn state_and_metrics_tell_the_workers_figures() {
     let lab = lab().await;
     lab.put(&snapshot(7, 1)).await;
-    lab.control
-        .metrics
-        .reloads
-        .with_label_values(&["refused"])
-        .inc();
+    lab.control.metrics.reloads.with_label_values(&["refused"]).inc();
     let (status, text) = lab.get("/v1/state").await;
     assert_eq!(status, StatusCode::OK);
     let reply: StateReply = serde_json::from_str(&text).expect("a state");
     assert_eq!(reply.state.generation, 7);
     assert_eq!(reply.state.version, env!("CARGO_PKG_VERSION"));
     assert_eq!(reply.state.worker.key_epochs, [3]);
-    assert_eq!(
-        reply
-            .state
-            .counters
-            .get("config_reloads_total{result=\"refused\"}"),
-        Some(&1)
-    );
+    assert_eq!(reply.state.counters.get("config_reloads_total{result=\"refused\"}"), Some(&1));
     assert_eq!(reply.problems.len(), 1, "only the gateway: {reply:?}");
     // The operator's type reads it too.
     let state: State = serde_json::from_str(&text).expect("a state");
@@ -199,18 +189,11 @@ async fn state_and_metrics_tell_the_workers_figures() {
         "baton_dataplane_drain_waiting_flows{policy_namespace=\"shop\",policy=\"web\",listener=\"http\",backend_pod=\"b\",reason=\"pinned: upgrade\"} 3",
         "baton_dataplane_table_limit_entries{table=\"flows\"} 64",
         "baton_dataplane_worker_info{interface=\"eth0\",mode=\"native\"} 1",
-        concat!(
-            "baton_dataplane_build_info{version=\"",
-            env!("CARGO_PKG_VERSION"),
-            "\"} 1"
-        ),
+        concat!("baton_dataplane_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
     }
-    assert!(
-        !text.contains("cause=\"rescue\",outcome=\"ended\""),
-        "never happened"
-    );
+    assert!(!text.contains("cause=\"rescue\",outcome=\"ended\""), "never happened");
     // One TYPE line per name: a family told twice is refused by Prometheus.
     let mut names: Vec<&str> = text.lines().filter(|l| l.starts_with("# TYPE")).collect();
     let all = names.len();
@@ -253,11 +236,9 @@ async fn an_end_and_a_policy_without_backends_are_shown() {
 fn the_ages_of_keys_and_certificate_are_shown() {
     let tls = dataplane(&Authority::new());
     let end = tls.ends();
-    let config = Config::parse(
-        Path::new("test.yaml"),
-        "interface: eth0\nkeys: [{epoch: 3, file: k}]\n",
-    )
-    .expect("good");
+    let config =
+        Config::parse(Path::new("test.yaml"), "interface: eth0\nkeys: [{epoch: 3, file: k}]\n")
+            .expect("good");
     let metrics = Metrics::new(&config, "native", Arc::default(), Some(tls)).expect("metrics");
     let value = |name: &str| -> f64 {
         let text = metrics.render(Scrape::default()).expect("text");

@@ -65,9 +65,7 @@ fn address_of(text: &str) -> Option<SocketAddr> {
     for word in 0..words {
         let word_text = address.get(8 * word..8 * word + 8)?;
         let word_bytes = u32::from_str_radix(word_text, 16).ok()?.to_ne_bytes();
-        bytes
-            .get_mut(4 * word..4 * word + 4)?
-            .copy_from_slice(&word_bytes);
+        bytes.get_mut(4 * word..4 * word + 4)?.copy_from_slice(&word_bytes);
     }
     let ip: IpAddr = match words {
         1 => Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into(),
@@ -139,9 +137,8 @@ mod tests {
             2: 0700000A:0050 0100000A:A000 01 00000000:00000000\n\
             3: what is behind is not read\n";
         let found = listeners_of(table.as_bytes()).expect("a table");
-        let expected: Vec<SocketAddr> = ["127.0.0.1:22", "[::]:10250"]
-            .map(|a| a.parse().expect("an address"))
-            .to_vec();
+        let expected: Vec<SocketAddr> =
+            ["127.0.0.1:22", "[::]:10250"].map(|a| a.parse().expect("an address")).to_vec();
         assert_eq!(found, expected);
         assert!(listeners_of("\n 0: ZZ:0016 0 0A\n".as_bytes()).is_err());
     }

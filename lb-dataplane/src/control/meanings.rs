@@ -9,10 +9,7 @@ use baton_engine::Counter;
 /// By name, without prefix. A test compares the list with what the worker counts.
 const MEANINGS: &[(&str, &str)] = &[
     // Of the engine, with labels.
-    (
-        "segments_total",
-        "TCP segments that were for Baton, by who sent them.",
-    ),
+    ("segments_total", "TCP segments that were for Baton, by who sent them."),
     (
         "adoptions_refused_total",
         "Adoptions that a pod's kernel refused, by reason: the flow stays or tries another pod.",
@@ -25,10 +22,7 @@ const MEANINGS: &[(&str, &str)] = &[
         "fates_unknown_total",
         "Requests of which nobody can tell whether they were executed, by what became of them.",
     ),
-    (
-        "legs_closed_total",
-        "Connections to backends that flows no longer need, by how they ended.",
-    ),
+    ("legs_closed_total", "Connections to backends that flows no longer need, by how they ended."),
     ("resets_sent_total", "Resets that Baton sent, by to whom."),
     (
         "resets_limited_total",
@@ -50,10 +44,7 @@ const MEANINGS: &[(&str, &str)] = &[
         "forgets_total",
         "Forgets, which let connection trackers forget the ports of a closed leg, by what the pod answered.",
     ),
-    (
-        "owners_lost_total",
-        "Flows whose backend died, by how this was noticed.",
-    ),
+    ("owners_lost_total", "Flows whose backend died, by how this was noticed."),
     (
         "transfers_total",
         "Connections that a pod's application was asked to hand to another pod's, by what came of it.",
@@ -66,32 +57,14 @@ const MEANINGS: &[(&str, &str)] = &[
         "liveness_probes_total",
         "Probes and SYNs that asked whether a backend still listens, by result.",
     ),
-    (
-        "backends_down_total",
-        "Backends that traffic found to be down, by reason.",
-    ),
-    (
-        "ejections_total",
-        "Backends with failures in a row, by whether they were ejected.",
-    ),
+    ("backends_down_total", "Backends that traffic found to be down, by reason."),
+    ("ejections_total", "Backends with failures in a row, by whether they were ejected."),
     ("probes_total", "Probes whether a pod can adopt, by result."),
-    (
-        "timeouts_total",
-        "Flows that a timer ended, by the state they were in.",
-    ),
+    ("timeouts_total", "Flows that a timer ended, by the state they were in."),
     ("drops_total", "Frames dropped, by reason."),
-    (
-        "malformed_total",
-        "Frames dropped as malformed, by what is wrong with them.",
-    ),
-    (
-        "lost_total",
-        "Flows of all policies that ended because of a backend's death, by reason.",
-    ),
-    (
-        "pins_total",
-        "Flows of all policies that can never move any more, by reason.",
-    ),
+    ("malformed_total", "Frames dropped as malformed, by what is wrong with them."),
+    ("lost_total", "Flows of all policies that ended because of a backend's death, by reason."),
+    ("pins_total", "Flows of all policies that can never move any more, by reason."),
     (
         "flow_events_overwritten_total",
         "Events of flows that were overwritten before a `trace` had read them; harmless where nobody watches.",
@@ -113,36 +86,24 @@ const MEANINGS: &[(&str, &str)] = &[
         "host_tx_frames_total",
         "With hostNetwork: packets that the node's own stack took to deliver.",
     ),
-    (
-        "fill_ring_empty_total",
-        "Times that a fill ring was dry with no free buffer at hand.",
-    ),
+    ("fill_ring_empty_total", "Times that a fill ring was dry with no free buffer at hand."),
     ("io_wakeups_total", "System calls that send frames."),
     (
         "io_spins_total",
         "Times that frames were waited for awake, for some 40 us: where that pays, and CPU time is not rationed.",
     ),
     ("io_waits_total", "System calls that wait for frames."),
-    (
-        "kernel_tx_ring_empty_total",
-        "Looks of the kernel at an empty TX ring; harmless.",
-    ),
+    ("kernel_tx_ring_empty_total", "Looks of the kernel at an empty TX ring; harmless."),
     ("steered_frames_total", "Frames steered to Baton."),
     ("passed_frames_total", "Frames left to the kernel."),
     (
         "passed_fragments_total",
         "IP fragments for Baton's addresses: left to the kernel, but for the first ones of its own segments, which are dropped.",
     ),
-    (
-        "io_drops_total",
-        "Frames lost between interface and engine, by reason.",
-    ),
+    ("io_drops_total", "Frames lost between interface and engine, by reason."),
     // Of the loop.
     ("worker_turns_total", "Turns of the packet worker's loop."),
-    (
-        "worker_commands_total",
-        "Commands that the packet worker served.",
-    ),
+    ("worker_commands_total", "Commands that the packet worker served."),
     (
         "neighbour_asks_lost_total",
         "Next hops that could not be asked for because too many questions waited.",
@@ -152,10 +113,7 @@ const MEANINGS: &[(&str, &str)] = &[
         "Changes of what is steered that the kernel refused; each is tried again.",
     ),
     ("captures_total", "Captures of frames that began."),
-    (
-        "capture_frames_total",
-        "Frames that a capture's filter meant.",
-    ),
+    ("capture_frames_total", "Frames that a capture's filter meant."),
     (
         "capture_drops_total",
         "Frames that are missing in captures, by reason; those that were not looked at (`unseen`) may have been meant or not.",

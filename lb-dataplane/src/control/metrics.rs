@@ -67,10 +67,7 @@ impl Metrics {
         registry.register(Box::new(ProcessCollector::for_self()))?;
         let opts = |name: &str, help: &str| Opts::new(format!("{PREFIX}{name}"), help);
         let reloads = IntCounterVec::new(
-            opts(
-                "config_reloads_total",
-                "Times the configuration was read again, by result.",
-            ),
+            opts("config_reloads_total", "Times the configuration was read again, by result."),
             &["result"],
         )?;
         for result in RELOAD_RESULTS {
@@ -81,10 +78,7 @@ impl Metrics {
             "Control connections closed because others came and all places were taken.",
         ))?;
         let requests = IntCounterVec::new(
-            opts(
-                "control_requests_total",
-                "Control requests answered, by class of status.",
-            ),
+            opts("control_requests_total", "Control requests answered, by class of status."),
             &["status"],
         )?;
         let foreign = IntCounterVec::new(
@@ -97,10 +91,8 @@ impl Metrics {
         for reason in Foreign::ALL {
             foreign.with_label_values(&[reason.label()]);
         }
-        let build = IntGaugeVec::new(
-            opts("build_info", "1, with the version as label."),
-            &["version"],
-        )?;
+        let build =
+            IntGaugeVec::new(opts("build_info", "1, with the version as label."), &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let worker = IntGaugeVec::new(
             opts("worker_info", "1, with interface and mode as labels."),
@@ -130,15 +122,7 @@ impl Metrics {
             health,
             tls,
         }))?;
-        Ok(Self {
-            registry,
-            scrape,
-            reloads,
-            connections_evicted,
-            requests,
-            foreign,
-            keys_changed,
-        })
+        Ok(Self { registry, scrape, reloads, connections_evicted, requests, foreign, keys_changed })
     }
 
     /// A request was refused as a web page's.
@@ -151,8 +135,7 @@ impl Metrics {
         // A clock before 1970 is as bad as none.
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let seconds = now.unwrap_or_default().as_secs();
-        self.keys_changed
-            .set(i64::try_from(seconds).unwrap_or(i64::MAX));
+        self.keys_changed.set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
     /// All metrics in the text format.

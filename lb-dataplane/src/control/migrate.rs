@@ -28,9 +28,7 @@ where
     };
     let wanted = Migrate {
         client: asked.client,
-        frontend: asked
-            .frontend
-            .map(|f| SocketAddr::new(f.address(), f.port())),
+        frontend: asked.frontend.map(|f| SocketAddr::new(f.address(), f.port())),
         to: asked.to,
     };
     match control.workers.migrate(wanted).await {

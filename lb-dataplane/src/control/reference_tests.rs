@@ -50,18 +50,13 @@ fn exported() -> String {
     figures.pinned = PinReason::all().map(|p| (p.label(), 0)).collect();
     figures.pinned.sort_unstable();
     figures.pinned.dedup();
-    figures.resets = baton_engine::Reset::ALL
-        .iter()
-        .map(|r| (r.label(), 0))
-        .collect();
+    figures.resets = baton_engine::Reset::ALL.iter().map(|r| (r.label(), 0)).collect();
     let policy = &mut report.state.policies[0];
     let zero = |label: &'static str| (label.to_owned(), 0);
     policy.pins_total = PinReason::all().map(|p| zero(p.label())).collect();
     let ends: BTreeMap<_, _> = MoveEnd::ALL.iter().map(|e| zero(e.label())).collect();
     let causes = Cause::ALL.iter();
-    policy.moves_total = causes
-        .map(|cause| (cause.label().to_owned(), ends.clone()))
-        .collect();
+    policy.moves_total = causes.map(|cause| (cause.label().to_owned(), ends.clone())).collect();
     policy.placement = Some(PolicyPlacement::default());
     for backend in &mut policy.backends {
         backend.placement = Some(BackendPlacement::default());
@@ -72,12 +67,7 @@ fn exported() -> String {
             ..BackendLoad::default()
         });
     }
-    let text = metrics
-        .render(Scrape {
-            report: Some(report),
-            ..Scrape::default()
-        })
-        .expect("text");
+    let text = metrics.render(Scrape { report: Some(report), ..Scrape::default() }).expect("text");
     String::from_utf8(text).expect("UTF-8")
 }
 
@@ -89,11 +79,7 @@ fn metric_reference_is_what_the_dataplane_exports() {
             meanings.push((metric, value, counter.help().to_owned()));
         }
     }
-    meanings.extend(
-        Malformed::ALL
-            .iter()
-            .map(|m| ("malformed_total", m.label(), m.to_string())),
-    );
+    meanings.extend(Malformed::ALL.iter().map(|m| ("malformed_total", m.label(), m.to_string())));
     let resets = baton_engine::Reset::ALL.iter();
     meanings.extend(resets.map(|r| ("policy_client_resets_total", r.label(), r.help().to_owned())));
     let component = Component {
@@ -111,10 +97,7 @@ fn metric_reference_is_what_the_dataplane_exports() {
             "status",
             "table",
         ],
-        open_of: &[
-            ("drain_waiting_flows", "reason"),
-            ("policy_unadoptable_backends", "reason"),
-        ],
+        open_of: &[("drain_waiting_flows", "reason"), ("policy_unadoptable_backends", "reason")],
         meanings: &meanings,
     };
     component.keep(&exported());

@@ -22,10 +22,9 @@ pub fn text(status: StatusCode, body: impl Into<String>) -> Reply {
 pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
     match serde_json::to_vec(body) {
         Ok(bytes) => with_type(status, "application/json", bytes.into()),
-        Err(error) => text(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("cannot write the answer: {error}\n"),
-        ),
+        Err(error) => {
+            text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the answer: {error}\n"))
+        }
     }
 }
 
@@ -33,16 +32,11 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
 pub fn with_type(status: StatusCode, kind: &'static str, body: Bytes) -> Reply {
     let mut reply = Response::new(Full::new(body));
     *reply.status_mut() = status;
-    reply
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     reply
 }
 
 /// The answer where the worker gave none.
 pub fn unavailable(error: WorkerError) -> Reply {
-    json(
-        StatusCode::SERVICE_UNAVAILABLE,
-        &ErrorReply::new(error.to_string()),
-    )
+    json(StatusCode::SERVICE_UNAVAILABLE, &ErrorReply::new(error.to_string()))
 }

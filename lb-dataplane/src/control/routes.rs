@@ -124,14 +124,7 @@ where
 
 /// The refusal of what a web page may have had sent, or whose name DNS may have led here.
 pub fn refuse_pages<B>(control: &Control, request: &Request<B>) -> Option<Reply> {
-    let all = |name| {
-        request
-            .headers()
-            .get_all(name)
-            .iter()
-            .map(HeaderValue::as_bytes)
-            .collect()
-    };
+    let all = |name| request.headers().get_all(name).iter().map(HeaderValue::as_bytes).collect();
     let asked = Asked::new(request.uri().authority().map(Authority::as_str), all);
     let foreign = asked.is_local().err()?;
     control.metrics.foreign(foreign);
@@ -150,20 +143,14 @@ pub fn refuse_pages<B>(control: &Control, request: &Request<B>) -> Option<Reply>
 
 /// The answer to a request that took too long.
 pub fn too_slow() -> Reply {
-    json(
-        StatusCode::SERVICE_UNAVAILABLE,
-        &ErrorReply::new("the request took longer than 10 s"),
-    )
+    json(StatusCode::SERVICE_UNAVAILABLE, &ErrorReply::new("the request took longer than 10 s"))
 }
 
 fn health(control: &Control) -> Reply {
     if control.is_beating() {
         text(StatusCode::OK, "ok\n")
     } else {
-        text(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the packet worker has not turned for 2 s\n",
-        )
+        text(StatusCode::SERVICE_UNAVAILABLE, "the packet worker has not turned for 2 s\n")
     }
 }
 
@@ -183,11 +170,9 @@ async fn metrics(control: &Control) -> Reply {
         ending: control.facts.ending.load(Ordering::Relaxed),
     };
     match control.metrics.render(scrape) {
-        Ok(body) => with_type(
-            StatusCode::OK,
-            "text/plain; version=0.0.4; charset=utf-8",
-            body.into(),
-        ),
+        Ok(body) => {
+            with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body.into())
+        }
         Err(error) => json(
             StatusCode::INTERNAL_SERVER_ERROR,
             &ErrorReply::new(format!("cannot write the metrics: {error}")),
@@ -224,12 +209,7 @@ pub(super) struct FlowsQuery {
 
 impl FlowsQuery {
     pub(super) fn parse(query: &str) -> Result<Self, ErrorReply> {
-        let mut this = Self {
-            policy: None,
-            backend: None,
-            client: None,
-            limit: FLOWS_DEFAULT,
-        };
+        let mut this = Self { policy: None, backend: None, client: None, limit: FLOWS_DEFAULT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
@@ -265,10 +245,7 @@ impl FlowsQuery {
 
     fn wants(&self, flow: &FlowView) -> bool {
         self.policy.as_ref().is_none_or(|p| *p == flow.policy)
-            && self
-                .backend
-                .as_ref()
-                .is_none_or(|b| is_backend(&flow.backend, b))
+            && self.backend.as_ref().is_none_or(|b| is_backend(&flow.backend, b))
             && self.client.is_none_or(|clients| clients.has(flow.client))
     }
 }
@@ -294,20 +271,14 @@ async fn flows(control: &Control, query: &str) -> Reply {
     }
     let truncated = found.len() > query.limit;
     found.truncate(query.limit);
-    let reply = FlowsReply {
-        flows: found,
-        truncated,
-    };
+    let reply = FlowsReply { flows: found, truncated };
     json(StatusCode::OK, &reply)
 }
 
 fn get_snapshot(control: &Control) -> Reply {
     match control.snapshots.offered() {
         Some(snapshot) => json(StatusCode::OK, &*snapshot),
-        None => json(
-            StatusCode::NOT_FOUND,
-            &ErrorReply::new("no snapshot is in force yet"),
-        ),
+        None => json(StatusCode::NOT_FOUND, &ErrorReply::new("no snapshot is in force yet")),
     }
 }
 
@@ -324,10 +295,7 @@ where
     let Ok(_place) = control.gates.bodies.acquire().await else {
         return too_slow();
     };
-    let body = match Limited::new(request.into_body(), LIMIT_SNAPSHOT_BYTES)
-        .collect()
-        .await
-    {
+    let body = match Limited::new(request.into_body(), LIMIT_SNAPSHOT_BYTES).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
             return json(
@@ -383,10 +351,9 @@ where
                 expected: Some("a configuration file without `policies`".to_owned()),
             },
         ),
-        Err(Refusal::Invalid(error)) => json(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            &ErrorReply::field(&error.path, &error.problem),
-        ),
+        Err(Refusal::Invalid(error)) => {
+            json(StatusCode::UNPROCESSABLE_ENTITY, &ErrorReply::field(&error.path, &error.problem))
+        }
         Err(Refusal::Worker(error)) => unavailable(error),
     }
 }

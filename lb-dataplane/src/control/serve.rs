@@ -251,11 +251,7 @@ pub(super) async fn http<S>(stream: S, peer: impl Display, control: &Arc<Control
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let Way {
-        access,
-        near_pages,
-        age_limit,
-    } = way;
+    let Way { access, near_pages, age_limit } = way;
     let service = service_fn(|request| async move {
         if near_pages && let Some(refusal) = routes::refuse_pages(control, &request) {
             count(control, refusal.status());
@@ -304,10 +300,7 @@ struct Refusals {
 impl Refusals {
     fn note(&self, peer: impl Display, refusal: &Refusal) {
         // Whoever looks for open ports makes these.
-        let noise = matches!(
-            refusal.reason,
-            Reason::Closed | Reason::Timeout | Reason::Protocol
-        );
+        let noise = matches!(refusal.reason, Reason::Closed | Reason::Timeout | Reason::Protocol);
         if noise || !self.may_tell() {
             self.untold.fetch_add(u64::from(!noise), Ordering::Relaxed);
             debug!(%peer, %refusal, "a TLS handshake failed");

@@ -66,9 +66,7 @@ where
 
 async fn get(address: SocketAddr, path: &str) -> (StatusCode, String) {
     let stream = TcpStream::connect(address).await.expect("connected");
-    ask(stream, Method::GET, path, String::new())
-        .await
-        .expect("answered")
+    ask(stream, Method::GET, path, String::new()).await.expect("answered")
 }
 
 /// A snapshot of the size that an operator pushes for many services.
@@ -90,10 +88,7 @@ fn large(generation: u64, policies: usize, backends: usize) -> String {
             format!(r#"{{"name":"team-{p}/web-{p}/http","frontends":["0.0.0.0:{port}"],"backends":[{}]}}"#, backends(p))
         })
         .collect();
-    format!(
-        r#"{{"generation":{generation},"policies":[{}]}}"#,
-        policies.join(",")
-    )
+    format!(r#"{{"generation":{generation},"policies":[{}]}}"#, policies.join(","))
 }
 
 #[tokio::test]
@@ -109,9 +104,8 @@ async fn the_operator_does_everything_over_tls_and_nobody_else_anything() {
     let put = ask(stream, Method::PUT, "/v1/snapshot", snapshot(3, 1)).await;
     assert_eq!(put.expect("answered").0, StatusCode::OK);
     let stream = connect(operator(&authority)).await.expect("taken");
-    let (status, text) = ask(stream, Method::GET, "/v1/snapshot", String::new())
-        .await
-        .expect("answered");
+    let (status, text) =
+        ask(stream, Method::GET, "/v1/snapshot", String::new()).await.expect("answered");
     assert_eq!(status, StatusCode::OK);
     let there: Snapshot = serde_json::from_str(&text).expect("a snapshot");
     let sent: Snapshot = serde_json::from_str(&snapshot(3, 1)).expect("a snapshot");
@@ -127,9 +121,7 @@ async fn the_operator_does_everything_over_tls_and_nobody_else_anything() {
     let stranger = believer.material(&other.pair(Name::Operator));
     let stranger = Client::new(Name::Operator, stranger).expect("a client");
     let stream = connect(stranger).await.expect("its own part succeeds");
-    let error = ask(stream, Method::GET, "/v1/state", String::new())
-        .await
-        .expect_err("refused");
+    let error = ask(stream, Method::GET, "/v1/state", String::new()).await.expect_err("refused");
     let told = Refusal::find(&error).expect("a refusal in the error of the HTTP client");
     assert_eq!(told.reason, Reason::RefusedByPeer, "{told}");
 
@@ -151,9 +143,7 @@ async fn handshakes_are_counted_in_the_metrics() {
     let metrics = Metrics::new(&config, "native", health, Some(Arc::clone(&server)));
     let metrics = metrics.expect("metrics");
     let (mut ours, theirs) = duplex(1 << 10);
-    ours.write_all(b"GET / HTTP/1.1\r\n\r\n")
-        .await
-        .expect("sent");
+    ours.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
     server.accept(theirs).await.expect_err("refused");
     let text = metrics.render(Scrape::default()).expect("text");
     let text = String::from_utf8(text).expect("text");
@@ -173,25 +163,13 @@ async fn probes_get_health_and_metrics_and_nothing_else() {
     assert_eq!(get(address, "/healthz").await.0, StatusCode::OK);
     let (status, text) = get(address, "/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    assert!(
-        text.contains("the operator's first push is waited for"),
-        "{text}"
-    );
-    for path in [
-        "/v1/state",
-        "/v1/flows",
-        "/v1/snapshot",
-        "/v1/drain",
-        "/v1/events",
-        "/v1/migrate",
-    ] {
+    assert!(text.contains("the operator's first push is waited for"), "{text}");
+    for path in ["/v1/state", "/v1/flows", "/v1/snapshot", "/v1/drain", "/v1/events", "/v1/migrate"]
+    {
         let (status, text) = get(address, path).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
         let error: ErrorReply = serde_json::from_str(&text).expect("an error");
-        assert_eq!(
-            error.expected.as_deref(),
-            Some("/healthz, /readyz, /metrics")
-        );
+        assert_eq!(error.expected.as_deref(), Some("/healthz, /readyz, /metrics"));
     }
     for (method, path, status) in [
         (Method::PUT, "/v1/snapshot", StatusCode::NOT_FOUND),
@@ -239,32 +217,18 @@ async fn the_files_policies_are_nobody_elses() {
     let snapshots = &lab.control.snapshots;
     // One that is refused changes nothing: pushes go on.
     let bad: Snapshot = serde_json::from_str(&snapshot(1, 3)).expect("a snapshot");
-    snapshots
-        .take_file(bad.policies)
-        .await
-        .expect_err("crowded");
+    snapshots.take_file(bad.policies).await.expect_err("crowded");
     assert_eq!(lab.put(&snapshot(6, 2)).await.0, StatusCode::OK);
 
     let good: Snapshot = serde_json::from_str(&snapshot(1, 1)).expect("a snapshot");
-    snapshots
-        .take_file(good.policies.clone())
-        .await
-        .expect("taken");
+    snapshots.take_file(good.policies.clone()).await.expect("taken");
     let (status, body) = lab.put(&snapshot(100, 2)).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     let error: ErrorReply = serde_json::from_slice(&body).expect("an error");
-    assert!(
-        error
-            .error
-            .contains("the configuration file holds `policies`"),
-        "{error:?}"
-    );
+    assert!(error.error.contains("the configuration file holds `policies`"), "{error:?}");
     assert_eq!(error.field.as_deref(), Some("policies"));
     let in_force = snapshots.current().expect("a snapshot");
-    assert_eq!(
-        (in_force.generation, &in_force.policies),
-        (7, &good.policies)
-    );
+    assert_eq!((in_force.generation, &in_force.policies), (7, &good.policies));
 
     // The file gives them up: they stay in force until somebody pushes.
     snapshots.leave_to_pushes().await;
@@ -318,18 +282,11 @@ async fn few_bodies_are_received_at_one_time() {
     // The next one waits, and gets its place when one gives up.
     let stream = TcpStream::connect(address).await.expect("connected");
     let put = tokio::spawn(ask(stream, Method::PUT, "/v1/snapshot", snapshot(1, 1)));
-    assert_eq!(
-        get(address, "/healthz").await.0,
-        StatusCode::OK,
-        "others are answered"
-    );
+    assert_eq!(get(address, "/healthz").await.0, StatusCode::OK, "others are answered");
     assert!(!lab.control.snapshots.is_applied());
     drop(held.pop());
-    let (status, _) = time::timeout(WITHIN, put)
-        .await
-        .expect("in time")
-        .expect("no panic")
-        .expect("answered");
+    let (status, _) =
+        time::timeout(WITHIN, put).await.expect("in time").expect("no panic").expect("answered");
     assert_eq!(status, StatusCode::OK);
 }
 
@@ -348,13 +305,7 @@ async fn peers_without_a_certificate_hold_up_nobody() {
         held.push(connect_from("127.0.0.9", address).await);
         let stream = TcpStream::connect(address).await.expect("connected");
         let stream = operator(&authority).connect(Name::Dataplane, stream).await;
-        let answer = ask(
-            stream.expect("taken"),
-            Method::GET,
-            "/healthz",
-            String::new(),
-        )
-        .await;
+        let answer = ask(stream.expect("taken"), Method::GET, "/healthz", String::new()).await;
         assert_eq!(answer.expect("answered").0, StatusCode::OK);
     }
     let evicted = lab.control.metrics.connections_evicted.get();
@@ -396,20 +347,15 @@ async fn a_connection_ends_at_its_age() {
     let peer = "127.0.0.1:1";
     let start = time::Instant::now();
     let serving = tokio::spawn(async move {
-        let way = Way {
-            access: Access::Probes,
-            near_pages: false,
-            age_limit: AGE_LIMIT,
-        };
+        let way = Way { access: Access::Probes, near_pages: false, age_limit: AGE_LIMIT };
         http(theirs, peer, &control, way).await;
     });
     let (mut sender, connection) = client::handshake(TokioIo::new(ours)).await.expect("open");
     tokio::spawn(connection);
     let mut answers = 0;
     loop {
-        let request = Request::get("/healthz")
-            .header("host", "localhost")
-            .body(Full::<Bytes>::default());
+        let request =
+            Request::get("/healthz").header("host", "localhost").body(Full::<Bytes>::default());
         let Ok(answer) = sender.send_request(request.expect("a request")).await else {
             break;
         };
@@ -440,19 +386,10 @@ async fn no_web_page_gets_in_by_a_name_that_dns_led_here_or_from_another_site() 
     let order = "content-type: application/json\r\ncontent-length: 2\r\n";
     let mut refused = 0;
     for (address, request) in [
-        (
-            plain,
-            "GET /v1/state HTTP/1.1\r\nhost: evil.example:9900\r\n",
-        ),
-        (
-            plain,
-            "GET /v1/flows HTTP/1.1\r\nhost: localhost.evil.example\r\n",
-        ),
+        (plain, "GET /v1/state HTTP/1.1\r\nhost: evil.example:9900\r\n"),
+        (plain, "GET /v1/flows HTTP/1.1\r\nhost: localhost.evil.example\r\n"),
         (plain, "GET /v1/capture HTTP/1.1\r\nhost: evil.example\r\n"),
-        (
-            plain,
-            "GET http://evil.example/v1/state HTTP/1.1\r\nhost: localhost\r\n",
-        ),
+        (plain, "GET http://evil.example/v1/state HTTP/1.1\r\nhost: localhost\r\n"),
         (plain, "GET /v1/state HTTP/1.0\r\n"),
         (probes, "GET /metrics HTTP/1.1\r\nhost: evil.example\r\n"),
     ] {
@@ -471,11 +408,7 @@ async fn no_web_page_gets_in_by_a_name_that_dns_led_here_or_from_another_site() 
         refused += 1;
     }
     let mut pages = 0;
-    for header in [
-        "origin: http://evil.example",
-        "origin: null",
-        "sec-fetch-site: cross-site",
-    ] {
+    for header in ["origin: http://evil.example", "origin: null", "sec-fetch-site: cross-site"] {
         for path in ["/v1/state", "/v1/capture"] {
             let request = format!("GET {path} HTTP/1.1\r\nhost: {plain}\r\n{header}\r\n");
             let answer = raw(plain, &request).await;
@@ -484,12 +417,7 @@ async fn no_web_page_gets_in_by_a_name_that_dns_led_here_or_from_another_site() 
         }
     }
     // Programs, and a person who types the address.
-    for host in [
-        &*plain.to_string(),
-        "localhost:9900",
-        "127.0.0.1",
-        "[::1]:9900",
-    ] {
+    for host in [&*plain.to_string(), "localhost:9900", "127.0.0.1", "[::1]:9900"] {
         let request = format!("GET /v1/state HTTP/1.1\r\nhost: {host}\r\nsec-fetch-site: none\r\n");
         let answer = raw(plain, &request).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

@@ -160,17 +160,9 @@ impl InForce {
                 Some(refusal) if refusal.kept => before(p).cloned(),
                 Some(_) => None,
             });
-            Arc::new(Snapshot {
-                generation: offered.generation,
-                policies: policies.collect(),
-            })
+            Arc::new(Snapshot { generation: offered.generation, policies: policies.collect() })
         };
-        Self {
-            offered,
-            unknown,
-            served,
-            applied: Arc::new(applied),
-        }
+        Self { offered, unknown, served, applied: Arc::new(applied) }
     }
 }
 
@@ -210,11 +202,7 @@ impl Snapshots {
             own,
             listening,
             steerer,
-            turn: Mutex::new(Turn {
-                source: Source::Pushes,
-                occupied: false,
-                underway: None,
-            }),
+            turn: Mutex::new(Turn { source: Source::Pushes, occupied: false, underway: None }),
             in_force: watch::Sender::new(None),
             current: watch::Sender::new(None),
         }
@@ -273,12 +261,7 @@ impl Snapshots {
             return Err(Refusal::FileOwned);
         }
         let (snapshot, unknown) = self.known(pushed);
-        if let Some(InForce {
-            offered: in_force,
-            unknown: before,
-            ..
-        }) = &*self.in_force.borrow()
-        {
+        if let Some(InForce { offered: in_force, unknown: before, .. }) = &*self.in_force.borrow() {
             if **in_force == snapshot && **before == unknown {
                 return Ok(Taken::Unchanged);
             }
@@ -289,32 +272,21 @@ impl Snapshots {
                 });
             }
         }
-        self.apply_each(&mut turn, Arc::new(snapshot), Arc::new(unknown))
-            .await?;
+        self.apply_each(&mut turn, Arc::new(snapshot), Arc::new(unknown)).await?;
         Ok(Taken::Applied)
     }
 
     /// What is served of a policy that cannot be read stays as it is.
     fn known(&self, pushed: Pushed) -> (Snapshot, Unknown) {
-        let Pushed {
-            mut snapshot,
-            ignored,
-            unreadable,
-        } = pushed;
+        let Pushed { mut snapshot, ignored, unreadable } = pushed;
         let served = self.current().unwrap_or_default();
         let refused = unreadable.into_iter().map(|(policy, message)| {
             let before = served.policies.iter().find(|old| old.name == policy);
             snapshot.policies.extend(before.cloned());
-            RefusedPolicy {
-                policy,
-                message,
-                kept: before.is_some(),
-            }
+            RefusedPolicy { policy, message, kept: before.is_some() }
         });
-        let unknown = Unknown {
-            refused: refused.collect(),
-            ignored: ignored.into_iter().collect(),
-        };
+        let unknown =
+            Unknown { refused: refused.collect(), ignored: ignored.into_iter().collect() };
         (snapshot, unknown)
     }
 
@@ -325,14 +297,10 @@ impl Snapshots {
     /// See [`Refusal`]. Whoever said it before goes on to.
     pub async fn take_file(&self, policies: Vec<Policy>) -> Result<Taken, Refusal> {
         let mut turn = self.turn().await?;
-        let snapshot = Snapshot {
-            generation: self.generation() + 1,
-            policies,
-        };
+        let snapshot = Snapshot { generation: self.generation() + 1, policies };
         self.config.check_snapshot(&snapshot, &self.own)?;
         let unknown = Arc::default();
-        self.apply(&mut turn, Arc::new(snapshot), unknown, Taking::Whole)
-            .await?;
+        self.apply(&mut turn, Arc::new(snapshot), unknown, Taking::Whole).await?;
         turn.source = Source::File;
         Ok(Taken::Applied)
     }
@@ -357,12 +325,9 @@ impl Snapshots {
         let mut turn = self.turn().await?;
         let in_force = self.in_force.borrow().clone();
         match in_force {
-            Some(InForce {
-                offered,
-                unknown,
-                applied,
-                ..
-            }) if (applied.may_pass || turn.occupied) && turn.source == Source::Pushes => {
+            Some(InForce { offered, unknown, applied, .. })
+                if (applied.may_pass || turn.occupied) && turn.source == Source::Pushes =>
+            {
                 self.apply_each(&mut turn, offered, unknown).await
             }
             _ => Ok(()),
@@ -478,11 +443,7 @@ impl Snapshots {
             Some((path, problem)) if path.starts_with("policies") => (path, problem),
             _ => ("policies", text.as_str()),
         };
-        Err(SnapshotError {
-            path: path.to_owned(),
-            problem: problem.to_owned(),
-        }
-        .into())
+        Err(SnapshotError { path: path.to_owned(), problem: problem.to_owned() }.into())
     }
 
     async fn prepare(
@@ -541,10 +502,7 @@ impl Snapshots {
         let Some((first, others)) = rests.split_first_mut() else {
             return Ok(Ok(()));
         };
-        debug_assert!(
-            refused.is_some() || !elsewhere,
-            "some refused and none says why"
-        );
+        debug_assert!(refused.is_some() || !elsewhere, "some refused and none says why");
         let result = refused.map_or(Ok(()), Err);
         let applied = first.applied().clone();
         match &result {
@@ -578,14 +536,9 @@ impl Snapshots {
             // Tried again, and nothing has come of it.
             return;
         }
-        for RefusedPolicy {
-            policy, message, ..
-        } in applied.refused.iter().chain(&unknown.refused)
+        for RefusedPolicy { policy, message, .. } in applied.refused.iter().chain(&unknown.refused)
         {
-            warn!(
-                policy,
-                "this policy is refused, all others are served: {message}"
-            );
+            warn!(policy, "this policy is refused, all others are served: {message}");
         }
         info!(
             generation = snapshot.generation,

@@ -85,15 +85,10 @@ async fn bind_inner(path: &Path) -> anyhow::Result<Socket> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(DIRECTORY_MODE);
-    builder
-        .create(folder)
-        .with_context(|| format!("{} cannot be made", folder.display()))?;
-    let directory = open(
-        folder,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .with_context(|| format!("{} cannot be opened", folder.display()))?;
+    builder.create(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    let directory =
+        open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .with_context(|| format!("{} cannot be opened", folder.display()))?;
     let found = fstat(&directory)?;
     let trusted = found.st_uid == 0 || found.st_uid == geteuid().as_raw();
     if !trusted || found.st_mode & OTHERS_WRITE != 0 {

@@ -94,9 +94,7 @@ async fn what_an_ended_process_left_is_removed_and_a_living_one_is_not() {
         text.starts_with("`control: unix:/") && text.contains("another dataplane answers there"),
         "{text}"
     );
-    UnixStream::connect(path.as_path())
-        .await
-        .expect("the first one goes on");
+    UnixStream::connect(path.as_path()).await.expect("the first one goes on");
     // One whose queue is full lives too, and is not removed.
     let mut waiting = Vec::new();
     while let Ok(stream) = UnixStream::connect(path.as_path()).await {
@@ -120,10 +118,7 @@ async fn a_directory_that_others_may_write_to_is_refused() {
     for open in [0o777, 0o1777, 0o770] {
         fs::set_permissions(&folder.0, fs::Permissions::from_mode(open)).expect("its mode");
         let text = refused(folder.socket("control.sock")).await;
-        assert!(
-            text.contains("others may write to") && text.contains("mode 700"),
-            "{text}"
-        );
+        assert!(text.contains("others may write to") && text.contains("mode 700"), "{text}");
     }
     let file = folder.0.join("file");
     fs::write(&file, "").expect("a file");
@@ -137,11 +132,7 @@ async fn the_socket_serves_as_the_port_does_and_cares_for_no_host() {
     let folder = Folder::new();
     let path = folder.socket("control.sock");
     let socket = bind(path).await.expect("bound");
-    tokio::spawn(serve(
-        socket.listener,
-        Arc::clone(&lab.control),
-        Door::Socket,
-    ));
+    tokio::spawn(serve(socket.listener, Arc::clone(&lab.control), Door::Socket));
     let mut stream = UnixStream::connect(path.as_path()).await.expect("taken");
     stream
         .write_all(b"GET /v1/state HTTP/1.1\r\nhost: any.example\r\nconnection: close\r\n\r\n")

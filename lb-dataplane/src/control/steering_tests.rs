@@ -51,10 +51,7 @@ impl Kernel {
 
     fn note(&self, done: Done) -> Result<(), OpenError> {
         if self.refuses.load(Ordering::Relaxed) {
-            return Err(OpenError::Kernel {
-                operation: "a test",
-                source: io::Error::other("no"),
-            });
+            return Err(OpenError::Kernel { operation: "a test", source: io::Error::other("no") });
         }
         self.done().push(done);
         Ok(())
@@ -98,12 +95,7 @@ impl Lab {
         let (steerer, kernel) = steerer(own.clone());
         let none = || Ok(Vec::new());
         let snapshots = Snapshots::new(workers, config, own, none, steerer.clone());
-        Self {
-            snapshots: Arc::new(snapshots),
-            steerer,
-            kernel,
-            inbox,
-        }
+        Self { snapshots: Arc::new(snapshots), steerer, kernel, inbox }
     }
 
     /// Pushes a snapshot with a frontend at this port, in the background.
@@ -137,9 +129,7 @@ impl Lab {
         let Command::Apply(prepared, _, answer) = self.command().await else {
             panic!("a snapshot comes next");
         };
-        self.kernel
-            .done()
-            .push(Done::ListenerReport(prepared.generation()));
+        self.kernel.done().push(Done::ListenerReport(prepared.generation()));
         assert!(answer.send((Ok(()), prepared)).is_ok());
     }
 }

@@ -118,12 +118,7 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
                     let next = (end < FLOWS).then_some(end);
                     let _ = answer.send(((cursor..end).map(flow).collect(), next));
                 }
-                Some(Command::Drain {
-                    policy,
-                    backend,
-                    on,
-                    answer,
-                }) => {
+                Some(Command::Drain { policy, backend, on, answer }) => {
                     let _ = answer.send(match (policy, on) {
                         (Some(_), _) => Ok(1),
                         (None, true) => Ok(2),
@@ -152,11 +147,7 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
 }
 
 fn worker_state() -> WorkerState {
-    WorkerState {
-        interface: "eth0".to_owned(),
-        workers: 1,
-        ..WorkerState::default()
-    }
+    WorkerState { interface: "eth0".to_owned(), workers: 1, ..WorkerState::default() }
 }
 
 pub(super) async fn lab() -> Lab {
@@ -178,13 +169,7 @@ pub(super) async fn lab_for(backends: u16) -> Lab {
     let own = vec!["10.0.0.1".parse().expect("an address")];
     let (steerer, _) = steering_tests::steerer(own.clone());
     let control = Arc::new(Control {
-        snapshots: Snapshots::new(
-            workers.clone(),
-            config.clone(),
-            own,
-            || Ok(Vec::new()),
-            steerer,
-        ),
+        snapshots: Snapshots::new(workers.clone(), config.clone(), own, || Ok(Vec::new()), steerer),
         metrics: Metrics::new(&config, "native", Arc::clone(&health), None).expect("metrics"),
         health,
         failures: Arc::default(),
@@ -196,11 +181,7 @@ pub(super) async fn lab_for(backends: u16) -> Lab {
     let listener = bind("control", "127.0.0.1:0".parse().expect("an address")).expect("a port");
     let address = listener.local_addr().expect("its address");
     tokio::spawn(serve(listener, Arc::clone(&control), Door::Plain));
-    let lab = Lab {
-        control,
-        address,
-        stuck,
-    };
+    let lab = Lab { control, address, stuck };
     // The fake worker's first turn.
     while lab.control.workers.beat_us() == 0 {
         tokio::task::yield_now().await;
@@ -237,14 +218,10 @@ impl Lab {
         body: impl Into<Bytes>,
     ) -> (hyper::http::response::Parts, Bytes) {
         let stream = TcpStream::connect(self.address).await.expect("connected");
-        let (mut sender, connection) = client::handshake(TokioIo::new(stream))
-            .await
-            .expect("a handshake");
+        let (mut sender, connection) =
+            client::handshake(TokioIo::new(stream)).await.expect("a handshake");
         tokio::spawn(connection);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "localhost");
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -261,8 +238,7 @@ impl Lab {
     }
 
     pub(super) async fn put(&self, snapshot: &str) -> (StatusCode, Bytes) {
-        self.ask(Method::PUT, "/v1/snapshot", snapshot.to_owned())
-            .await
+        self.ask(Method::PUT, "/v1/snapshot", snapshot.to_owned()).await
     }
 
     async fn refused(&self, snapshot: &str) -> (StatusCode, ErrorReply) {
@@ -272,9 +248,8 @@ impl Lab {
 }
 
 pub(super) fn snapshot(generation: u64, backends: usize) -> String {
-    let backends: Vec<String> = (0..backends)
-        .map(|i| format!(r#"{{"name":"b{i}","endpoint":"10.0.1.{i}:80"}}"#))
-        .collect();
+    let backends: Vec<String> =
+        (0..backends).map(|i| format!(r#"{{"name":"b{i}","endpoint":"10.0.1.{i}:80"}}"#)).collect();
     format!(
         r#"{{"generation":{generation},"policies":[{{"name":"web","frontends":["0.0.0.0:80"],"backends":[{}]}}]}}"#,
         backends.join(",")
@@ -299,10 +274,7 @@ async fn readiness_needs_a_snapshot_a_link_and_the_gateway() {
     let (_, text) = lab.get("/readyz").await;
     assert!(text.contains("default router"), "{text}");
     health.gateway_resolved.store(true, Ordering::Relaxed);
-    assert_eq!(
-        lab.get("/readyz").await,
-        (StatusCode::OK, "ready\n".to_owned())
-    );
+    assert_eq!(lab.get("/readyz").await, (StatusCode::OK, "ready\n".to_owned()));
     health.link_up.store(false, Ordering::Relaxed);
     let (status, text) = lab.get("/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
@@ -377,11 +349,7 @@ async fn bad_snapshots_are_refused_with_field_and_expectation() {
     let lab = lab().await;
     let cases = [
         (r#"{"generation":1}"#.to_owned(), ".", None),
-        (
-            r#"{"generation":1,"policies":[{"frontends":[]}]}"#.to_owned(),
-            "policies[0]",
-            None,
-        ),
+        (r#"{"generation":1,"policies":[{"frontends":[]}]}"#.to_owned(), "policies[0]", None),
         (
             snapshot(1, 1).replace("\"name\":\"web\"", "\"name\":\"\""),
             "policies[0].name",
@@ -479,24 +447,9 @@ async fn one_bad_policy_of_a_push_is_refused_by_name_and_the_others_are_served()
     // Its change is refused: where this process listens (`control` is 127.0.0.1), among the legs'
     // ports, too much.
     for (generation, frontend, backends, words) in [
-        (
-            2,
-            "127.0.0.1:9900",
-            1,
-            "127.0.0.1:9900 is where the control API listens",
-        ),
-        (
-            3,
-            "10.0.0.1:20000",
-            1,
-            "port 20000 is one of the legs' ports",
-        ),
-        (
-            4,
-            "0.0.0.0:81",
-            3,
-            "3 backends are more than limits.backends, 2",
-        ),
+        (2, "127.0.0.1:9900", 1, "127.0.0.1:9900 is where the control API listens"),
+        (3, "10.0.0.1:20000", 1, "port 20000 is one of the legs' ports"),
+        (4, "0.0.0.0:81", 3, "3 backends are more than limits.backends, 2"),
     ] {
         let sent = three(generation, frontend, backends);
         let (status, body) = lab.put(&sent).await;
@@ -520,10 +473,7 @@ async fn one_bad_policy_of_a_push_is_refused_by_name_and_the_others_are_served()
         let state: baton_api::StateReply = serde_json::from_str(&text).expect("a state");
         assert_eq!(state.state.refused, reply.refused);
         let problem = "policy `kept` of the snapshot is refused, what it had before stays in force";
-        assert!(
-            state.problems.iter().any(|p| p.starts_with(problem)),
-            "{text}"
-        );
+        assert!(state.problems.iter().any(|p| p.starts_with(problem)), "{text}");
         let (_, text) = lab.get("/metrics").await;
         let one = "baton_dataplane_snapshot_refused_policies 1";
         assert!(text.lines().any(|l| l == one), "{text}");
@@ -540,10 +490,7 @@ async fn one_bad_policy_of_a_push_is_refused_by_name_and_the_others_are_served()
     let bad: Snapshot = serde_json::from_str(&three(1, "127.0.0.1:9900", 1)).expect("one");
     let refusal = lab.control.snapshots.take_file(bad.policies).await;
     let refusal = refusal.expect_err("refused").to_string();
-    assert!(
-        refusal.starts_with("policies[1].frontends[0]: "),
-        "{refusal}"
-    );
+    assert!(refusal.starts_with("policies[1].frontends[0]: "), "{refusal}");
     assert_eq!(lab.put(&three(9, "0.0.0.0:81", 2)).await.0, StatusCode::OK);
     assert!(lab.control.snapshots.refused().is_empty());
 }
@@ -568,19 +515,9 @@ async fn flows_are_filtered_and_limited() {
         let (head, body) = lab.ask_all(Method::GET, &path, "").await;
         assert_eq!(head.status, StatusCode::OK, "{query}: {body:?}");
         let reply: FlowsReply = serde_json::from_slice(&body).expect("flows");
-        assert_eq!(
-            (reply.flows.len(), reply.truncated),
-            (count, truncated),
-            "{query}"
-        );
+        assert_eq!((reply.flows.len(), reply.truncated), (count, truncated), "{query}");
     }
-    for query in [
-        "?limit=0",
-        "?limit=100001",
-        "?limit=x",
-        "?colour=red",
-        "?client=nobody",
-    ] {
+    for query in ["?limit=0", "?limit=100001", "?limit=x", "?colour=red", "?client=nobody"] {
         let (status, text) = lab.get(&format!("/v1/flows{query}")).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
         let error: ErrorReply = serde_json::from_str(&text).expect("an error");

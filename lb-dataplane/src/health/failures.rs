@@ -29,9 +29,7 @@ impl Failures {
         }
         for backend in &mut policy.backends {
             if let BackendHealth::Unhealthy(why) = &mut backend.health {
-                *why = failures
-                    .get(&(policy.name.clone(), backend.endpoint))
-                    .cloned();
+                *why = failures.get(&(policy.name.clone(), backend.endpoint)).cloned();
             }
         }
     }
@@ -50,10 +48,7 @@ mod tests {
         let key = ("web".to_owned(), policy.backends[0].endpoint);
         failures.note(&key, Some("GET /: 503, expected 200".into()));
         failures.explain(&mut policy);
-        assert_eq!(
-            policy.backends[0].health.to_string(),
-            "unhealthy: GET /: 503, expected 200"
-        );
+        assert_eq!(policy.backends[0].health.to_string(), "unhealthy: GET /: 503, expected 200");
         // The same endpoint, but nothing says that its check made it so.
         assert_eq!(policy.backends[1].health, BackendHealth::Up);
 

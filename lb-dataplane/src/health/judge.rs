@@ -24,11 +24,7 @@ impl Judge {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(thresholds: Thresholds) -> Self {
-        Self {
-            thresholds,
-            verdict: None,
-            against: 0,
-        }
+        Self { thresholds, verdict: None, against: 0 }
     }
 
     /// What is known; none before the first result.
@@ -51,11 +47,7 @@ impl Judge {
             return false;
         }
         self.against += 1;
-        let needed = if success {
-            self.thresholds.healthy
-        } else {
-            self.thresholds.unhealthy
-        };
+        let needed = if success { self.thresholds.healthy } else { self.thresholds.unhealthy };
         if self.against < needed {
             return false;
         }

@@ -162,12 +162,8 @@ impl Checks {
         }
         let names: HashSet<&str> = snapshot.policies.iter().map(|p| p.name.as_str()).collect();
         self.shares.retain(|name, _| names.contains(name.as_str()));
-        let gone: HashSet<Arc<Key>> = self
-            .checked
-            .keys()
-            .filter(|key| !wanted.contains_key(*key))
-            .cloned()
-            .collect();
+        let gone: HashSet<Arc<Key>> =
+            self.checked.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
         for key in gone {
             self.failures.note(&key, None);
             let checked = self.checked.remove(&key);
@@ -279,11 +275,7 @@ impl Checks {
     /// Tells the worker. If it does not listen, the next result, snapshot or `TELL_AGAIN` does it
     /// again.
     async fn tell(&mut self, key: &Arc<Key>, healthy: Option<bool>) {
-        let notice = Notice::Health {
-            policy: key.0.clone(),
-            backend: key.1,
-            healthy,
-        };
+        let notice = Notice::Health { policy: key.0.clone(), backend: key.1, healthy };
         match self.workers.tell(notice).await {
             Ok(()) => {
                 if let Some(checked) = self.checked.get_mut(key) {
@@ -311,9 +303,7 @@ fn probes(policy: &Policy) -> impl Iterator<Item = (Arc<Key>, (String, Probe))> 
                 check: check.clone(),
                 // Another port is another server.
                 header: policy.client_address == ClientAddress::ProxyV2
-                    && check
-                        .port
-                        .is_none_or(|port| port == backend.endpoint.port()),
+                    && check.port.is_none_or(|port| port == backend.endpoint.port()),
             };
             (key, (backend.name.clone(), probe))
         })
@@ -355,11 +345,7 @@ async fn ask_always(
             outcome => outcome,
         };
         drop((turn, of_policy));
-        let found = Found {
-            key: Arc::clone(&key),
-            task,
-            outcome,
-        };
+        let found = Found { key: Arc::clone(&key), task, outcome };
         if shared.results.send(found).await.is_err() {
             return;
         }

@@ -116,10 +116,7 @@ impl Probe {
         let host = self.check.host.clone();
         let request = Request::get(path)
             .header(HOST, host.unwrap_or_else(|| self.target.to_string()))
-            .header(
-                USER_AGENT,
-                concat!("baton-health/", env!("CARGO_PKG_VERSION")),
-            )
+            .header(USER_AGENT, concat!("baton-health/", env!("CARGO_PKG_VERSION")))
             .header(CONNECTION, "close")
             .body(Empty::<Bytes>::new())
             .map_err(|error| error.to_string())?;

@@ -114,13 +114,7 @@ impl Lab {
             20_000..=32_767,
             SteeredPorts::default(),
         ));
-        Self {
-            workers,
-            snapshots,
-            inbox: inboxes.remove(0),
-            failures,
-            network,
-        }
+        Self { workers, snapshots, inbox: inboxes.remove(0), failures, network }
     }
 
     fn apply(&self, snapshot: Arc<Snapshot>) {
@@ -132,11 +126,7 @@ impl Lab {
         let next = async {
             loop {
                 match self.inbox.next() {
-                    Some(Command::Notice(Notice::Health {
-                        policy,
-                        backend,
-                        healthy,
-                    })) => {
+                    Some(Command::Notice(Notice::Health { policy, backend, healthy })) => {
                         assert_eq!(policy, "web");
                         return (backend, healthy);
                     }
@@ -177,10 +167,7 @@ async fn the_worker_is_told_each_turn_and_only_these() {
     server.status.store(301, Ordering::Relaxed);
     assert_eq!(lab.told().await.1, Some(true));
     let before = server.asked.load(Ordering::Relaxed);
-    until("more checks", || {
-        server.asked.load(Ordering::Relaxed) > before + 5
-    })
-    .await;
+    until("more checks", || server.asked.load(Ordering::Relaxed) > before + 5).await;
     assert!(lab.inbox.next().is_none(), "nothing turned");
 }
 
@@ -240,10 +227,7 @@ async fn snapshots_start_keep_restart_and_end_checks() {
     let end = |address: SocketAddr| Endpoint::new(address.ip(), address.port()).expect("a port");
     let mut lab = Lab::new();
     // One failure decides at the start; afterwards a hundred successes would be needed to turn.
-    let slow = ActiveCheck {
-        success_threshold: 100,
-        ..check(Some("/"))
-    };
+    let slow = ActiveCheck { success_threshold: 100, ..check(Some("/")) };
     lab.apply(snapshot(&[("a", a)], Some(&slow)));
     assert_eq!(lab.told().await, (end(a), Some(false)));
     server_a.status.store(200, Ordering::Relaxed);
@@ -254,17 +238,11 @@ async fn snapshots_start_keep_restart_and_end_checks() {
     assert_eq!(lab.told().await, (end(a), Some(false)));
     assert_eq!(lab.told().await, (end(b), Some(true)));
     let before = server_a.asked.load(Ordering::Relaxed);
-    until("three more checks", || {
-        server_a.asked.load(Ordering::Relaxed) > before + 3
-    })
-    .await;
+    until("three more checks", || server_a.asked.load(Ordering::Relaxed) > before + 3).await;
     assert!(lab.inbox.next().is_none(), "the first check was restarted");
 
     // A changed check starts afresh: its first result decides again.
-    let changed = ActiveCheck {
-        path: Some("/other".into()),
-        ..slow
-    };
+    let changed = ActiveCheck { path: Some("/other".into()), ..slow };
     lab.apply(snapshot(&[("renamed", a)], Some(&changed)));
     assert_eq!(lab.told().await, (end(b), None), "no longer checked");
     assert_eq!(lab.told().await, (end(a), Some(false)), "until it is known");
@@ -287,11 +265,8 @@ async fn a_worker_that_was_stuck_learns_that_a_check_is_no_more() {
     lab.apply(snapshot(&[("a", address)], Some(&check(Some("/")))));
     assert_eq!(lab.told().await.1, Some(false));
     // Fills its queue, until it counts as stuck.
-    while let Ok(Ok(())) = time::timeout(
-        Duration::from_millis(50),
-        lab.workers.tell(Notice::Spin(true)),
-    )
-    .await
+    while let Ok(Ok(())) =
+        time::timeout(Duration::from_millis(50), lab.workers.tell(Notice::Spin(true))).await
     {}
     lab.apply(snapshot(&[("a", address)], None));
     time::sleep(commands::ANSWER_LIMIT + Duration::from_millis(300)).await;
@@ -358,11 +333,7 @@ async fn more_backends_than_checks_at_one_time_wait_for_their_turn() {
 }
 
 fn probe(target: SocketAddr, check: ActiveCheck) -> Probe {
-    Probe {
-        target,
-        check,
-        header: false,
-    }
+    Probe { target, check, header: false }
 }
 
 /// A server that takes connections with a header only, and one that takes none with it.
@@ -387,10 +358,7 @@ async fn servers_are_greeted_as_they_expect_and_a_wrong_guess_is_named() {
             }
         });
         for header in [true, false] {
-            let probe = Probe {
-                header,
-                ..probe(target, check(Some("/healthz")))
-            };
+            let probe = Probe { header, ..probe(target, check(Some("/healthz"))) };
             let outcome = probe.ask(&source).await;
             match &outcome {
                 Outcome::Good => assert_eq!(header, expects),
@@ -401,10 +369,7 @@ async fn servers_are_greeted_as_they_expect_and_a_wrong_guess_is_named() {
                 Outcome::NotAsked(why) => panic!("{why}"),
             }
         }
-        let connect = Probe {
-            header: true,
-            ..probe(target, check(None))
-        };
+        let connect = Probe { header: true, ..probe(target, check(None)) };
         assert_eq!(connect.ask(&source).await, Outcome::Good);
     }
 }
@@ -416,19 +381,11 @@ async fn each_failure_is_told_in_words() {
         async |target: SocketAddr, check: ActiveCheck| probe(target, check).ask(&source).await;
     // Bound and never listening: nobody else gets this port meanwhile.
     let unheard = TcpSocket::new_v4().expect("a socket");
-    unheard
-        .bind(SocketAddr::from(([127, 0, 0, 1], 0)))
-        .expect("a port");
+    unheard.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
     let closed = unheard.local_addr().expect("its address");
     let cases: [(&[u8], Outcome); 7] = [
-        (
-            b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
-            Outcome::Good,
-        ),
-        (
-            b"HTTP/1.0 302 Found\r\nlocation: /login\r\n\r\n",
-            Outcome::Good,
-        ),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", Outcome::Good),
+        (b"HTTP/1.0 302 Found\r\nlocation: /login\r\n\r\n", Outcome::Good),
         // Longer than is read: closed in the middle, and good.
         (concat_long(), Outcome::Good),
         (
@@ -439,10 +396,7 @@ async fn each_failure_is_told_in_words() {
             b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\nonly",
             Outcome::Bad("GET /healthz: 200, but its body broke off: ".into()),
         ),
-        (
-            b"SSH-2.0-OpenSSH\r\n",
-            Outcome::Bad("GET /healthz: 127.0.0.1:".into()),
-        ),
+        (b"SSH-2.0-OpenSSH\r\n", Outcome::Bad("GET /healthz: 127.0.0.1:".into())),
         (b"", Outcome::Bad("GET /healthz: 127.0.0.1:".into())),
     ];
     for (answer, expected) in cases {
@@ -463,10 +417,7 @@ async fn each_failure_is_told_in_words() {
     // Accepted by the kernel, never answered.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let target = silent.local_addr().expect("its address");
-    let short = ActiveCheck {
-        timeout: Micros::from_millis(20),
-        ..check(Some("/healthz"))
-    };
+    let short = ActiveCheck { timeout: Micros::from_millis(20), ..check(Some("/healthz")) };
     assert_eq!(
         ask(target, short).await,
         Outcome::Bad(format!("GET /healthz: no answer from {target} within 20ms"))

@@ -54,14 +54,11 @@ fn universal_address(message: &AddressMessage, ifindex: u32) -> Option<IpAddr> {
     }
     // On a point-to-point link `Address` is the peer's and `Local` is ours.
     let find = |local| {
-        message
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                AddressAttribute::Local(address) if local => Some(*address),
-                AddressAttribute::Address(address) if !local => Some(*address),
-                _ => None,
-            })
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Local(address) if local => Some(*address),
+            AddressAttribute::Address(address) if !local => Some(*address),
+            _ => None,
+        })
     };
     find(true).or_else(|| find(false))
 }
@@ -77,22 +74,15 @@ mod tests {
     fn only_lasting_global_addresses_count() {
         let mut message = AddressMessage::default();
         message.header.index = 7;
-        message
-            .attributes
-            .push(AddressAttribute::Address(IpAddr::V4(Ipv4Addr::BROADCAST)));
-        message
-            .attributes
-            .push(AddressAttribute::Local(IpAddr::V4(V4)));
+        message.attributes.push(AddressAttribute::Address(IpAddr::V4(Ipv4Addr::BROADCAST)));
+        message.attributes.push(AddressAttribute::Local(IpAddr::V4(V4)));
         assert_eq!(global_address(&message, 7), Some(IpAddr::V4(V4)));
         assert_eq!(global_address(&message, 8), None);
         for (flags, [others, tentative]) in [
             (AddressHeaderFlags::Secondary, [1, 0]),
             (AddressHeaderFlags::Deprecated, [1, 0]),
             (AddressHeaderFlags::Tentative, [0, 1]),
-            (
-                AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed,
-                [0, 0],
-            ),
+            (AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed, [0, 0]),
         ] {
             message.header.flags = flags;
             assert_eq!(global_address(&message, 7), None);

@@ -106,10 +106,7 @@ where
 
 fn dump_addresses(handle: &Handle) -> impl Stream<Item = Result<AddressMessage, NetlinkError>> {
     let dump = handle.address().get().execute();
-    dump.map_err(|source| NetlinkError::Read {
-        table: "addresses",
-        source,
-    })
+    dump.map_err(|source| NetlinkError::Read { table: "addresses", source })
 }
 
 /// All routes of both families, one after the other: the kernel refuses a second dump on a socket
@@ -121,10 +118,7 @@ fn dump_routes(handle: &Handle) -> impl Stream<Item = Result<RouteMessage, Netli
             request.header.address_family = family;
             handle.route().get(request).execute().boxed()
         })
-        .map_err(|source| NetlinkError::Read {
-            table: "routes",
-            source,
-        })
+        .map_err(|source| NetlinkError::Read { table: "routes", source })
 }
 
 /// Our interface; `None` if it is gone.
@@ -134,10 +128,7 @@ pub async fn link(ifindex: u32) -> Result<Option<Link>, NetlinkError> {
         match found.try_next().await {
             Ok(link) => Ok(link.as_ref().map(messages::link)),
             Err(rtnetlink::Error::NetlinkError(error)) if is_gone(&error) => Ok(None),
-            Err(source) => Err(NetlinkError::Read {
-                table: "interfaces",
-                source,
-            }),
+            Err(source) => Err(NetlinkError::Read { table: "interfaces", source }),
         }
     })
     .await
@@ -154,10 +145,7 @@ pub async fn neighbours(ifindex: u32) -> Result<Vec<(IpAddr, FlowLookup)>, Netli
         dump.try_filter_map(async |message| Ok(messages::neighbour(&message, ifindex)))
             .try_collect()
             .await
-            .map_err(|source| NetlinkError::Read {
-                table: "neighbours",
-                source,
-            })
+            .map_err(|source| NetlinkError::Read { table: "neighbours", source })
     })
     .await
 }

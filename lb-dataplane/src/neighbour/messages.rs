@@ -138,9 +138,7 @@ pub fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Vec<(Ra
         }
         (MAIN, RouteType::Unicast) if place.host => {
             let of_interface = |index| sources.get(&(index, v6)).copied();
-            one(Via::Host(
-                source.or_else(|| interface.and_then(of_interface)),
-            ))
+            one(Via::Host(source.or_else(|| interface.and_then(of_interface))))
         }
         // To itself it sends from wherever it likes.
         (LOCAL, RouteType::Local) if place.host => one(Via::Host(None)),
@@ -152,11 +150,7 @@ pub fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Vec<(Ra
     } else {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED)
     });
-    let route = |via| Route {
-        prefix,
-        prefix_len,
-        via,
-    };
+    let route = |via| Route { prefix, prefix_len, via };
     ways.into_iter().map(|via| (rank, route(via))).collect()
 }
 
@@ -228,11 +222,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 /// falls silent changes the place of no other destination's.
 pub fn in_order(mut routes: Vec<(Rank, Route)>, answers: impl Fn(IpAddr) -> bool) -> Vec<Route> {
     routes.sort_by_cached_key(|(rank, route)| {
-        let Route {
-            prefix,
-            prefix_len,
-            via,
-        } = *route;
+        let Route { prefix, prefix_len, via } = *route;
         let ours = matches!(via, Via::Link | Via::Router(_));
         let silent = matches!(via, Via::Router(router) if prefix_len == 0 && !answers(router));
         let preference = Reverse(rank.preference);
@@ -255,9 +245,7 @@ pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
 
 /// All routers of default routes: of those in reserve, too, is to be known whether they answer.
 pub fn routers(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
-    let all = [false, true]
-        .into_iter()
-        .flat_map(|v6| defaults(routes, v6));
+    let all = [false, true].into_iter().flat_map(|v6| defaults(routes, v6));
     let routers = all.filter_map(|route| match route.via {
         Via::Router(router) => Some(router),
         Via::Link | Via::Host(_) | Via::Elsewhere => None,

@@ -9,13 +9,9 @@ fn sighting(state: NeighbourState, mac: Option<[u8; 6]>) -> Option<(IpAddr, Flow
     let mut message = NeighbourMessage::default();
     message.header.ifindex = 7;
     message.header.state = state;
-    message
-        .attributes
-        .push(NeighbourAttribute::Destination(NeighbourAddress::Inet(V4)));
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(V4)));
     if let Some(mac) = mac {
-        message
-            .attributes
-            .push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
     }
     neighbour(&message, 7)
 }
@@ -33,26 +29,10 @@ fn an_interface_that_is_no_port_of_a_bridge_any_more_is_not_gone() {
 fn neighbour_states_become_sights() {
     let mac = [2, 0, 0, 0, 0, 9];
     for (state, lladdr, sight) in [
-        (
-            NeighbourState::Reachable,
-            Some(mac),
-            FlowLookup::Fresh(Mac(mac)),
-        ),
-        (
-            NeighbourState::Permanent,
-            Some(mac),
-            FlowLookup::Fresh(Mac(mac)),
-        ),
-        (
-            NeighbourState::Probe,
-            Some(mac),
-            FlowLookup::Fresh(Mac(mac)),
-        ),
-        (
-            NeighbourState::Stale,
-            Some(mac),
-            FlowLookup::Stale(Mac(mac)),
-        ),
+        (NeighbourState::Reachable, Some(mac), FlowLookup::Fresh(Mac(mac))),
+        (NeighbourState::Permanent, Some(mac), FlowLookup::Fresh(Mac(mac))),
+        (NeighbourState::Probe, Some(mac), FlowLookup::Fresh(Mac(mac))),
+        (NeighbourState::Stale, Some(mac), FlowLookup::Stale(Mac(mac))),
         (NeighbourState::Failed, Some(mac), FlowLookup::Unknown),
         (NeighbourState::Incomplete, None, FlowLookup::Unknown),
     ] {
@@ -62,10 +42,7 @@ fn neighbour_states_become_sights() {
 }
 
 fn rank(metric: u32) -> Rank {
-    Rank {
-        metric,
-        preference: 0,
-    }
+    Rank { metric, preference: 0 }
 }
 
 /// The one route of a message, with its metric.
@@ -78,9 +55,7 @@ fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Option<(u32
 
 /// In order, where all routers answer.
 fn by_metric(routes: Vec<(u32, Route)>) -> Vec<Route> {
-    let ranked = routes
-        .into_iter()
-        .map(|(metric, route)| (rank(metric), route));
+    let ranked = routes.into_iter().map(|(metric, route)| (rank(metric), route));
     in_order(ranked.collect(), |_| true)
 }
 
@@ -94,11 +69,7 @@ fn default_route(attributes: Vec<RouteAttribute>) -> RouteMessage {
 }
 
 fn at(ifindex: u32) -> Place {
-    Place {
-        ifindex,
-        mtu: 1_500,
-        host: false,
-    }
+    Place { ifindex, mtu: 1_500, host: false }
 }
 
 #[test]
@@ -109,15 +80,9 @@ fn routes_of_the_interface_are_taken_and_others_left() {
         prefix_len: 0,
         via: Via::Router(IpAddr::V4(V4)),
     };
-    let message = default_route(vec![
-        via.clone(),
-        RouteAttribute::Oif(7),
-        RouteAttribute::Priority(100),
-    ]);
-    assert_eq!(
-        route(&message, at(7), &Sources::new()),
-        Some((100, expected))
-    );
+    let message =
+        default_route(vec![via.clone(), RouteAttribute::Oif(7), RouteAttribute::Priority(100)]);
+    assert_eq!(route(&message, at(7), &Sources::new()), Some((100, expected)));
     assert_eq!(route(&message, at(8), &Sources::new()), None);
     assert_eq!(gateways(&[expected]).collect::<Vec<_>>(), [IpAddr::V4(V4)]);
 
@@ -132,10 +97,7 @@ fn routes_of_the_interface_are_taken_and_others_left() {
     hop.interface_index = 7;
     hop.attributes.push(via);
     let multipath = default_route(vec![RouteAttribute::MultiPath(vec![hop])]);
-    assert_eq!(
-        route(&multipath, at(7), &Sources::new()),
-        Some((0, expected))
-    );
+    assert_eq!(route(&multipath, at(7), &Sources::new()), Some((0, expected)));
     assert_eq!(route(&multipath, at(8), &Sources::new()), None);
 }
 
@@ -146,11 +108,7 @@ fn a_part_of_the_world_behind_another_interface_is_elsewhere() {
         RouteAttribute::Oif(8),
     ]);
     message.header.destination_prefix_length = 32;
-    let expected = Route {
-        prefix: IpAddr::V4(V4),
-        prefix_len: 32,
-        via: Via::Elsewhere,
-    };
+    let expected = Route { prefix: IpAddr::V4(V4), prefix_len: 32, via: Via::Elsewhere };
     // As a node's route to one of its Pods, or as one that several lead to.
     assert_eq!(route(&message, at(7), &Sources::new()), Some((0, expected)));
     let mut hop = RouteNextHop::default();
@@ -161,10 +119,7 @@ fn a_part_of_the_world_behind_another_interface_is_elsewhere() {
     message.attributes.truncate(1);
     message.header.kind = RouteType::BlackHole;
     assert_eq!(route(&message, at(7), &Sources::new()), Some((0, expected)));
-    let ours = Route {
-        via: Via::Link,
-        ..expected
-    };
+    let ours = Route { via: Via::Link, ..expected };
     assert_eq!(by_metric(vec![(0, expected), (9, ours)]), [ours, expected]);
 }
 
@@ -176,16 +131,8 @@ fn a_host_delivers_to_itself_and_through_its_other_interfaces() {
         RouteAttribute::Oif(8),
     ]);
     message.header.destination_prefix_length = 32;
-    let expected = Route {
-        prefix: IpAddr::V4(V4),
-        prefix_len: 32,
-        via: Via::Host(None),
-    };
-    assert_eq!(
-        route(&message, on(true), &Sources::new()),
-        Some((0, expected)),
-        "a Pod"
-    );
+    let expected = Route { prefix: IpAddr::V4(V4), prefix_len: 32, via: Via::Host(None) };
+    assert_eq!(route(&message, on(true), &Sources::new()), Some((0, expected)), "a Pod");
     // From where the host would send there: what the route says, or the interface has.
     let sources = Sources::from([((8, false), IpAddr::V4(Ipv4Addr::LOCALHOST))]);
     let from = |message: &RouteMessage| {
@@ -194,37 +141,24 @@ fn a_host_delivers_to_itself_and_through_its_other_interfaces() {
     };
     assert_eq!(from(&message), Via::Host(Some(Ipv4Addr::LOCALHOST.into())));
     let mut says = message.clone();
-    says.attributes
-        .push(RouteAttribute::PrefSource(RouteAddress::Inet(V4)));
+    says.attributes.push(RouteAttribute::PrefSource(RouteAddress::Inet(V4)));
     assert_eq!(from(&says), Via::Host(Some(V4.into())));
     // Where it drops packets, it drops ours.
     message.header.kind = RouteType::BlackHole;
-    let dropped = Route {
-        via: Via::Elsewhere,
-        ..expected
-    };
-    assert_eq!(
-        route(&message, on(true), &Sources::new()),
-        Some((0, dropped))
-    );
+    let dropped = Route { via: Via::Elsewhere, ..expected };
+    assert_eq!(route(&message, on(true), &Sources::new()), Some((0, dropped)));
     // Its own addresses, which are in a table of their own, whichever interface has them.
     message.header.kind = RouteType::Local;
     message.header.table = LOCAL as u8;
     message.attributes[1] = RouteAttribute::Oif(7);
-    assert_eq!(
-        route(&message, on(true), &Sources::new()),
-        Some((0, expected))
-    );
+    assert_eq!(route(&message, on(true), &Sources::new()), Some((0, expected)));
     assert_eq!(route(&message, on(false), &Sources::new()), None);
     message.header.kind = RouteType::Broadcast;
     assert_eq!(route(&message, on(true), &Sources::new()), None);
     // A default route of another interface is for what ours has none for.
     let other = default_route(vec![RouteAttribute::Oif(8)]);
     let (metric, other) = route(&other, on(true), &Sources::new()).expect("a route");
-    let ours = Route {
-        via: Via::Router(IpAddr::V4(V4)),
-        ..other
-    };
+    let ours = Route { via: Via::Router(IpAddr::V4(V4)), ..other };
     assert_eq!(by_metric(vec![(metric, other), (9, ours)]), [ours, other]);
     assert_eq!(gateways(&[ours, other]).count(), 1, "the host is no router");
 }
@@ -247,10 +181,7 @@ fn the_better_metric_comes_first() {
         prefix_len: 0,
         via: Via::Router(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))),
     };
-    assert_eq!(
-        by_metric(vec![(200, route(2)), (100, route(1))]),
-        [route(1), route(2)]
-    );
+    assert_eq!(by_metric(vec![(200, route(2)), (100, route(1))]), [route(1), route(2)]);
 }
 
 #[test]
@@ -262,11 +193,7 @@ fn each_familys_best_default_router_is_judged_and_no_backup() {
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         let via = Via::Router(router);
-        Route {
-            prefix,
-            prefix_len,
-            via,
-        }
+        Route { prefix, prefix_len, via }
     };
     let routes = by_metric(vec![
         (200, route("10.0.0.2", 0)),
@@ -290,11 +217,7 @@ fn by(router: &str) -> Route {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    Route {
-        prefix,
-        prefix_len: 0,
-        via: Via::Router(router),
-    }
+    Route { prefix, prefix_len: 0, via: Via::Router(router) }
 }
 
 /// Two routers on one link announce themselves, and neither is a backup by its metric.
@@ -306,10 +229,7 @@ fn of_two_default_routers_that_are_as_good_one_that_answers_is_taken() {
     let both = || vec![(rank(1_024), one), (rank(1_024), two)];
     assert_eq!(in_order(both(), silent(&[])), [one, two]);
     assert_eq!(in_order(both(), silent(&["fe80::1"])), [two, one]);
-    assert_eq!(
-        in_order(both(), silent(&["fe80::1", "fe80::2"])),
-        [one, two]
-    );
+    assert_eq!(in_order(both(), silent(&["fe80::1", "fe80::2"])), [one, two]);
     let routes = in_order(both(), silent(&["fe80::1"]));
     assert_eq!(gateways(&routes).count(), 1);
     assert_eq!(routers(&routes).count(), 2, "it may come back");
@@ -346,12 +266,6 @@ fn each_way_of_a_route_by_our_interface_is_one() {
         RouteAttribute::Preference(RoutePreference::High),
     ]);
     let found = super::route(&message, at(7), &Sources::new());
-    let expected = Rank {
-        metric: 5,
-        preference: 1,
-    };
-    assert_eq!(
-        found,
-        ["10.0.0.1", "10.0.0.2"].map(|router| (expected, by(router)))
-    );
+    let expected = Rank { metric: 5, preference: 1 };
+    assert_eq!(found, ["10.0.0.1", "10.0.0.2"].map(|router| (expected, by(router))));
 }

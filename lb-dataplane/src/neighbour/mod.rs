@@ -112,10 +112,7 @@ impl Health {
     /// Whether the interface is up, and how often that has changed: two that are equal, and up, say
     /// that it was up all the time in between.
     pub fn link(&self) -> (bool, u64) {
-        (
-            self.link_up.load(Ordering::Relaxed),
-            self.link_changes.load(Ordering::Relaxed),
-        )
+        (self.link_up.load(Ordering::Relaxed), self.link_changes.load(Ordering::Relaxed))
     }
 }
 
@@ -258,10 +255,7 @@ fn ends(error: &NetlinkError, looked: bool) -> bool {
 }
 
 fn is_route(message: &RouteNetlinkMessage) -> bool {
-    matches!(
-        message,
-        RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_)
-    )
+    matches!(message, RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_))
 }
 
 impl Neighbours {
@@ -269,11 +263,7 @@ impl Neighbours {
     fn pass(&mut self, done: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
         match done {
             Err(error) if ends(&error, self.looked) => return Err(error),
-            Err(error)
-                if self
-                    .warned
-                    .is_none_or(|warned| warned.elapsed() >= WARN_EVERY) =>
-            {
+            Err(error) if self.warned.is_none_or(|warned| warned.elapsed() >= WARN_EVERY) => {
                 self.warned = Some(time::Instant::now());
                 warn!(%error, "routes and neighbours stay as they were for now");
             }
@@ -396,10 +386,7 @@ impl Neighbours {
 
     async fn read_neighbours(&mut self) -> Result<(), NetlinkError> {
         let found = kernel::neighbours(self.place.ifindex).await?;
-        let all = found
-            .into_iter()
-            .filter(|(_, sight)| *sight != FlowLookup::Unknown)
-            .collect();
+        let all = found.into_iter().filter(|(_, sight)| *sight != FlowLookup::Unknown).collect();
         let actions = self.table.see_all(&all);
         self.perform(actions).await
     }
@@ -450,10 +437,8 @@ mod tests {
 
     #[test]
     fn what_may_pass_ends_nothing_once_connections_are_served() {
-        let read = || NetlinkError::Read {
-            table: "routes",
-            source: rtnetlink::Error::RequestFailed,
-        };
+        let read =
+            || NetlinkError::Read { table: "routes", source: rtnetlink::Error::RequestFailed };
         let open = || NetlinkError::Open(io::Error::from_raw_os_error(24));
         // EMFILE, a dump that failed, a worker that is stuck; at the start they end it.
         for error in [open(), read(), WorkerError::Stuck.into()] {

@@ -121,16 +121,10 @@ impl Table {
 
     /// The kernel's whole table: what is not in it is gone.
     pub fn see_all(&mut self, all: &HashMap<IpAddr, FlowLookup>) -> Vec<Action> {
-        let gone: Vec<IpAddr> = self
-            .known
-            .keys()
-            .filter(|address| !all.contains_key(address))
-            .copied()
-            .collect();
-        let mut actions: Vec<Action> = gone
-            .into_iter()
-            .flat_map(|address| self.see(address, FlowLookup::Unknown))
-            .collect();
+        let gone: Vec<IpAddr> =
+            self.known.keys().filter(|address| !all.contains_key(address)).copied().collect();
+        let mut actions: Vec<Action> =
+            gone.into_iter().flat_map(|address| self.see(address, FlowLookup::Unknown)).collect();
         for (address, sight) in all {
             actions.extend(self.see(*address, *sight));
         }
@@ -170,10 +164,7 @@ impl Table {
     /// What is known of this address.
     #[must_use]
     pub fn sight(&self, address: IpAddr) -> FlowLookup {
-        self.known
-            .get(&address)
-            .copied()
-            .unwrap_or(FlowLookup::Unknown)
+        self.known.get(&address).copied().unwrap_or(FlowLookup::Unknown)
     }
 
     /// How many are wanted.
@@ -205,15 +196,9 @@ mod tests {
     fn a_wanted_address_is_resolved_and_told_once() {
         let mut table = Table::default();
         assert_eq!(table.want(A), [Action::Resolve(A)]);
-        assert_eq!(
-            table.see(A, FlowLookup::Fresh(M)),
-            [Action::Tell(A, Some(M))]
-        );
+        assert_eq!(table.see(A, FlowLookup::Fresh(M)), [Action::Tell(A, Some(M))]);
         assert_eq!(table.see(A, FlowLookup::Fresh(M)), []);
-        assert_eq!(
-            table.see(A, FlowLookup::Fresh(N)),
-            [Action::Tell(A, Some(N))]
-        );
+        assert_eq!(table.see(A, FlowLookup::Fresh(N)), [Action::Tell(A, Some(N))]);
         assert_eq!(table.tick(), []);
     }
 
@@ -231,10 +216,7 @@ mod tests {
     fn what_goes_stale_in_use_is_confirmed_and_what_is_not_in_use_is_left_alone() {
         let mut table = Table::default();
         assert_eq!(table.see(A, FlowLookup::Stale(M)), []);
-        assert_eq!(
-            table.want(A),
-            [Action::Tell(A, Some(M)), Action::Resolve(A)]
-        );
+        assert_eq!(table.want(A), [Action::Tell(A, Some(M)), Action::Resolve(A)]);
         assert_eq!(table.see(A, FlowLookup::Fresh(M)), []);
         assert_eq!(table.see(A, FlowLookup::Stale(M)), [Action::Resolve(A)]);
     }
@@ -328,11 +310,8 @@ mod tests {
     #[test]
     fn the_oldest_makes_room() {
         let mut table = Table::default();
-        let address = |i: usize| {
-            IpAddr::V4(Ipv4Addr::from(
-                0x0a00_0000 + u32::try_from(i).expect("small"),
-            ))
-        };
+        let address =
+            |i: usize| IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + u32::try_from(i).expect("small")));
         for i in 0..=LIMIT_WANTED {
             assert_eq!(table.want(address(i)), [Action::Resolve(address(i))]);
         }

@@ -118,9 +118,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 async fn connect(control: ControlAddress) -> anyhow::Result<Box<dyn Stream>> {
     let connected: std::io::Result<Box<dyn Stream>> = match control {
         ControlAddress::Tcp(address) => TcpStream::connect(address).await.map(|s| Box::new(s) as _),
-        ControlAddress::Unix(path) => UnixStream::connect(path.as_path())
-            .await
-            .map(|s| Box::new(s) as _),
+        ControlAddress::Unix(path) => {
+            UnixStream::connect(path.as_path()).await.map(|s| Box::new(s) as _)
+        }
     };
     connected.map_err(|error| {
         let why = match error.kind() {
@@ -152,10 +152,7 @@ async fn begin(
         ControlAddress::Tcp(address) => address.to_string(),
         ControlAddress::Unix(_) => "localhost".to_owned(),
     };
-    let mut request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(HOST, host);
+    let mut request = Request::builder().method(method).uri(path).header(HOST, host);
     if !body.is_empty() {
         request = request.header(CONTENT_TYPE, "application/json");
     }
@@ -167,16 +164,9 @@ async fn begin(
 /// Has the dataplane end the capture of a number: its stream goes on to the last block.
 async fn end(control: ControlAddress, number: &str) -> anyhow::Result<()> {
     let path = format!("/v1/capture?number={number}");
-    let ended = timeout(
-        ANSWER_LIMIT,
-        begin(control, Method::DELETE, &path, String::new()),
-    )
-    .await;
+    let ended = timeout(ANSWER_LIMIT, begin(control, Method::DELETE, &path, String::new())).await;
     // A refusal: it ends by itself at this moment.
-    ended
-        .context("the capture cannot be ended")
-        .flatten()
-        .map(drop)
+    ended.context("the capture cannot be ended").flatten().map(drop)
 }
 
 /// Writes an answer to `out` as it comes. The user's first wish has the dataplane end it in order,

@@ -64,11 +64,7 @@ pub fn status(ask: &Ask) -> anyhow::Result<ExitCode> {
 pub fn ask(command: &Command<Ask>) -> anyhow::Result<ExitCode> {
     let Ask { at: place, output } = command.options();
     at(place, async |here| {
-        let asking = Asking {
-            fleet: here,
-            show: &Show::new(PROGRAM, *output),
-            namespace: None,
-        };
+        let asking = Asking { fleet: here, show: &Show::new(PROGRAM, *output), namespace: None };
         asking.run(command).await
     })
 }

@@ -16,10 +16,7 @@ pub fn backend(name: &str, adoptability: Adoptability) -> BackendState {
 
 /// Two backends, of which the second drains and cannot adopt.
 pub fn reply() -> StateReply {
-    let backends = [
-        backend("a", Adoptability::Ready),
-        backend("b", Adoptability::NoAdopter),
-    ];
+    let backends = [backend("a", Adoptability::Ready), backend("b", Adoptability::NoAdopter)];
     let state = json!({
         "signingEpoch": 1, "version": "0.1.0", "generation": 5, "uptimeSeconds": 7_380,
         "worker": {"interface": "eth0", "mode": "native", "addresses": ["10.9.0.10"],

@@ -45,10 +45,7 @@ no flow                   7
     good.state.counters.insert(oversize, 1);
     let text = status(&good);
     let words: Vec<&str> = text.split_whitespace().collect();
-    assert!(
-        words.join(" ").contains("ethtool -K INTERFACE tso off"),
-        "{text}"
-    );
+    assert!(words.join(" ").contains("ethtool -K INTERFACE tso off"), "{text}");
     assert!(status(&good).starts_with("It works.\n"));
 }
 
@@ -70,11 +67,7 @@ fn troubled() -> StateReply {
         by_command: true,
         left: Micros::from_secs(17),
         moved: 230,
-        waiting: [
-            ("request in progress".to_owned(), 29),
-            ("pinned: upgrade".to_owned(), 3),
-        ]
-        .into(),
+        waiting: [("request in progress".to_owned(), 29), ("pinned: upgrade".to_owned(), 3)].into(),
         ..DrainState::default()
     });
     reply
@@ -126,11 +119,8 @@ fn nothing_is_wider_than_a_terminal() {
         policy.flows_total = u64::from(u32::MAX);
         policy.migrations_total = u64::from(u32::MAX);
         policy.panic = true;
-        policy.frontends = vec![
-            "[fd00:1111:2222:3333:4444:5555:6666:7777]:65535"
-                .parse()
-                .expect("an endpoint"),
-        ];
+        policy.frontends =
+            vec!["[fd00:1111:2222:3333:4444:5555:6666:7777]:65535".parse().expect("an endpoint")];
         for backend in &mut policy.backends {
             backend.name = "p".repeat(127);
             backend.endpoint = policy.frontends[0];

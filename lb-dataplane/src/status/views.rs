@@ -119,11 +119,7 @@ fn policies(state: &State, style: Style) -> String {
             }
         }
         if !said.is_empty() {
-            wrapped(
-                &mut text,
-                "  ",
-                &format!("{}: {}", policy.name, said.join("; ")),
-            );
+            wrapped(&mut text, "  ", &format!("{}: {}", policy.name, said.join("; ")));
         }
     }
     text

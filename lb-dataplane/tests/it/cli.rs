@@ -84,10 +84,7 @@ fn told(output: &Output) -> (Option<i32>, String, String) {
 #[test]
 fn check_says_good() {
     let output = Folder::with(GOOD).run("check --config dataplane.yaml");
-    assert_eq!(
-        told(&output),
-        (Some(0), "dataplane.yaml: good\n".into(), String::new())
-    );
+    assert_eq!(told(&output), (Some(0), "dataplane.yaml: good\n".into(), String::new()));
 }
 
 #[test]
@@ -108,11 +105,7 @@ fn check_refuses_with_file_line_field_and_what_was_expected() {
             "mode: fast\ninterface:",
             "dataplane.yaml:1: mode: unknown variant `fast`, expected one of auto, native, generic, packet",
         ),
-        (
-            "interface: bt-none0\n",
-            "",
-            "dataplane.yaml:1: interface: is missing: expected a value",
-        ),
+        ("interface: bt-none0\n", "", "dataplane.yaml:1: interface: is missing: expected a value"),
         (
             "epoch: 1",
             "epoch: 300",
@@ -130,10 +123,7 @@ fn check_refuses_with_file_line_field_and_what_was_expected() {
         ),
     ] {
         let output = Folder::with(&GOOD.replacen(from, to, 1)).run("check --config dataplane.yaml");
-        assert_eq!(
-            told(&output),
-            (Some(1), String::new(), format!("lb-dataplane: {message}\n")),
-        );
+        assert_eq!(told(&output), (Some(1), String::new(), format!("lb-dataplane: {message}\n")),);
     }
 }
 
@@ -253,10 +243,7 @@ address 10.0.0.1, leg ports 20000-32767, key epochs 1
     let control = answering("200 OK", bad);
     let (code, text, _) = folder.asks(control, "status");
     assert_eq!(code, Some(1));
-    begins(
-        &text,
-        "It does NOT work as it should:\n  - no snapshot is in force\n",
-    );
+    begins(&text, "It does NOT work as it should:\n  - no snapshot is in force\n");
     let control = answering("200 OK", STATE);
     let (code, text, _) = folder.asks(control, "backends -o json");
     assert_eq!((code, text.as_str()), (Some(0), "[]\n"));
@@ -310,18 +297,12 @@ fn a_drain_is_ordered_as_json_and_told_what_comes_next() {
     let request = asked.recv().expect("asked");
     begins(&request, "POST /v1/drain HTTP/1.1\r\n");
     has(&request, "content-type: application/json\r\n");
-    assert!(
-        request.ends_with(r#"{"backend":"pod-a","policy":"web","undo":false}"#),
-        "{request}"
-    );
+    assert!(request.ends_with(r#"{"backend":"pod-a","policy":"web","undo":false}"#), "{request}");
     let (control, asked) = drained(draining(3, Some(5)), ("200 OK", TAKEN), Vec::new());
     let (code, text, _) = folder.asks(control, "drain pod-a --undo -o json");
     assert_eq!(code, Some(0));
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(
-        (&json["undone"], &json["backend"]),
-        (&true.into(), &"pod-a".into())
-    );
+    assert_eq!((&json["undone"], &json["backend"]), (&true.into(), &"pod-a".into()));
     let request = asked.iter().nth(1).expect("asked");
     assert!(request.ends_with("\"undo\":true}"), "{request}");
 }
@@ -338,10 +319,7 @@ fn a_drain_that_waits_shows_each_change_and_ends_when_nothing_is_left() {
     let (code, text, progress) = folder.asks(control, "drain pod-a --wait");
     assert_eq!(code, Some(0), "{progress}");
     begins(&text, "pod-a is empty after ");
-    assert!(
-        text.ends_with("can be stopped: 8 moved, 1 ended, 0 closed.\n"),
-        "{text}"
-    );
+    assert!(text.ends_with("can be stopped: 8 moved, 1 ended, 0 closed.\n"), "{text}");
     assert_eq!(
         progress,
         "\
@@ -385,18 +363,12 @@ fn a_drain_that_is_refused_ends_with_1_and_one_that_cannot_be_ordered_with_2() {
         let (control, _) = drained(draining(3, None), (status, &body), Vec::new());
         let (code, text, complaint) = folder.asks(control, "drain pod-a --wait");
         assert_eq!((code, text.as_str()), (Some(ends), ""), "{status}");
-        assert_eq!(
-            complaint,
-            format!("lb-dataplane: the dataplane {said}: {words}\n")
-        );
+        assert_eq!(complaint, format!("lb-dataplane: the dataplane {said}: {words}\n"));
     }
     let (control, _) = serving(vec![("200 OK", draining(3, None))]);
     let (code, _, complaint) = folder.asks(control, "drain x");
     assert_eq!(code, Some(1));
-    assert_eq!(
-        complaint,
-        "lb-dataplane: no policy has a backend x: expected one of pod-a\n"
-    );
+    assert_eq!(complaint, "lb-dataplane: no policy has a backend x: expected one of pod-a\n");
     let unheard = unheard();
     let closed = unheard.local_addr().expect("connected");
     let (code, _, complaint) = told(&folder.run(&format!("drain x --control {closed}")));
@@ -423,10 +395,7 @@ What became of it:
 "
     );
     let request = asked.recv().expect("asked");
-    begins(
-        &request,
-        "GET /v1/flows?limit=100000&client=10.0.0.7%3A4711 HTTP/1.1\r\n",
-    );
+    begins(&request, "GET /v1/flows?limit=100000&client=10.0.0.7%3A4711 HTTP/1.1\r\n");
     let request = asked.recv().expect("asked");
     assert!(request.starts_with("POST /v1/migrate HTTP/1.1\r\n"));
     assert!(
@@ -487,10 +456,7 @@ fn a_trace_goes_on_where_the_answer_before_ended() {
     let (code, text, _) = folder.asks(control, "trace --past --for 100ms -o json");
     let said: serde_json::Value = serde_json::from_str(text.trim_end()).expect("JSON");
     let time = "1970-01-01T00:59:59.999905Z";
-    assert_eq!(
-        (code, &said["time"], &said["seq"]),
-        (Some(0), &time.into(), &5.into())
-    );
+    assert_eq!((code, &said["time"], &said["seq"]), (Some(0), &time.into(), &5.into()));
     assert_eq!(said.get("dataplane"), None, "it is the only one");
 }
 
@@ -518,10 +484,7 @@ fn version_and_help() {
     let folder = Folder::with(GOOD);
     let (code, text, _) = told(&folder.run("version"));
     assert_eq!(code, Some(0));
-    assert_eq!(
-        text,
-        concat!("lb-dataplane ", env!("CARGO_PKG_VERSION"), "\n")
-    );
+    assert_eq!(text, concat!("lb-dataplane ", env!("CARGO_PKG_VERSION"), "\n"));
     let (code, text, _) = told(&folder.run("--help"));
     assert_eq!(code, Some(0));
     for word in [

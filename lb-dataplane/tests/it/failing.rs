@@ -23,9 +23,7 @@ struct Server {
 
 impl Server {
     fn start(lab: &Lab, name: &'static str, port: u16) -> Arc<Self> {
-        let listener = lab.within("b", || {
-            TcpListener::bind(("10.77.0.3", port)).expect("a port")
-        });
+        let listener = lab.within("b", || TcpListener::bind(("10.77.0.3", port)).expect("a port"));
         let server = Arc::new(Self::default());
         server.status.store(200, Ordering::Relaxed);
         let shared = Arc::clone(&server);
@@ -50,10 +48,7 @@ impl Server {
                 let status = self.status.load(Ordering::Relaxed);
                 format!("HTTP/1.1 {status} Word\r\ncontent-length: 0\r\n\r\n")
             } else {
-                format!(
-                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}",
-                    name.len()
-                )
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len())
             };
             if stream.write_all(answer.as_bytes()).is_err() {
                 return;
@@ -81,9 +76,7 @@ fn request(stream: &mut TcpStream) -> Option<String> {
 
 /// Who answers a request on this connection.
 fn ask(stream: &mut TcpStream) -> String {
-    stream
-        .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        .expect("sent");
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").expect("sent");
     let head = request(stream).expect("an answer");
     has(&head, "content-length: 1\r\n");
     let mut name = [0];
@@ -124,9 +117,7 @@ fn active_checks_decide_who_gets_connections() {
     let dataplane = lab.start();
     lab.wait("ready", "/readyz", |status, _| status == 200);
     let health = |what: &str, index: usize, wanted: Value| {
-        lab.wait(what, "/v1/state", |_, text| {
-            state(text, index)["health"] == wanted
-        });
+        lab.wait(what, "/v1/state", |_, text| state(text, index)["health"] == wanted);
     };
 
     // The first check decides by itself, and says why.
@@ -138,9 +129,7 @@ fn active_checks_decide_who_gets_connections() {
     let words: Vec<&str> = text.split_whitespace().collect();
     let words = words.join(" ");
     assert!(
-        words.contains(&format!(
-            "Worth a look: - backend `b` of `web` is unhealthy: {fails}"
-        )),
+        words.contains(&format!("Worth a look: - backend `b` of `web` is unhealthy: {fails}")),
         "{text}"
     );
     let (_, metrics) = lab.get("/metrics");
@@ -209,10 +198,7 @@ fn a_drain_by_command_holds_until_it_is_taken_back() {
 
     let (code, _, text) = lab.tool_all("drain nobody");
     assert_eq!(code, Some(1), "{text}");
-    has(
-        &text,
-        "no policy has a backend nobody: expected one of a, b",
-    );
+    has(&text, "no policy has a backend nobody: expected one of a, b");
     let (code, _, text) = lab.tool_all("drain b --policy db");
     assert_eq!(code, Some(1), "{text}");
     has(&text, "expected one of web");
@@ -228,9 +214,7 @@ fn a_drain_by_command_holds_until_it_is_taken_back() {
 
     // It holds across a change of the configuration.
     lab.configure(&POLICY.replace("protocol: None", "protocol: None\n    slowStart: 1s"));
-    lab.wait("the next generation", "/v1/state", |_, text| {
-        text.contains("\"generation\":2")
-    });
+    lab.wait("the next generation", "/v1/state", |_, text| text.contains("\"generation\":2"));
     let (_, text) = lab.get("/v1/state");
     assert_eq!(state(&text, 1)["drain"]["byCommand"], true, "{text}");
 
@@ -238,17 +222,11 @@ fn a_drain_by_command_holds_until_it_is_taken_back() {
     let (code, text, progress) = lab.tool_all("drain b --wait --timeout 300ms");
     assert_eq!(code, Some(1), "{text}");
     assert!(progress.contains("b: 1 flow left"), "progress: {progress}");
-    assert!(
-        text.contains("b is not empty after ") && text.contains("The drain goes on"),
-        "{text}"
-    );
+    assert!(text.contains("b is not empty after ") && text.contains("The drain goes on"), "{text}");
     drop(held);
     let (code, text, progress) = lab.tool_all("drain b --wait");
     assert_eq!(code, Some(0), "{text}{progress}");
-    assert!(
-        text.starts_with("b is empty after ") && text.contains("can be stopped: "),
-        "{text}"
-    );
+    assert!(text.starts_with("b is empty after ") && text.contains("can be stopped: "), "{text}");
     let (code, text, _) = lab.tool_all("drain b --wait -o json");
     let json: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(
@@ -257,10 +235,7 @@ fn a_drain_by_command_holds_until_it_is_taken_back() {
     );
 
     let (code, text, _) = lab.tool_all("drain b --undo");
-    assert_eq!(
-        (code, text.as_str()),
-        (Some(0), "b is back in service on 1 dataplane.\n")
-    );
+    assert_eq!((code, text.as_str()), (Some(0), "b is back in service on 1 dataplane.\n"));
     assert!(served(&lab).iter().any(|name| name == "b"));
     let (_, text) = lab.get("/v1/state");
     assert_eq!(state(&text, 1)["draining"], false, "{text}");

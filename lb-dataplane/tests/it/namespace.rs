@@ -14,9 +14,7 @@ use std::{
 
 /// A backend that sends everything back; ends with the test's process.
 fn echo(lab: &Lab, port: u16) {
-    let listener = lab.within("b", || {
-        TcpListener::bind(("10.77.0.3", port)).expect("a port")
-    });
+    let listener = lab.within("b", || TcpListener::bind(("10.77.0.3", port)).expect("a port"));
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || {
@@ -55,9 +53,7 @@ fn asked_to_end_it_is_not_ready_and_serves_what_it_has_until_that_ends() {
     let mut stream = lab.client();
     exchange(&mut stream, 1_000);
     dataplane.signal("TERM");
-    lab.wait("not ready", "/readyz", |status, text| {
-        status == 503 && text.contains("asked to end")
-    });
+    lab.wait("not ready", "/readyz", |status, text| status == 503 && text.contains("asked to end"));
     // Who has not heard of that yet is served too.
     exchange(&mut lab.client(), 1_000);
     exchange(&mut stream, 1_000_000);
@@ -92,9 +88,7 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     // Without carrier from before the start on, of which no event tells.
     ip(&format!("-n {}-r link set v2 down", lab.name));
     let dataplane = lab.start();
-    lab.wait("link down", "/readyz", |_, text| {
-        text.contains("eth0 is down")
-    });
+    lab.wait("link down", "/readyz", |_, text| text.contains("eth0 is down"));
     ip(&format!("-n {}-r link set v2 up", lab.name));
     lab.wait("ready", "/readyz", |status, _| status == 200);
 
@@ -110,9 +104,7 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
 
     // Another policy, noticed by itself; the open connection goes on.
     lab.configure(&POLICY.replace("name: b,", "name: renamed,"));
-    lab.wait("the second generation", "/v1/state", |_, text| {
-        text.contains("\"generation\":2")
-    });
+    lab.wait("the second generation", "/v1/state", |_, text| text.contains("\"generation\":2"));
     exchange(&mut stream, 100_000);
 
     // A bad one is refused with its line; what was in force stays, and so does the connection.
@@ -139,9 +131,7 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     let text = fs::read_to_string(lab.file()).expect("the configuration");
     let text = text.replace("epoch: 1, file: adoption.key", "epoch: 2, file: later.key");
     fs::write(lab.file(), text).expect("written");
-    lab.wait("the missing key", "/v1/state", |_, text| {
-        text.contains("later.key cannot be read")
-    });
+    lab.wait("the missing key", "/v1/state", |_, text| text.contains("later.key cannot be read"));
     exchange(&mut stream, 1_000);
     let key = lab.folder.join("later.key");
     fs::write(&key, "ffeeddccbbaa99887766554433221100").expect("a key");
@@ -153,9 +143,7 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
 
     // Link down shows, and comes back by itself.
     ip(&format!("-n {}-r link set v2 down", lab.name));
-    lab.wait("link down", "/readyz", |_, text| {
-        text.contains("eth0 is down")
-    });
+    lab.wait("link down", "/readyz", |_, text| text.contains("eth0 is down"));
     ip(&format!("-n {}-r link set v2 up", lab.name));
     lab.wait("ready again", "/readyz", |status, _| status == 200);
     exchange(&mut stream, 100_000);
@@ -167,9 +155,7 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
         text.contains("MTU is 1400, it was 1500 at the start")
     });
     mtu(1_500);
-    lab.wait("no problem", "/v1/state", |_, text| {
-        text.contains("\"problems\":[]")
-    });
+    lab.wait("no problem", "/v1/state", |_, text| text.contains("\"problems\":[]"));
 
     assert_eq!(dataplane.end(), Some(0));
     let links = Command::new("ip")
@@ -177,10 +163,7 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
         .output()
         .expect("iproute2 is installed");
     let links = String::from_utf8_lossy(&links.stdout).into_owned();
-    assert!(
-        !links.contains("xdp"),
-        "the program is still attached: {links}"
-    );
+    assert!(!links.contains("xdp"), "the program is still attached: {links}");
 }
 
 #[test]
@@ -228,10 +211,7 @@ fn over_a_unix_socket_commands_work_and_no_port_takes_them() {
     echo(&lab, 8080);
     let socket = lab.folder.join("run/control.sock");
     let place = format!("unix:{}", socket.display());
-    lab.configure_with(
-        &format!("control: {place}\nprobes: 127.0.0.1:9900\n"),
-        POLICY,
-    );
+    lab.configure_with(&format!("control: {place}\nprobes: 127.0.0.1:9900\n"), POLICY);
     let dataplane = lab.start();
     lab.wait("ready", "/readyz", |status, _| status == 200);
     let status = || lab.tool(&format!("status --control {place}"));
@@ -285,9 +265,7 @@ fn a_capture_that_is_interrupted_is_whole() {
                 .args(["api", "/v1/capture?for=60s", "--end-on-input"])
                 .stdout(File::create(&file).expect("a file"));
         } else {
-            capture
-                .args(["capture", "--for", "60s", "--write"])
-                .arg(&file);
+            capture.args(["capture", "--for", "60s", "--write"]).arg(&file);
         }
         capture
             .args(["--netns", &format!("{}-d", lab.name)])
@@ -295,18 +273,14 @@ fn a_capture_that_is_interrupted_is_whole() {
             .stderr(Stdio::piped());
         let mut capture = capture.spawn().expect("it runs");
         let begun = format!("baton_dataplane_captures_total {}", number + 1);
-        lab.wait("the capture", "/metrics", |_, text| {
-            text.lines().any(|line| line == begun)
-        });
+        lab.wait("the capture", "/metrics", |_, text| text.lines().any(|line| line == begun));
         exchange(&mut stream, 1_000);
         if end == "input" {
             // Whoever had it run is gone.
             drop(capture.stdin.take());
         } else {
             let pid = capture.id().to_string();
-            let status = Command::new("kill")
-                .args([&format!("-{end}"), &pid])
-                .status();
+            let status = Command::new("kill").args([&format!("-{end}"), &pid]).status();
             assert!(status.expect("kill is installed").success());
         }
         let output = capture.wait_with_output().expect("it ends");
@@ -314,10 +288,7 @@ fn a_capture_that_is_interrupted_is_whole() {
         assert!(output.status.success(), "{end}: {said}");
         let bytes = fs::read(&file).expect("the file");
         let words = baton_cli::last_words(&bytes).expect("the end");
-        assert!(
-            words.contains("ended because it was asked to end"),
-            "{end}: {words}"
-        );
+        assert!(words.contains("ended because it was asked to end"), "{end}: {words}");
         assert_eq!(said.contains(words), end != "input", "{said}");
         let mut reader = PcapNgReader::new(Cursor::new(bytes)).expect("pcapng");
         let (mut packets, mut ends) = (0, 0);
@@ -328,10 +299,7 @@ fn a_capture_that_is_interrupted_is_whole() {
                 _ => {}
             }
         }
-        assert!(
-            packets > 0 && ends == 1,
-            "{end}: {packets} packets, {ends} ends"
-        );
+        assert!(packets > 0 && ends == 1, "{end}: {packets} packets, {ends} ends");
     }
     assert_eq!(dataplane.end(), Some(0));
 }

@@ -139,10 +139,7 @@ impl Batch {
         buffers.extend((0..window).map(|_| vec![0; 2048]));
         let mut vectors: Vec<_> = buffers
             .iter_mut()
-            .map(|b| libc::iovec {
-                iov_base: b.as_mut_ptr().cast(),
-                iov_len: b.len(),
-            })
+            .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() })
             .collect();
         let mut headers: Vec<libc::mmsghdr> = vectors
             .iter_mut()
@@ -155,12 +152,7 @@ impl Batch {
             })
             .collect();
         let receive = headers.split_off(window);
-        Self {
-            _buffers: buffers,
-            _vectors: vectors,
-            send: headers,
-            receive,
-        }
+        Self { _buffers: buffers, _vectors: vectors, send: headers, receive }
     }
 
     fn send(&mut self, client: &Raw, count: usize) {
@@ -191,9 +183,7 @@ impl Batch {
 }
 
 fn main() {
-    let busy_poll_us = std::env::args()
-        .nth(1)
-        .map_or(0, |a| a.parse().expect("microseconds"));
+    let busy_poll_us = std::env::args().nth(1).map_or(0, |a| a.parse().expect("microseconds"));
     println!("busy_poll_us = {busy_poll_us}");
     kernel_udp();
     for mode in MODES {

@@ -18,10 +18,9 @@ pub fn probe_capabilities() -> Vec<Missing> {
     let mut missing = Vec::new();
     // Without an answer nothing is claimed to be missing: the calls themselves will say.
     let effective = rustix::thread::capabilities(None).map_or(Set::all(), |sets| sets.effective);
-    for (capability, name) in [
-        (Set::NET_RAW, Missing::CapNetRaw),
-        (Set::NET_ADMIN, Missing::CapNetAdmin),
-    ] {
+    for (capability, name) in
+        [(Set::NET_RAW, Missing::CapNetRaw), (Set::NET_ADMIN, Missing::CapNetAdmin)]
+    {
         if !effective.contains(capability) {
             missing.push(name);
         }

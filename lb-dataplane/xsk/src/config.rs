@@ -144,12 +144,7 @@ impl Config {
             false => entries,
         };
         let (rx_ring, tx_ring) = (ring(self.rx_ring), ring(self.tx_ring));
-        Self {
-            rx_ring,
-            tx_ring,
-            batch: self.batch.min(rx_ring).min(tx_ring),
-            ..self.clone()
-        }
+        Self { rx_ring, tx_ring, batch: self.batch.min(rx_ring).min(tx_ring), ..self.clone() }
     }
 
     /// How many workers a mode serves of those that are asked for.
@@ -165,11 +160,7 @@ impl Config {
             Workers::Exactly(workers @ 2..) => Err(OpenError::Workers {
                 workers,
                 here,
-                then: if self.host {
-                    ""
-                } else {
-                    ", or use native mode"
-                },
+                then: if self.host { "" } else { ", or use native mode" },
             }),
             Workers::UpTo(_) | Workers::Exactly(_) => Ok(Workers::UpTo(1)),
         }

@@ -63,9 +63,7 @@ impl Owners {
         let _ = total;
         Self {
             #[cfg(debug_assertions)]
-            of: (0..total)
-                .map(|_| AtomicU8::new(Owner::Free as u8))
-                .collect(),
+            of: (0..total).map(|_| AtomicU8::new(Owner::Free as u8)).collect(),
         }
     }
 

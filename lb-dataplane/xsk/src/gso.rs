@@ -49,9 +49,7 @@ pub(crate) struct Segments<'a> {
 }
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes
-        .get(at..at + 2)
-        .map(|b| u16::from_be_bytes([b[0], b[1]]))
+    bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]))
 }
 
 impl<'a> Segments<'a> {
@@ -72,16 +70,7 @@ impl<'a> Segments<'a> {
         if segment_bytes == 0 || payload + segment_bytes > buffer_bytes {
             return Err(GsoError::Size);
         }
-        let this = Self {
-            frame,
-            v6,
-            tcp,
-            payload,
-            end,
-            segment_bytes,
-            next: payload,
-            index: 0,
-        };
+        let this = Self { frame, v6, tcp, payload, end, segment_bytes, next: payload, index: 0 };
         let pseudo = this.pseudo_header_sum(end - tcp);
         let is_full = || fold(pseudo + sum(&frame[tcp..end])) == 0xffff;
         let is_partial = || be16(frame, tcp + 16) == Some(fold(pseudo));
@@ -121,9 +110,7 @@ impl<'a> Segments<'a> {
         }
         let len = (out.len() - ETHERNET) as u16;
         out[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&len.to_be_bytes());
-        let id = be16(self.frame, ETHERNET + 4)
-            .unwrap_or(0)
-            .wrapping_add(self.index);
+        let id = be16(self.frame, ETHERNET + 4).unwrap_or(0).wrapping_add(self.index);
         out[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&id.to_be_bytes());
         out[ETHERNET + 10..ETHERNET + 12].fill(0);
         let header = usize::from(out[ETHERNET] & 15) * 4;
@@ -149,11 +136,8 @@ impl<'a> Segments<'a> {
 
     /// Addresses, protocol and length; the addresses of all segments are the same.
     fn pseudo_header_sum(&self, tcp_bytes: usize) -> u64 {
-        let addresses = if self.v6 {
-            ETHERNET + 8..ETHERNET + 40
-        } else {
-            ETHERNET + 12..ETHERNET + 20
-        };
+        let addresses =
+            if self.v6 { ETHERNET + 8..ETHERNET + 40 } else { ETHERNET + 12..ETHERNET + 20 };
         sum(&self.frame[addresses]) + u64::from(PROTOCOL_TCP) + tcp_bytes as u64
     }
 }

@@ -13,16 +13,9 @@ fn large(v6: bool, payload: &[u8], options: bool) -> Vec<u8> {
     } else {
         ethernet.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 60)
     };
-    let mut step = network
-        .tcp(1234, 80, SEQUENCE, 500)
-        .ack(77)
-        .psh()
-        .fin()
-        .cwr();
+    let mut step = network.tcp(1234, 80, SEQUENCE, 500).ack(77).psh().fin().cwr();
     if options {
-        step = step
-            .options(&[etherparse::TcpOptionElement::Timestamp(5, 6)])
-            .expect("options fit");
+        step = step.options(&[etherparse::TcpOptionElement::Timestamp(5, 6)]).expect("options fit");
     }
     let mut frame = Vec::new();
     step.write(&mut frame, payload).expect("a Vec takes all");
@@ -61,10 +54,7 @@ fn check(segments: &[Vec<u8>], original: &[u8], segment_bytes: usize) -> Vec<u8>
         assert_eq!(tcp.destination_port(), 80);
         assert_eq!(tcp.acknowledgment_number(), 77);
         assert_eq!(tcp.options(), whole_tcp.options());
-        assert_eq!(
-            tcp.sequence_number(),
-            SEQUENCE.wrapping_add(payload.len() as u32)
-        );
+        assert_eq!(tcp.sequence_number(), SEQUENCE.wrapping_add(payload.len() as u32));
         assert_eq!((tcp.fin(), tcp.psh()), (last, last), "segment {i}");
         assert_eq!(tcp.cwr(), i == 0, "segment {i}");
         assert!(tcp.ack());
@@ -135,14 +125,8 @@ proptest! {
 fn a_wrong_full_checksum_is_refused() {
     let mut frame = large(false, &[7; 5000], true);
     *frame.last_mut().expect("not empty") ^= 1;
-    assert_eq!(
-        cut(&frame, 1000, Checksum::Unverified),
-        Err(GsoError::Checksum)
-    );
-    assert_eq!(
-        cut(&frame, 1000, Checksum::Unknown),
-        Err(GsoError::Checksum)
-    );
+    assert_eq!(cut(&frame, 1000, Checksum::Unverified), Err(GsoError::Checksum));
+    assert_eq!(cut(&frame, 1000, Checksum::Unknown), Err(GsoError::Checksum));
     assert!(cut(&frame, 1000, Checksum::Trusted).is_ok());
 }
 
@@ -155,10 +139,7 @@ fn where_nobody_says_which_it_is_both_sums_are_good() {
         let partial = cut(&full, 1_500, Checksum::Unverified).expect("good");
         assert_eq!(partial.len(), 1);
         assert!(cut(&partial[0], 1_000, Checksum::Unknown).is_ok());
-        assert_eq!(
-            cut(&partial[0], 1_000, Checksum::Unverified),
-            Err(GsoError::Checksum)
-        );
+        assert_eq!(cut(&partial[0], 1_000, Checksum::Unverified), Err(GsoError::Checksum));
     }
 }
 

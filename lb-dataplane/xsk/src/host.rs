@@ -146,9 +146,7 @@ impl Host {
         let failed = || OpenError::bpf("loading the programs for what the host is sent");
         let kernel = |operation| OpenError::kernel(operation);
         let mut storage = MaybeUninit::uninit();
-        let mut open = skeleton::HostSkelBuilder::default()
-            .open(&mut storage)
-            .map_err(failed())?;
+        let mut open = skeleton::HostSkelBuilder::default().open(&mut storage).map_err(failed())?;
         let maps = &mut open.maps;
         let shared = [
             (&mut maps.frontends, matched.frontends()),
@@ -181,18 +179,12 @@ impl Host {
         let any = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from);
         let any = any.map_err(kernel("making an epoll"))?;
         for inlet in &inlets {
-            epoll::add(
-                &any,
-                &inlet.receive,
-                epoll::EventData::new_u64(0),
-                epoll::EventFlags::IN,
-            )
-            .map_err(io::Error::from)
-            .map_err(kernel("watching a raw socket"))?;
+            epoll::add(&any, &inlet.receive, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+                .map_err(io::Error::from)
+                .map_err(kernel("watching a raw socket"))?;
         }
-        let silence = steer::attach_to_namespace(loaded.progs.silence_host.as_fd()).map_err(
-            kernel("having the kernel's TCP drop what is ours (sk_lookup, Linux 5.9)"),
-        )?;
+        let silence = steer::attach_to_namespace(loaded.progs.silence_host.as_fd())
+            .map_err(kernel("having the kernel's TCP drop what is ours (sk_lookup, Linux 5.9)"))?;
         Ok(Self {
             receiver: Receiver {
                 inlets,
@@ -255,9 +247,7 @@ fn silent_listener(
     rustix::net::listen(&silent, 1)?;
     let key = u32::from(v6).to_ne_bytes();
     let value = u64::from(silent.as_raw_fd().unsigned_abs()).to_ne_bytes();
-    listeners
-        .update(&key, &value, MapFlags::ANY)
-        .map_err(io::Error::other)?;
+    listeners.update(&key, &value, MapFlags::ANY).map_err(io::Error::other)?;
     Ok(silent)
 }
 
@@ -276,11 +266,7 @@ impl Inlet {
         if v6 {
             sys::ask_for_header(receive.as_fd())?;
         }
-        let inlet = Self {
-            v6,
-            errors,
-            receive,
-        };
+        let inlet = Self { v6, errors, receive };
         // What came before there was a filter.
         let mut nothing = [0; 1];
         while inlet.receive_into(&mut nothing).is_ok() {}
@@ -298,12 +284,8 @@ impl Inlet {
         }
         // The kernel keeps the header, and tells what is in it.
         let start = ETHERNET + IPV6;
-        let sys::ReceivedV6 {
-            len,
-            from,
-            to,
-            class,
-        } = sys::receive_v6(self.receive.as_fd(), &mut buffer[start..]).ok()?;
+        let sys::ReceivedV6 { len, from, to, class } =
+            sys::receive_v6(self.receive.as_fd(), &mut buffer[start..]).ok()?;
         let protocol = match self.errors {
             true => host_errors::protocol(true),
             false => libc::IPPROTO_TCP as u8,
@@ -324,12 +306,7 @@ impl Inlet {
 
 fn attach(socket: &OwnedFd, program: BorrowedFd<'_>) -> io::Result<()> {
     let program = program.as_raw_fd();
-    sys::set_option(
-        socket.as_fd(),
-        libc::SOL_SOCKET,
-        libc::SO_ATTACH_BPF,
-        &program,
-    )
+    sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program)
 }
 
 impl Receiver {
@@ -417,11 +394,7 @@ impl Receiver {
     /// buffer.
     fn segment_size(&self, len: usize, v6: bool) -> Option<usize> {
         let ip = &self.packet[ETHERNET..len];
-        let tcp = if v6 {
-            IPV6
-        } else {
-            usize::from(ip.first()? & 15) * 4
-        };
+        let tcp = if v6 { IPV6 } else { usize::from(ip.first()? & 15) * 4 };
         let payload = tcp + usize::from(ip.get(tcp + 12)? >> 4) * 4;
         let payload_bytes = ip.len().checked_sub(payload)?;
         if payload_bytes <= ONE_SEGMENT_BYTES {

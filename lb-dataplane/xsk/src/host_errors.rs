@@ -57,10 +57,7 @@ pub(crate) struct Paths {
 impl Paths {
     pub(crate) fn open(v6: bool) -> io::Result<Self> {
         let open = |domain| sys::socket(domain, libc::SOCK_DGRAM, 0);
-        Ok(Self {
-            v4: open(libc::AF_INET)?,
-            v6: v6.then(|| open(libc::AF_INET6)).transpose()?,
-        })
+        Ok(Self { v4: open(libc::AF_INET)?, v6: v6.then(|| open(libc::AF_INET6)).transpose()? })
     }
 
     pub(crate) fn mtu(&self, to: IpAddr) -> Result<u32, Errno> {
@@ -86,9 +83,7 @@ pub(crate) struct TooLong {
 
 impl TooLong {
     pub(crate) fn new() -> Self {
-        Self {
-            waiting: Vec::with_capacity(WAITING_MAX),
-        }
+        Self { waiting: Vec::with_capacity(WAITING_MAX) }
     }
 
     /// The kernel refused this packet for its length.
@@ -165,9 +160,7 @@ fn message(of: IpAddr, mtu: u32, ip: &[u8]) -> Message {
 /// Of big-endian words, not folded: there are few.
 fn sum(bytes: &[u8]) -> u32 {
     let words = bytes.chunks(2);
-    words
-        .map(|word| u32::from(word[0]) << 8 | u32::from(word.get(1).copied().unwrap_or(0)))
-        .sum()
+    words.map(|word| u32::from(word[0]) << 8 | u32::from(word.get(1).copied().unwrap_or(0))).sum()
 }
 
 fn fold(mut sum: u32) -> u16 {

@@ -41,9 +41,7 @@ mod tests {
     use super::*;
 
     fn packet(content: &[u8]) -> Vec<u8> {
-        let mut packet = vec![
-            0x45, 8, 0, 0, 0, 7, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
-        ];
+        let mut packet = vec![0x45, 8, 0, 0, 0, 7, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let len = (IPV4 + content.len()) as u16;
         packet[2..4].copy_from_slice(&len.to_be_bytes());
         packet.extend_from_slice(content);

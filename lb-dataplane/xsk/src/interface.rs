@@ -1,9 +1,6 @@
 //! Facts about a network interface, and its GRO switch. Asks the kernel of the calling thread's
 //! network namespace.
-#![expect(
-    unsafe_code,
-    reason = "the interface ioctls exchange a union and have no safe wrapper"
-)]
+#![expect(unsafe_code, reason = "the interface ioctls exchange a union and have no safe wrapper")]
 
 use crate::{
     abi::{self, EthtoolChannels, EthtoolDriver, EthtoolValue},
@@ -33,10 +30,7 @@ pub(crate) struct Interface {
 
 impl Interface {
     pub(crate) fn find(name: &str) -> Result<Self, OpenError> {
-        let unknown = || OpenError::NoInterface {
-            name: name.to_owned(),
-            existing: names(),
-        };
+        let unknown = || OpenError::NoInterface { name: name.to_owned(), existing: names() };
         if name.is_empty() || name.len() >= libc::IFNAMSIZ {
             return Err(unknown());
         }
@@ -47,35 +41,24 @@ impl Interface {
             return Err(unknown());
         }
         let asker = Asker::new(&c_name).map_err(OpenError::kernel("asking about the interface"))?;
-        asker
-            .describe(name, index)
-            .map_err(OpenError::kernel("asking about the interface"))
+        asker.describe(name, index).map_err(OpenError::kernel("asking about the interface"))
     }
 
     /// Turns software GRO off and says whether it was on.
     pub(crate) fn disable_gro(&self) -> io::Result<bool> {
         let asker = self.asker()?;
-        let mut value = EthtoolValue {
-            command: abi::ETHTOOL_GGRO,
-            data: 0,
-        };
+        let mut value = EthtoolValue { command: abi::ETHTOOL_GGRO, data: 0 };
         asker.ethtool(&mut value)?;
         if value.data == 0 {
             return Ok(false);
         }
-        asker.ethtool(&mut EthtoolValue {
-            command: abi::ETHTOOL_SGRO,
-            data: 0,
-        })?;
+        asker.ethtool(&mut EthtoolValue { command: abi::ETHTOOL_SGRO, data: 0 })?;
         Ok(true)
     }
 
     /// Turns software GRO on again.
     pub(crate) fn enable_gro(&self) -> io::Result<()> {
-        self.asker()?.ethtool(&mut EthtoolValue {
-            command: abi::ETHTOOL_SGRO,
-            data: 1,
-        })
+        self.asker()?.ethtool(&mut EthtoolValue { command: abi::ETHTOOL_SGRO, data: 1 })
     }
 
     fn asker(&self) -> io::Result<Asker> {
@@ -142,11 +125,7 @@ impl Asker {
         request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();
         // SAFETY: the command's first field tells the kernel its type; it outlives the call.
         let result = unsafe {
-            libc::ioctl(
-                self.socket.as_raw_fd(),
-                libc::SIOCETHTOOL as libc::Ioctl,
-                &raw mut request,
-            )
+            libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, &raw mut request)
         };
         if result < 0 {
             return Err(io::Error::last_os_error());
@@ -156,11 +135,8 @@ impl Asker {
 
     /// The driver's name, and zero bytes.
     fn driver(&self) -> io::Result<[u8; 32]> {
-        let mut driver = EthtoolDriver {
-            command: abi::ETHTOOL_GDRVINFO,
-            name: [0; 32],
-            rest: [0; 160],
-        };
+        let mut driver =
+            EthtoolDriver { command: abi::ETHTOOL_GDRVINFO, name: [0; 32], rest: [0; 160] };
         self.ethtool(&mut driver)?;
         Ok(driver.name)
     }
@@ -179,16 +155,13 @@ impl Asker {
         let answer = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl)?;
         // SAFETY: SIOCGIFFLAGS fills this member.
         let flags = unsafe { answer.ifr_ifru.ifru_flags };
-        let mut channels = EthtoolChannels {
-            command: abi::ETHTOOL_GCHANNELS,
-            ..EthtoolChannels::default()
-        };
+        let mut channels =
+            EthtoolChannels { command: abi::ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
         // A driver that does not know channels has one queue.
         let (rx_queues, tx_queues) = match self.ethtool(&mut channels) {
-            Ok(()) => (
-                (channels.rx + channels.combined).max(1),
-                (channels.tx + channels.combined).max(1),
-            ),
+            Ok(()) => {
+                ((channels.rx + channels.combined).max(1), (channels.tx + channels.combined).max(1))
+            }
             Err(_) => (1, 1),
         };
         Ok(Interface {

@@ -208,9 +208,7 @@ impl SteeringMaps {
         let wanted = Entries::of(steering)?;
         self.add_entries(&wanted)?;
         let settings = self.fixed.settings(steering);
-        self.settings
-            .update(&0_u32.to_ne_bytes(), &settings, MapFlags::ANY)
-            .map_err(failed())?;
+        self.settings.update(&0_u32.to_ne_bytes(), &settings, MapFlags::ANY).map_err(failed())?;
         let old: Vec<_> = self.addresses_now.keys().copied().collect();
         for address in old {
             let flags = wanted.addresses.get(&address).copied().unwrap_or(0);
@@ -240,9 +238,7 @@ impl SteeringMaps {
             self.addresses.delete(&key).map_err(failed())?;
             self.addresses_now.remove(&address);
         } else {
-            self.addresses
-                .update(&key, &flags.to_ne_bytes(), MapFlags::ANY)
-                .map_err(failed())?;
+            self.addresses.update(&key, &flags.to_ne_bytes(), MapFlags::ANY).map_err(failed())?;
             self.addresses_now.insert(address, flags);
         }
         Ok(())
@@ -260,10 +256,6 @@ impl SteeringMaps {
 
     #[cfg(test)]
     pub(crate) fn count(&self) -> [usize; 3] {
-        [
-            self.frontends.now.len(),
-            self.backends.now.len(),
-            self.addresses_now.len(),
-        ]
+        [self.frontends.now.len(), self.backends.now.len(), self.addresses_now.len()]
     }
 }

@@ -17,10 +17,7 @@
 //!   in the socket's queue (`PACKET_COPY_THRESH`), so slots have the MTU's size; with 66 KiB each,
 //!   one ring took 34 MB. A kept copy has 2 KiB, a jumbo segment takes up to five of them, so
 //!   requests in jumbo frames move and are rescued like any other.
-#![expect(
-    unsafe_code,
-    reason = "ring slots live in memory shared with the kernel"
-)]
+#![expect(unsafe_code, reason = "ring slots live in memory shared with the kernel")]
 
 use crate::{
     abi::{self, VirtioNetHeader},
@@ -184,24 +181,15 @@ impl PacketPort {
             tp_frame_size: layout.slot_bytes as u32,
             tp_frame_nr: layout.slots(),
         };
-        sys::set_option(
-            receive.as_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_RX_RING,
-            &request,
-        )
-        .map_err(failed("making the receive ring of the packet socket"))?;
+        sys::set_option(receive.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+            .map_err(failed("making the receive ring of the packet socket"))?;
         let ring_bytes = layout.blocks as usize * BLOCK_BYTES;
         let ring = Mapping::of_socket(receive.as_fd(), ring_bytes, 0)
             .map_err(failed("mapping the receive ring of the packet socket"))?;
         let sender = PacketSender::open(config, interface, layout.frame_bytes)?;
         steer.attach_tc(interface)?;
         bind(&receive, interface, libc::ETH_P_ALL as u16)?;
-        let watch = |fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
+        let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let fds = [watch(receive.as_raw_fd()), watch(-1), watch(-1)];
         let port = Self {
             sender,
@@ -260,8 +248,7 @@ impl PacketPort {
             self.sender.flush();
             for i in 0..taken {
                 let slot = self.slot((self.next + i) % slots);
-                slot.status()
-                    .store(libc::TP_STATUS_KERNEL, Ordering::Release);
+                slot.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
             }
             self.next = (self.next + taken) % slots;
         }
@@ -338,21 +325,11 @@ impl PacketPort {
     fn segment(&mut self, large: &[u8], vnet: VirtioNetHeader, f: &mut impl Handler) -> usize {
         let kind = vnet.gso_type & !abi::VIRTIO_NET_HDR_GSO_ECN;
         let trusted = abi::VIRTIO_NET_HDR_F_NEEDS_CSUM | abi::VIRTIO_NET_HDR_F_DATA_VALID;
-        let checksum = if vnet.flags & trusted != 0 {
-            Checksum::Trusted
-        } else {
-            Checksum::Unverified
-        };
-        let tcp = matches!(
-            kind,
-            abi::VIRTIO_NET_HDR_GSO_TCPV4 | abi::VIRTIO_NET_HDR_GSO_TCPV6
-        );
-        let segments = Segments::new(
-            large,
-            usize::from(vnet.gso_size),
-            self.sender.frame_bytes,
-            checksum,
-        );
+        let checksum =
+            if vnet.flags & trusted != 0 { Checksum::Trusted } else { Checksum::Unverified };
+        let tcp = matches!(kind, abi::VIRTIO_NET_HDR_GSO_TCPV4 | abi::VIRTIO_NET_HDR_GSO_TCPV6);
+        let segments =
+            Segments::new(large, usize::from(vnet.gso_size), self.sender.frame_bytes, checksum);
         let (true, Ok(mut segments)) = (tcp, segments) else {
             self.counts.rx_unsegmentable += 1;
             return 0;
@@ -436,14 +413,10 @@ impl PacketPort {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let asked: io::Result<libc::tpacket_stats> = sys::get_option(
-            self.receive.as_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_STATISTICS,
-        );
+        let asked: io::Result<libc::tpacket_stats> =
+            sys::get_option(self.receive.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS);
         if let Ok(since_last) = asked {
-            self.drops
-                .set(self.drops.get() + u64::from(since_last.tp_drops));
+            self.drops.set(self.drops.get() + u64::from(since_last.tp_drops));
         }
         Stats {
             rx_frames: self.counts.rx_frames,
@@ -512,10 +485,8 @@ impl Slot {
         // SAFETY: inside of the slot (just checked); the header lies right in front of the frame.
         let (vnet, start) = unsafe {
             let start = self.0.add(mac);
-            let vnet = start
-                .sub(size_of::<VirtioNetHeader>())
-                .cast::<VirtioNetHeader>()
-                .read_unaligned();
+            let vnet =
+                start.sub(size_of::<VirtioNetHeader>()).cast::<VirtioNetHeader>().read_unaligned();
             (vnet, start)
         };
         Some((vnet, len, start))
@@ -535,10 +506,7 @@ mod tests {
             assert_eq!(layout.slots(), slots, "{layout:?}");
             assert!(layout.frame_bytes >= (mtu + ETHERNET_BYTES) as usize);
             assert!(layout.slots_per_block as usize * layout.slot_bytes <= BLOCK_BYTES);
-            assert_eq!(
-                layout.offset(slots - 1) / BLOCK_BYTES,
-                layout.blocks as usize - 1
-            );
+            assert_eq!(layout.offset(slots - 1) / BLOCK_BYTES, layout.blocks as usize - 1);
             let ring = layout.blocks as usize * BLOCK_BYTES;
             let sending = (config.batch as usize + 2) * layout.frame_bytes;
             let bytes = ring + sending + LARGE_QUEUE_BYTES + LARGE_BYTES;

@@ -130,10 +130,7 @@ impl PacketSender {
         if self.waiting.len() >= self.waiting_max {
             self.flush();
         }
-        self.waiting.push(libc::iovec {
-            iov_base: start.as_ptr().cast(),
-            iov_len: len,
-        });
+        self.waiting.push(libc::iovec { iov_base: start.as_ptr().cast(), iov_len: len });
         self.borrowed.extend(index);
         self.tx_frames += 1;
         self.tx_bytes += len as u64;

@@ -138,11 +138,7 @@ pub(crate) struct Share {
 impl Share {
     pub(crate) fn new(pool: Arc<Pool>, number: usize) -> Self {
         let cache = Vec::with_capacity(CACHE);
-        Self {
-            pool,
-            number,
-            cache,
-        }
+        Self { pool, number, cache }
     }
 
     /// Takes a free buffer for `to`.
@@ -220,9 +216,7 @@ impl Share {
         let Shared { free, queues } = &mut *shared;
         let fill = &mut queues[queue].fill;
         // Another worker may have filled it meanwhile.
-        let wanted = pool
-            .receive_max
-            .saturating_sub(receive.load(Ordering::Relaxed));
+        let wanted = pool.receive_max.saturating_sub(receive.load(Ordering::Relaxed));
         let room = fill.free(wanted).min(wanted);
         let mut given = 0;
         while given < room {

@@ -35,10 +35,7 @@ pub struct Port {
     host: Option<Host>,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a worker has one, and looks into it for each batch"
-)]
+#[expect(clippy::large_enum_variant, reason = "a worker has one, and looks into it for each batch")]
 enum Inner {
     Xdp(XdpPort),
     Packet(PacketPort),
@@ -89,9 +86,7 @@ impl Port {
             return Err(OpenError::Missing(missing));
         }
         if !interface.up {
-            return Err(OpenError::InterfaceDown {
-                name: interface.name,
-            });
+            return Err(OpenError::InterfaceDown { name: interface.name });
         }
         let mut fallbacks = Vec::new();
         let candidates = config.mode.candidates();
@@ -107,10 +102,7 @@ impl Port {
                 Err(e) => fallbacks.push((*mode, e.to_string())),
             }
         }
-        Err(OpenError::NoMode {
-            name: interface.name,
-            reasons: fallbacks,
-        })
+        Err(OpenError::NoMode { name: interface.name, reasons: fallbacks })
     }
 
     /// The same in one mode.
@@ -120,10 +112,7 @@ impl Port {
         steering: &Steering,
         interface: &Interface,
     ) -> Result<(Vec<Self>, SteeringMaps), OpenError> {
-        let config = &Config {
-            workers: config.workers_in(mode)?,
-            ..config.clone()
-        };
+        let config = &Config { workers: config.workers_in(mode)?, ..config.clone() };
         let (inners, matched) = match mode {
             Mode::Packet => {
                 let (port, matched) = PacketPort::open(config, steering, interface)?;
@@ -317,10 +306,7 @@ mod tests {
 
     #[test]
     fn a_bond_is_refused_in_native_mode() {
-        let bond = Interface {
-            bond: true,
-            ..Interface::find("lo").expect("there")
-        };
+        let bond = Interface { bond: true, ..Interface::find("lo").expect("there") };
         let config = Config::new("lo");
         let steering = Steering {
             frontends: Vec::new(),

@@ -3,10 +3,7 @@
 //! Owns the cursors of one side. Indices run freely over `u32` and wrap; a slot is `index & (size -
 //! 1)`. Never decides what an entry means, never calls the kernel. Tests run both sides in plain
 //! memory.
-#![expect(
-    unsafe_code,
-    reason = "entries and indices live in memory shared with the kernel"
-)]
+#![expect(unsafe_code, reason = "entries and indices live in memory shared with the kernel")]
 
 use std::{
     ptr::NonNull,
@@ -62,11 +59,7 @@ impl<T: Copy> Producer<T> {
                 ring.consumer.as_ref().load(Ordering::Acquire),
             )
         };
-        Self {
-            ring,
-            head,
-            tail_seen,
-        }
+        Self { ring, head, tail_seen }
     }
 
     /// Slots free for writing; looks at the consumer only if fewer than `wanted` are known.
@@ -100,10 +93,7 @@ impl<T: Copy> Producer<T> {
     pub(crate) fn publish(&mut self) {
         // SAFETY: valid by the contract of `new`.
         unsafe {
-            self.ring
-                .producer
-                .as_ref()
-                .store(self.head, Ordering::Release);
+            self.ring.producer.as_ref().store(self.head, Ordering::Release);
         }
     }
 
@@ -126,11 +116,7 @@ impl<T: Copy> Consumer<T> {
                 ring.producer.as_ref().load(Ordering::Acquire),
             )
         };
-        Self {
-            ring,
-            tail,
-            head_seen,
-        }
+        Self { ring, tail, head_seen }
     }
 
     /// Entries ready for reading; looks at the producer only if none is known.
@@ -175,10 +161,7 @@ impl<T: Copy> Consumer<T> {
     pub(crate) fn release(&mut self) {
         // SAFETY: valid by the contract of `new`.
         unsafe {
-            self.ring
-                .consumer
-                .as_ref()
-                .store(self.tail, Ordering::Release);
+            self.ring.consumer.as_ref().store(self.tail, Ordering::Release);
         }
     }
 }
@@ -211,12 +194,7 @@ mod tests {
         };
         // SAFETY: the boxes live as long as the bench; one producer, one consumer.
         let (producer, consumer) = unsafe { (Producer::new(ring), Consumer::new(ring)) };
-        Bench {
-            producer,
-            consumer,
-            _indices: indices,
-            _entries: entries,
-        }
+        Bench { producer, consumer, _indices: indices, _entries: entries }
     }
 
     #[derive(Clone, Debug)]
@@ -288,12 +266,7 @@ mod tests {
     #[test]
     fn two_threads_lose_nothing_across_the_wrap() {
         const COUNT: u64 = 200_000;
-        let Bench {
-            mut producer,
-            mut consumer,
-            _indices,
-            _entries,
-        } = bench(64, u32::MAX - 1000);
+        let Bench { mut producer, mut consumer, _indices, _entries } = bench(64, u32::MAX - 1000);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut next = 0;

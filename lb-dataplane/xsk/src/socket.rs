@@ -1,10 +1,7 @@
 //! One AF_XDP socket with its four rings, and the UMEM that all sockets of a port share.
 //!
 //! Owns descriptors and mappings. Never decides which frame goes where.
-#![expect(
-    unsafe_code,
-    reason = "rings and buffers live in memory shared with the kernel"
-)]
+#![expect(unsafe_code, reason = "rings and buffers live in memory shared with the kernel")]
 
 use crate::{
     abi::{self, Descriptor, MmapOffsets, RingOffset, UmemRegistration, XdpStatistics},
@@ -54,11 +51,7 @@ impl Umem {
         let bytes = frames as usize * chunk_bytes as usize;
         let memory =
             Mapping::anonymous(bytes).map_err(OpenError::kernel("reserving packet buffers"))?;
-        Ok(Self {
-            memory,
-            chunk_bytes,
-            frame_bytes: chunk_bytes - abi::XDP_PACKET_HEADROOM,
-        })
+        Ok(Self { memory, chunk_bytes, frame_bytes: chunk_bytes - abi::XDP_PACKET_HEADROOM })
     }
 
     pub(crate) fn frame_bytes(&self) -> usize {
@@ -223,15 +216,7 @@ impl XskSocket {
             });
             mappings.extend([fill, completion]);
         }
-        Ok(Self {
-            rx: rx_ring,
-            tx: tx_ring,
-            of_queue,
-            anchor: Anchor {
-                _mappings: mappings,
-                fd,
-            },
-        })
+        Ok(Self { rx: rx_ring, tx: tx_ring, of_queue, anchor: Anchor { _mappings: mappings, fd } })
     }
 
     /// Binds to a queue, in copy mode and with wake-ups only when needed; `share` is the first
@@ -263,13 +248,8 @@ impl XskSocket {
             bound = sys::bind(self.anchor.fd(), &address);
         }
         bound.map_err(|e| match e.raw_os_error() {
-            Some(libc::EBUSY) => OpenError::QueueBusy {
-                name: interface.name.clone(),
-                queue,
-            },
-            Some(libc::ENETDOWN) => OpenError::InterfaceDown {
-                name: interface.name.clone(),
-            },
+            Some(libc::EBUSY) => OpenError::QueueBusy { name: interface.name.clone(), queue },
+            Some(libc::ENETDOWN) => OpenError::InterfaceDown { name: interface.name.clone() },
             _ => OpenError::kernel("binding an AF_XDP socket to a queue")(e),
         })
     }

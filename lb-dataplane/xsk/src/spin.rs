@@ -76,11 +76,8 @@ impl SpinRule {
     /// A spin ended: with a frame, or for nothing. A hit saves one wake-up and a miss costs as
     /// much, so each counts once.
     fn spun(&mut self, with_frame: bool) {
-        self.score = if with_frame {
-            (self.score + 1).min(SCORE_MAX)
-        } else {
-            self.score.saturating_sub(1)
-        };
+        self.score =
+            if with_frame { (self.score + 1).min(SCORE_MAX) } else { self.score.saturating_sub(1) };
     }
 
     /// So long the wait was, spun or slept.
@@ -105,11 +102,7 @@ pub(crate) struct Spin {
 impl Spin {
     /// Spins for `longest` at most; never if that is 0.
     pub(crate) fn new(longest: Duration) -> Self {
-        Self {
-            rule: SpinRule::new(longest),
-            since: Instant::now(),
-            spins: 0,
-        }
+        Self { rule: SpinRule::new(longest), since: Instant::now(), spins: 0 }
     }
 
     pub(crate) fn allow(&mut self, allowed: bool) {
@@ -195,11 +188,7 @@ mod tests {
             rule.waited(gap);
         }
         let share = |part: u32| f64::from(part) / f64::from(WAITS);
-        Cost {
-            spun: share(spun),
-            hit: share(hits),
-            time: burnt.as_secs_f64() / all.as_secs_f64(),
-        }
+        Cost { spun: share(spun), hit: share(hits), time: burnt.as_secs_f64() / all.as_secs_f64() }
     }
 
     fn of(gap_us: impl FnMut(u32) -> f64) -> Cost {

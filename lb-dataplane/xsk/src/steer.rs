@@ -88,9 +88,7 @@ impl Steer {
     ) -> Result<(Self, SteeringMaps), OpenError> {
         let failed = || OpenError::bpf("loading the steering program");
         let mut storage = MaybeUninit::uninit();
-        let mut open = skeleton::SteerSkelBuilder::default()
-            .open(&mut storage)
-            .map_err(failed())?;
+        let mut open = skeleton::SteerSkelBuilder::default().open(&mut storage).map_err(failed())?;
         let xdp = programs == Programs::Xdp;
         open.progs.steer_xdp.set_autoload(xdp);
         open.progs.silence_tc.set_autoload(!xdp);
@@ -125,43 +123,20 @@ impl Steer {
         matched.set(steering)?;
         let steer = Self {
             attached: None,
-            xdp: if xdp {
-                program(true, progs.steer_xdp.as_fd())?
-            } else {
-                None
-            },
-            tc: if xdp {
-                None
-            } else {
-                program(true, progs.silence_tc.as_fd())?
-            },
-            filter: if xdp {
-                None
-            } else {
-                program(true, progs.filter_socket.as_fd())?
-            },
+            xdp: if xdp { program(true, progs.steer_xdp.as_fd())? } else { None },
+            tc: if xdp { None } else { program(true, progs.silence_tc.as_fd())? },
+            filter: if xdp { None } else { program(true, progs.filter_socket.as_fd())? },
             counters: handle(&maps.counters)?,
-            sockets: if xdp {
-                Some(handle(&maps.sockets)?)
-            } else {
-                None
-            },
+            sockets: if xdp { Some(handle(&maps.sockets)?) } else { None },
         };
         Ok((steer, matched))
     }
 
     /// Sends what is for a worker's place on a queue into a socket.
     pub(crate) fn set_socket(&self, place: u32, socket: BorrowedFd<'_>) -> Result<(), OpenError> {
-        let map = self
-            .sockets
-            .as_ref()
-            .expect("sockets are set with the XDP program only");
-        map.update(
-            &place.to_ne_bytes(),
-            &socket.as_raw_fd().to_ne_bytes(),
-            MapFlags::ANY,
-        )
-        .map_err(OpenError::bpf("entering a socket into the XSKMAP"))
+        let map = self.sockets.as_ref().expect("sockets are set with the XDP program only");
+        map.update(&place.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+            .map_err(OpenError::bpf("entering a socket into the XSKMAP"))
     }
 
     /// What the programs count.
@@ -229,25 +204,13 @@ impl Steer {
         // The order of `enum counter` in `bpf/match.h`.
         let [taken, passed, fragments, oversize, no_socket] =
             [0_u32, 1, 2, 3, 4].map(|index| self.counter(index));
-        SteeringStats {
-            taken,
-            passed,
-            fragments,
-            oversize,
-            no_socket,
-        }
+        SteeringStats { taken, passed, fragments, oversize, no_socket }
     }
 
     fn counter(&self, index: u32) -> u64 {
-        let values = self
-            .counters
-            .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
+        let values = self.counters.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
         let Ok(Some(values)) = values else { return 0 };
-        values
-            .iter()
-            .filter_map(|v| v.first_chunk())
-            .map(|v| u64::from_ne_bytes(*v))
-            .sum()
+        values.iter().filter_map(|v| v.first_chunk()).map(|v| u64::from_ne_bytes(*v)).sum()
     }
 }
 
@@ -335,10 +298,7 @@ fn refused(error: &io::Error, interface: &Interface, mode: Mode) -> OpenError {
     let name = interface.name.clone();
     let why = match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => {
-            return OpenError::XdpOccupied {
-                name,
-                id: occupant(interface),
-            };
+            return OpenError::XdpOccupied { name, id: occupant(interface) };
         }
         Some(libc::EOPNOTSUPP) => "its driver has no native XDP".to_owned(),
         Some(libc::ERANGE) => {

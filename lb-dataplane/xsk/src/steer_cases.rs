@@ -24,11 +24,7 @@ pub(super) const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
 
 pub(super) fn steering() -> Steering {
     Steering {
-        frontends: vec![
-            (OWN.into(), 80),
-            (VIRTUAL.into(), 443),
-            (VIRTUAL6.into(), 443),
-        ],
+        frontends: vec![(OWN.into(), 80), (VIRTUAL.into(), 443), (VIRTUAL6.into(), 443)],
         by_address: Vec::new(),
         addresses: vec![OWN.into(), OWN6.into()],
         ports: PORTS,
@@ -114,103 +110,35 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
     let sent6 = tcp6(OWN6, 29_999, FAR6, 80);
     vec![
         ("v4 frontend on the own address", client4.clone(), Ours),
-        (
-            "v4 frontend on a virtual address",
-            tcp4(FAR, 1, VIRTUAL, 443),
-            Ours,
-        ),
-        (
-            "v4 other port of the own address",
-            tcp4(FAR, 1, OWN, 81),
-            Other,
-        ),
+        ("v4 frontend on a virtual address", tcp4(FAR, 1, VIRTUAL, 443), Ours),
+        ("v4 other port of the own address", tcp4(FAR, 1, OWN, 81), Other),
         ("v4 port of another frontend", tcp4(FAR, 1, OWN, 443), Other),
-        (
-            "v4 other port of a virtual address",
-            tcp4(FAR, 1, VIRTUAL, 80),
-            Other,
-        ),
+        ("v4 other port of a virtual address", tcp4(FAR, 1, VIRTUAL, 80), Other),
         ("v4 lowest leg port", tcp4(FAR, 80, OWN, 20_000), Ours),
         ("v4 highest leg port", tcp4(FAR, 80, OWN, 29_999), Ours),
         ("v4 below the leg ports", tcp4(FAR, 80, OWN, 19_999), Other),
         ("v4 above the leg ports", tcp4(FAR, 80, OWN, 30_000), Other),
-        (
-            "v4 leg port of a virtual address",
-            tcp4(FAR, 80, VIRTUAL, 25_000),
-            Other,
-        ),
+        ("v4 leg port of a virtual address", tcp4(FAR, 80, VIRTUAL, 25_000), Other),
         ("v4 frontend port elsewhere", tcp4(OWN, 80, FAR, 80), Other),
         ("v4 with IP options", with_options(client4.clone()), Ours),
-        (
-            "v4 with IP options, not ours",
-            with_options(tcp4(FAR, 1, OWN, 81)),
-            Other,
-        ),
-        (
-            "v4 UDP to a frontend",
-            changed(client4.clone(), |f| f[23] = 17),
-            Other,
-        ),
-        (
-            "v4 header too short",
-            changed(client4.clone(), |f| f[14] = 0x44),
-            Other,
-        ),
-        (
-            "v4 wrong version",
-            changed(client4.clone(), |f| f[14] = 0x65),
-            Other,
-        ),
-        (
-            "v4 don't fragment",
-            changed(client4.clone(), |f| f[20] = 0x40),
-            Ours,
-        ),
-        (
-            "v4 first fragment",
-            changed(client4.clone(), |f| f[20] = 0x20),
-            FirstFragment,
-        ),
-        (
-            "v4 later fragment",
-            changed(client4.clone(), |f| f[21] = 9),
-            Fragment,
-        ),
-        (
-            "v4 late fragment",
-            changed(client4.clone(), |f| f[20] = 0x1f),
-            Fragment,
-        ),
+        ("v4 with IP options, not ours", with_options(tcp4(FAR, 1, OWN, 81)), Other),
+        ("v4 UDP to a frontend", changed(client4.clone(), |f| f[23] = 17), Other),
+        ("v4 header too short", changed(client4.clone(), |f| f[14] = 0x44), Other),
+        ("v4 wrong version", changed(client4.clone(), |f| f[14] = 0x65), Other),
+        ("v4 don't fragment", changed(client4.clone(), |f| f[20] = 0x40), Ours),
+        ("v4 first fragment", changed(client4.clone(), |f| f[20] = 0x20), FirstFragment),
+        ("v4 later fragment", changed(client4.clone(), |f| f[21] = 9), Fragment),
+        ("v4 late fragment", changed(client4.clone(), |f| f[20] = 0x1f), Fragment),
         (
             "v4 fragment for a virtual address",
             changed(tcp4(FAR, 1, VIRTUAL, 1), |f| f[20] = 0x20),
             Fragment,
         ),
-        (
-            "v4 fragment for others",
-            changed(tcp4(OWN, 80, FAR, 80), |f| f[20] = 0x20),
-            Other,
-        ),
-        (
-            "v4 cut off in the ports",
-            changed(client4.clone(), |f| f.truncate(37)),
-            Other,
-        ),
-        (
-            "v4 cut off after the ports",
-            changed(client4.clone(), |f| f.truncate(38)),
-            Ours,
-        ),
-        (
-            "v4 cut off in the IP header",
-            changed(client4.clone(), |f| f.truncate(30)),
-            Other,
-        ),
-        (
-            "Ethernet header only",
-            changed(client4.clone(), |f| f.truncate(14)),
-            Other,
-        ),
+        ("v4 fragment for others", changed(tcp4(OWN, 80, FAR, 80), |f| f[20] = 0x20), Other),
+        ("v4 cut off in the ports", changed(client4.clone(), |f| f.truncate(37)), Other),
+        ("v4 cut off after the ports", changed(client4.clone(), |f| f.truncate(38)), Ours),
+        ("v4 cut off in the IP header", changed(client4.clone(), |f| f.truncate(30)), Other),
+        ("Ethernet header only", changed(client4.clone(), |f| f.truncate(14)), Other),
         (
             "VLAN",
             changed(client4.clone(), |f| {
@@ -222,52 +150,16 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
         ("v6 frontend", client6.clone(), Ours),
         ("v6 other port", tcp6(FAR6, 1, VIRTUAL6, 80), Other),
         ("v6 leg port", tcp6(FAR6, 80, OWN6, 20_001), Ours),
-        (
-            "v6 leg port of a virtual address",
-            tcp6(FAR6, 80, VIRTUAL6, 20_001),
-            Other,
-        ),
+        ("v6 leg port of a virtual address", tcp6(FAR6, 80, VIRTUAL6, 20_001), Other),
         ("v6 UDP", changed(client6.clone(), |f| f[20] = 17), Other),
-        (
-            "v6 wrong version",
-            changed(client6.clone(), |f| f[14] = 0x45),
-            Other,
-        ),
-        (
-            "v6 one hop-by-hop header",
-            with_extensions(client6.clone(), 0, 1, 1),
-            Ours,
-        ),
-        (
-            "v6 destination options of 64 bytes",
-            with_extensions(client6.clone(), 60, 1, 8),
-            Ours,
-        ),
-        (
-            "v6 four routing headers",
-            with_extensions(client6.clone(), 43, 4, 2),
-            Ours,
-        ),
-        (
-            "v6 five routing headers",
-            with_extensions(client6.clone(), 43, 5, 1),
-            Other,
-        ),
-        (
-            "v6 authentication header",
-            with_extensions(client6.clone(), 51, 1, 3),
-            Ours,
-        ),
-        (
-            "v6 extension, not ours",
-            with_extensions(tcp6(FAR6, 1, OWN6, 1), 60, 1, 1),
-            Other,
-        ),
-        (
-            "v6 fragment header",
-            with_extensions(client6.clone(), 44, 1, 1),
-            FirstFragment,
-        ),
+        ("v6 wrong version", changed(client6.clone(), |f| f[14] = 0x45), Other),
+        ("v6 one hop-by-hop header", with_extensions(client6.clone(), 0, 1, 1), Ours),
+        ("v6 destination options of 64 bytes", with_extensions(client6.clone(), 60, 1, 8), Ours),
+        ("v6 four routing headers", with_extensions(client6.clone(), 43, 4, 2), Ours),
+        ("v6 five routing headers", with_extensions(client6.clone(), 43, 5, 1), Other),
+        ("v6 authentication header", with_extensions(client6.clone(), 51, 1, 3), Ours),
+        ("v6 extension, not ours", with_extensions(tcp6(FAR6, 1, OWN6, 1), 60, 1, 1), Other),
+        ("v6 fragment header", with_extensions(client6.clone(), 44, 1, 1), FirstFragment),
         (
             "v6 later fragment",
             changed(with_extensions(client6.clone(), 44, 1, 1), |f| f[57] = 8),
@@ -292,56 +184,24 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
         ),
         ("v4 unreachable about a leg", icmp4(3, &sent4), Ours),
         ("v4 time exceeded about a leg", icmp4(11, &sent4), Ours),
-        (
-            "v4 parameter problem about a frontend",
-            icmp4(12, &answered4),
-            Ours,
-        ),
-        (
-            "v4 unreachable, quoting IP options",
-            icmp4(3, &with_options(sent4.clone())),
-            Ours,
-        ),
-        (
-            "v4 unreachable, 8 bytes of TCP quoted",
-            icmp4(3, &sent4[..42]),
-            Ours,
-        ),
-        (
-            "v4 unreachable, 1 byte of TCP quoted",
-            icmp4(3, &sent4[..35]),
-            Other,
-        ),
-        (
-            "v4 unreachable about a packet to us",
-            icmp4(3, &client4),
-            Other,
-        ),
-        (
-            "v4 unreachable about UDP",
-            icmp4(3, &changed(sent4.clone(), |f| f[23] = 17)),
-            Other,
-        ),
+        ("v4 parameter problem about a frontend", icmp4(12, &answered4), Ours),
+        ("v4 unreachable, quoting IP options", icmp4(3, &with_options(sent4.clone())), Ours),
+        ("v4 unreachable, 8 bytes of TCP quoted", icmp4(3, &sent4[..42]), Ours),
+        ("v4 unreachable, 1 byte of TCP quoted", icmp4(3, &sent4[..35]), Other),
+        ("v4 unreachable about a packet to us", icmp4(3, &client4), Other),
+        ("v4 unreachable about UDP", icmp4(3, &changed(sent4.clone(), |f| f[23] = 17)), Other),
         (
             "v4 unreachable about a later fragment",
             icmp4(3, &changed(sent4.clone(), |f| f[21] = 9)),
             Other,
         ),
-        (
-            "v4 unreachable about another port",
-            icmp4(3, &tcp4(OWN, 5, FAR, 80)),
-            Other,
-        ),
+        ("v4 unreachable about another port", icmp4(3, &tcp4(OWN, 5, FAR, 80)), Other),
         ("v4 echo request", icmp4(8, &sent4), Other),
         ("v4 redirect", icmp4(5, &sent4), Other),
         ("v6 unreachable about a leg", icmp6(1, &sent6), Ours),
         ("v6 packet too big about a leg", icmp6(2, &sent6), Ours),
         ("v6 time exceeded about a leg", icmp6(3, &sent6), Ours),
-        (
-            "v6 parameter problem about a frontend",
-            icmp6(4, &tcp6(VIRTUAL6, 443, FAR6, 9)),
-            Ours,
-        ),
+        ("v6 parameter problem about a frontend", icmp6(4, &tcp6(VIRTUAL6, 443, FAR6, 9)), Ours),
         (
             "v6 unreachable, quoting extension headers",
             icmp6(1, &with_extensions(sent6.clone(), 60, 2, 2)),
@@ -349,15 +209,7 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
         ),
         ("v6 echo request", icmp6(128, &sent6), Other),
         ("v6 neighbour solicitation", icmp6(135, &sent6), Other),
-        (
-            "v6 unreachable about another port",
-            icmp6(1, &tcp6(OWN6, 5, FAR6, 80)),
-            Other,
-        ),
-        (
-            "v4 TCP in an ICMPv6 number",
-            changed(icmp4(3, &sent4), |f| f[23] = 58),
-            Other,
-        ),
+        ("v6 unreachable about another port", icmp6(1, &tcp6(OWN6, 5, FAR6, 80)), Other),
+        ("v4 TCP in an ICMPv6 number", changed(icmp4(3, &sent4), |f| f[23] = 58), Other),
     ]
 }

@@ -45,11 +45,7 @@ fn each_packet_goes_where_it_belongs() {
         // tells.
         if frame.len() > 14 {
             let action = run(xdp.xdp.as_ref().expect("loaded").as_fd(), &frame);
-            let wanted = if verdict == FirstFragment {
-                XDP_DROP
-            } else {
-                XDP_PASS
-            };
+            let wanted = if verdict == FirstFragment { XDP_DROP } else { XDP_PASS };
             assert_eq!(action, wanted, "{name}");
             let after = xdp.stats();
             let counted = match verdict {
@@ -65,11 +61,8 @@ fn each_packet_goes_where_it_belongs() {
             continue;
         }
         let action = run(packet.tc.as_ref().expect("loaded").as_fd(), &frame);
-        let wanted = if matches!(verdict, Ours | FirstFragment) {
-            TC_ACT_SHOT
-        } else {
-            TC_ACT_UNSPEC
-        };
+        let wanted =
+            if matches!(verdict, Ours | FirstFragment) { TC_ACT_SHOT } else { TC_ACT_UNSPEC };
         assert_eq!(action, wanted, "{name}");
         let after = packet.stats();
         let counted = match verdict {
@@ -110,11 +103,9 @@ fn a_frame_larger_than_a_buffer_is_dropped_and_counted() {
     let (steer, _maps) = load(Programs::Xdp);
     let program = steer.xdp.as_ref().expect("loaded").as_fd();
     let room = 4096 - XDP_PACKET_HEADROOM as usize;
-    for (bytes, action, oversize) in [
-        (2048, XDP_PASS, 0),
-        (2049, XDP_DROP, 1),
-        (room - 512, XDP_DROP, 2),
-    ] {
+    for (bytes, action, oversize) in
+        [(2048, XDP_PASS, 0), (2049, XDP_DROP, 1), (room - 512, XDP_DROP, 2)]
+    {
         let mut frame = tcp4(FAR, 5000, OWN, 80);
         frame.resize(bytes, 0);
         assert_eq!(run(program, &frame), action, "{bytes}");
@@ -152,17 +143,10 @@ fn changes_add_and_remove() {
     assert!(after.iter().all(|f| ours(&steer, f)), "nothing goes");
     assert!(!ours(&steer, &new_port), "the ports stay");
     maps.set(&changed).expect("a change");
-    assert!(
-        [&kept, &new_frontend, &new_port]
-            .iter()
-            .all(|f| ours(&steer, f))
-    );
+    assert!([&kept, &new_frontend, &new_port].iter().all(|f| ours(&steer, f)));
     assert!(!ours(&steer, &old_frontend) && !ours(&steer, &old_port));
     // The own address without frontends is still the own address.
-    let legs = Steering {
-        frontends: Vec::new(),
-        ..changed
-    };
+    let legs = Steering { frontends: Vec::new(), ..changed };
     maps.set(&legs).expect("a change");
     assert!(ours(&steer, &new_port) && !ours(&steer, &kept));
     maps.set(&steering()).expect("a change back");
@@ -184,30 +168,18 @@ fn where_backends_are_known_nothing_else_is_a_legs() {
     assert!(ours(&steer, &leg(80)) && ours(&steer, &leg6(81)));
     for (backends, v4, v6) in [
         (vec![(FAR.into(), 80)], [true, false], [false, false]),
-        (
-            vec![(FAR.into(), 81), (FAR6.into(), 80)],
-            [false, true],
-            [true, false],
-        ),
+        (vec![(FAR.into(), 81), (FAR6.into(), 80)], [false, true], [true, false]),
         (vec![], [false; 2], [false; 2]),
     ] {
-        let known = Steering {
-            backends: Some(backends),
-            ..steering()
-        };
+        let known = Steering { backends: Some(backends), ..steering() };
         maps.set(&known).expect("a change");
         assert_eq!([80, 81].map(|port| ours(&steer, &leg(port))), v4);
         assert_eq!([80, 81].map(|port| ours(&steer, &leg6(port))), v6);
         assert!(ours(&steer, &client));
     }
-    let too_many = Steering {
-        backends: Some(vec![(FAR.into(), 80); crate::BACKENDS_MAX + 1]),
-        ..steering()
-    };
-    assert!(matches!(
-        maps.set(&too_many),
-        Err(OpenError::Steering { .. })
-    ));
+    let too_many =
+        Steering { backends: Some(vec![(FAR.into(), 80); crate::BACKENDS_MAX + 1]), ..steering() };
+    assert!(matches!(maps.set(&too_many), Err(OpenError::Steering { .. })));
     maps.set(&steering()).expect("a change back");
     assert!(ours(&steer, &leg(80)));
 }
@@ -228,10 +200,7 @@ fn as_many_frontends_as_promised_can_be_exchanged_at_once() {
     assert_eq!(maps.count()[0], crate::FRONTENDS_MAX);
     let mut too_many = many(3);
     too_many.frontends.push((OWN.into(), 80));
-    assert!(matches!(
-        maps.set(&too_many),
-        Err(OpenError::Steering { .. })
-    ));
+    assert!(matches!(maps.set(&too_many), Err(OpenError::Steering { .. })));
 }
 
 /// Kernels before 6.6 have no tcx: the older way must attach, replace what a killed process left,

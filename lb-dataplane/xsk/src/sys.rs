@@ -44,22 +44,14 @@ const MEMORY_INFO_VALUES: usize = 9;
 const MEMORY_INFO_DROPS: usize = 8;
 
 fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// `socket(2)`, close-on-exec and non-blocking.
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     let fd = check(unsafe {
-        libc::socket(
-            domain,
-            kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-            protocol,
-        )
+        libc::socket(domain, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, protocol)
     })?;
     // SAFETY: the kernel just gave this descriptor to us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -125,11 +117,7 @@ pub(crate) fn get_option<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int
 pub(crate) fn bind<A: Plain>(fd: BorrowedFd<'_>, address: &A) -> io::Result<()> {
     // SAFETY: pointer and length describe `address`, which outlives the call.
     check(unsafe {
-        libc::bind(
-            fd.as_raw_fd(),
-            ptr::from_ref(address).cast(),
-            size_of::<A>() as libc::socklen_t,
-        )
+        libc::bind(fd.as_raw_fd(), ptr::from_ref(address).cast(), size_of::<A>() as libc::socklen_t)
     })
     .map(drop)
 }
@@ -138,11 +126,7 @@ pub(crate) fn bind<A: Plain>(fd: BorrowedFd<'_>, address: &A) -> io::Result<()> 
 pub(crate) fn kick(fd: RawFd) -> io::Result<()> {
     // SAFETY: no buffer is passed.
     let sent = unsafe { libc::sendto(fd, ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
-    if sent < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// `ppoll(2)` without a signal mask. Returns the number of ready descriptors; an interrupted call
@@ -210,10 +194,7 @@ pub(crate) fn receive_v6(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Re
     // SAFETY: all-zero bytes are a valid address of no family.
     let mut from: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
     let mut control = Control([0; 64]);
-    let mut vector = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all-zero bytes are a valid header without any part.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_name = (&raw mut from).cast();
@@ -273,22 +254,12 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Fresh zeroed memory, present at once, so that no page fault falls into the packet path.
     pub(crate) fn anonymous(bytes: usize) -> io::Result<Self> {
-        Self::map(
-            bytes,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
-            -1,
-            0,
-        )
+        Self::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, -1, 0)
     }
 
     /// The memory that a socket shares at `offset`.
     pub(crate) fn of_socket(fd: BorrowedFd<'_>, bytes: usize, offset: i64) -> io::Result<Self> {
-        Self::map(
-            bytes,
-            libc::MAP_SHARED | libc::MAP_POPULATE,
-            fd.as_raw_fd(),
-            offset,
-        )
+        Self::map(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }
 
     fn map(bytes: usize, flags: c_int, fd: RawFd, offset: i64) -> io::Result<Self> {

@@ -119,17 +119,9 @@ impl XdpPort {
         };
         let config = &config.with_chunks_of(chunk_bytes);
         let needed = config.frames_needed(queues);
-        let frames = if config.frames == 0 {
-            needed
-        } else {
-            config.frames
-        };
+        let frames = if config.frames == 0 { needed } else { config.frames };
         if frames < needed {
-            return Err(OpenError::TooFewFrames {
-                frames,
-                queues,
-                needed,
-            });
+            return Err(OpenError::TooFewFrames { frames, queues, needed });
         }
         let umem = Umem::new(frames, chunk_bytes)?;
         let workers = config.workers.count();
@@ -213,25 +205,12 @@ impl XdpPort {
                 // send.
                 send_queue: queue % interface.tx_queues as usize,
             });
-            send_queues.push(SendQueue {
-                tx,
-                fd,
-                unshown: 0,
-                untaken: false,
-            });
-            fds.push(libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            });
+            send_queues.push(SendQueue { tx, fd, unshown: 0, untaken: false });
+            fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         }
         // The places of the caller's eventfd and of the host's sockets.
         for _ in 0..2 {
-            fds.push(libc::pollfd {
-                fd: -1,
-                events: libc::POLLIN,
-                revents: 0,
-            });
+            fds.push(libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 });
         }
         Self {
             receivers,
@@ -367,18 +346,11 @@ impl XdpPort {
             return Ok(false);
         }
         let receivers = &mut self.receivers;
-        if self
-            .spin
-            .awake(timeout, || receivers.iter_mut().any(Receiver::ready))
-        {
+        if self.spin.awake(timeout, || receivers.iter_mut().any(Receiver::ready)) {
             return Ok(false);
         }
         // What the kernel did not take (no memory, queue stopped) is tried again soon.
-        let longest = if self.sender.unsent() {
-            UNSENT_RETRY
-        } else {
-            ALIVE_CHECK
-        };
+        let longest = if self.sender.unsent() { UNSENT_RETRY } else { ALIVE_CHECK };
         let timeout = Some(timeout.map_or(longest, |t| t.min(longest)));
         if let [.., of_caller, of_host] = &mut self.fds[..] {
             of_caller.fd = wake.as_raw_fd();
@@ -420,11 +392,7 @@ impl XdpPort {
                 kernel.rx_fill_ring_empty += queue.rx_fill_ring_empty_descs;
             }
         }
-        let steering = if self.first {
-            self.pool().steering()
-        } else {
-            SteeringStats::default()
-        };
+        let steering = if self.first { self.pool().steering() } else { SteeringStats::default() };
         Stats {
             rx_frames: self.counts.rx_frames,
             rx_bytes: self.counts.rx_bytes,

@@ -80,11 +80,7 @@ impl XdpSender {
             self.share.put(frame, Owner::Hand);
             return;
         }
-        let descriptor = Descriptor {
-            addr: address,
-            len: len as u32,
-            options: 0,
-        };
+        let descriptor = Descriptor { addr: address, len: len as u32, options: 0 };
         let mut pushed = self.queues[self.current].tx.push(descriptor);
         if !pushed {
             self.kick(self.current);

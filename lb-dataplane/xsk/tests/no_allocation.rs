@@ -55,16 +55,15 @@ fn moving_frames_allocates_nothing() {
             let before = ALLOCATIONS.with(Cell::get);
             let mut seen = 0;
             while seen < 100 && Instant::now() < deadline {
-                seen += port.process(
-                    &mut |b: &mut [u8], len: usize, tx: &mut baton_xsk::Tx<'_>| {
+                seen +=
+                    port.process(&mut |b: &mut [u8], len: usize, tx: &mut baton_xsk::Tx<'_>| {
                         swap(&mut b[..len]);
                         if let Some(extra) = tx.frame() {
                             extra[..len].copy_from_slice(&b[..len]);
                             tx.send(len);
                         }
                         Disposition::Transmit(len)
-                    },
-                );
+                    });
                 let mut tx = port.tx();
                 if let Some(own) = tx.frame() {
                     own[..frame.len()].copy_from_slice(&frame);
@@ -76,15 +75,9 @@ fn moving_frames_allocates_nothing() {
                     .expect("the interface stays");
             }
             assert_eq!(seen, 100, "{mode:?}");
-            assert_eq!(
-                ALLOCATIONS.with(Cell::get) - before,
-                0,
-                "{mode:?} round {round}"
-            );
+            assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{mode:?} round {round}");
             for _ in 0..200 {
-                client
-                    .receive_tcp(&mut buffer, deadline)
-                    .expect("all come back");
+                client.receive_tcp(&mut buffer, deadline).expect("all come back");
             }
         }
         assert!(port.frames().is_complete());
@@ -96,10 +89,7 @@ fn moving_frames_allocates_nothing() {
 #[test]
 fn neither_does_moving_them_through_the_host() {
     let lab = Lab::new();
-    let mut port = lab.open(&Config {
-        host: true,
-        ..config(ModeChoice::Native)
-    });
+    let mut port = lab.open(&Config { host: true, ..config(ModeChoice::Native) });
     let raw = RawIp::open(&lab);
     for own in [PORT_V4.into(), PORT_V6.into()] {
         let frame = tcp((own, 40_000), (own, 80), 1, "A", &[7; 1_000]);
@@ -110,8 +100,8 @@ fn neither_does_moving_them_through_the_host() {
             let before = ALLOCATIONS.with(Cell::get);
             let mut seen = 0;
             while seen < 100 {
-                let more = port.process(
-                    &mut |b: &mut [u8], len: usize, tx: &mut baton_xsk::Tx<'_>| {
+                let more =
+                    port.process(&mut |b: &mut [u8], len: usize, tx: &mut baton_xsk::Tx<'_>| {
                         assert_eq!(b[6..12], HOST_MAC);
                         // As a reset, which nobody answers.
                         swap(&mut b[..len]);
@@ -121,8 +111,7 @@ fn neither_does_moving_them_through_the_host() {
                             tx.send(len);
                         }
                         Disposition::Transmit(len)
-                    },
-                );
+                    });
                 assert!(more > 0, "{seen} of 100");
                 seen += more;
             }

@@ -19,10 +19,7 @@ pub(crate) fn accepted(index: &Index, key: &Key, record: &PolicyRecord) -> Said 
         return internal_error(what);
     }
     if let Some((reason, problem)) = &record.problem {
-        return no(
-            *reason,
-            format!("{problem}; {}", in_force(index, key, record)),
-        );
+        return no(*reason, format!("{problem}; {}", in_force(index, key, record)));
     }
     if let Some(Standing::Unfit { reason, message }) = &record.standing {
         return no(*reason, message.clone());
@@ -31,11 +28,7 @@ pub(crate) fn accepted(index: &Index, key: &Key, record: &PolicyRecord) -> Said 
         return no(Reason::Conflicted, conflict(claim, winner, record));
     }
     let Some(translation) = &record.translation else {
-        return said(
-            Status::Unknown,
-            Reason::Pending,
-            "it has not been looked at yet",
-        );
+        return said(Status::Unknown, Reason::Pending, "it has not been looked at yet");
     };
     let service = format!("{}/{}", key.namespace, record.served.service);
     if let Some(bug) = &translation.bug {
@@ -60,11 +53,7 @@ pub(crate) fn accepted(index: &Index, key: &Key, record: &PolicyRecord) -> Said 
     if translation.listeners.is_empty() {
         return no(Reason::PortNotFound, without_port(&service, translation));
     }
-    said(
-        Status::True,
-        Reason::Accepted,
-        "it can be used as it is written",
-    )
+    said(Status::True, Reason::Accepted, "it can be used as it is written")
 }
 
 /// What is in force of a policy that cannot be used as it is.
@@ -137,19 +126,12 @@ pub(crate) fn without_port(service: &str, translation: &Translation) -> String {
         (_, false) => "spec.listeners[].servicePort",
         _ => "spec.listeners[].servicePort and spec.targetRefs[0].sectionName",
     };
-    let ports = translation
-        .ports
-        .iter()
-        .map(|port| match port.name.is_empty() {
-            true => port.port.to_string(),
-            false => format!("{} ({})", port.name, port.port),
-        });
+    let ports = translation.ports.iter().map(|port| match port.name.is_empty() {
+        true => port.port.to_string(),
+        false => format!("{} ({})", port.name, port.port),
+    });
     let ports = few(ports, ", ");
-    let has = if ports.is_empty() {
-        "none for TCP".to_owned()
-    } else {
-        ports
-    };
+    let has = if ports.is_empty() { "none for TCP".to_owned() } else { ports };
     format!(
         "Service {service} has no port {wanted}; it has {has}: correct {field}, or add the port to the Service"
     )

@@ -28,20 +28,13 @@ pub(crate) fn adoptable(
     if rejected {
         return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
     }
-    if record
-        .settings()
-        .all(|policy| policy.protocol == Protocol::None)
-    {
+    if record.settings().all(|policy| policy.protocol == Protocol::None) {
         let message = "spec.protocol is None, or by the Service's `appProtocol`, with which no flow ever moves: name the protocol if it is one of the others";
         return said(Status::False, Reason::ProtocolNone, message);
     }
     let wanted: Vec<&Measured> = present.backends.iter().filter(|b| is_wanted(b)).collect();
     if wanted.is_empty() {
-        return said(
-            Status::Unknown,
-            Reason::NoEndpoints,
-            "there is no backend to move flows to",
-        );
+        return said(Status::Unknown, Reason::NoEndpoints, "there is no backend to move flows to");
     }
     let mut methods = record.settings().map(|policy| policy.migration.method);
     let method = methods.next().unwrap_or(MoveMethod::Auto);

@@ -99,9 +99,7 @@ impl FromStr for PortRange {
             port.ok_or(NoRange)
         };
         let (first, last) = (port(first)?, port(last)?);
-        (first <= last)
-            .then_some(Self { first, last })
-            .ok_or(NoRange)
+        (first <= last).then_some(Self { first, last }).ok_or(NoRange)
     }
 }
 
@@ -148,9 +146,7 @@ impl FromStr for Network {
             Some(prefix) => prefix.parse().map_err(|_| NoRange)?,
             None => most,
         };
-        (prefix <= most)
-            .then_some(Self { address, prefix })
-            .ok_or(NoRange)
+        (prefix <= most).then_some(Self { address, prefix }).ok_or(NoRange)
     }
 }
 
@@ -309,14 +305,9 @@ mod tests {
         assert_eq!(both(by_labels(&[("tier", "front")])), (true, false));
         assert_eq!(both(by_labels(&[("tier", "back")])), (false, false));
         // Without an object too.
-        assert_eq!(
-            both(by_labels(&[(NAMESPACE_NAME_LABEL, "shop")])),
-            (false, true)
-        );
-        let named = NamespaceSelector {
-            names: [shop.clone()].into(),
-            ..by_labels(&[("tier", "front")])
-        };
+        assert_eq!(both(by_labels(&[(NAMESPACE_NAME_LABEL, "shop")])), (false, true));
+        let named =
+            NamespaceSelector { names: [shop.clone()].into(), ..by_labels(&[("tier", "front")]) };
         assert_eq!(both(named), (false, false), "both have to fit");
     }
 }

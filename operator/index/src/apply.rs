@@ -165,11 +165,7 @@ impl Index {
         for name in now {
             if record.names.insert(name.clone()) {
                 self.names.insert(name.clone(), key.clone());
-                for counted in self
-                    .dataplanes
-                    .values()
-                    .filter_map(|d| d.figures.get(&name))
-                {
+                for counted in self.dataplanes.values().filter_map(|d| d.figures.get(&name)) {
                     record.sums.add(&name, None, &counted.figures);
                 }
             }
@@ -207,11 +203,7 @@ impl Index {
         }
         // While objects may be missing, this one may only have moved from one file to another.
         if !self.holdings.partial {
-            let held: Vec<Text> = self
-                .holdings
-                .of(key)
-                .map(|(name, _)| name.clone())
-                .collect();
+            let held: Vec<Text> = self.holdings.of(key).map(|(name, _)| name.clone()).collect();
             for name in held {
                 self.holdings.held.remove(&name);
             }
@@ -225,11 +217,7 @@ impl Index {
             self.forget_name(name);
         }
         self.costs.set(key, &record.costs, &BTreeMap::new());
-        for set in [
-            &mut self.dirty.examine,
-            &mut self.dirty.translate,
-            &mut self.dirty.judge,
-        ] {
+        for set in [&mut self.dirty.examine, &mut self.dirty.translate, &mut self.dirty.judge] {
             set.remove(key);
         }
     }
@@ -320,10 +308,7 @@ impl Index {
                 && !class.selector.is_empty()
                 && pod.labels.include(&class.selector)
         };
-        let all = self
-            .classes
-            .iter()
-            .map(|(name, record)| (name, &record.spec));
+        let all = self.classes.iter().map(|(name, record)| (name, &record.spec));
         let class = pod.and_then(|pod| {
             let fitting = all.filter(|(_, class)| fits(class, pod));
             fitting.min_by_key(|(name, class)| (class.created, *name))
@@ -503,11 +488,8 @@ impl Index {
     fn join_namespaces(&mut self, namespaces: impl IntoIterator<Item = Text>) {
         let namespaces: BTreeSet<Text> = namespaces.into_iter().collect();
         for namespace in namespaces {
-            let pods: Vec<Key> = self
-                .world
-                .pods_in(&namespace)
-                .map(|(key, _)| key.clone())
-                .collect();
+            let pods: Vec<Key> =
+                self.world.pods_in(&namespace).map(|(key, _)| key.clone()).collect();
             for pod in pods {
                 self.join(&pod);
             }
@@ -521,14 +503,8 @@ impl Index {
             return;
         }
         let said = |record: &DataplaneRecord| {
-            let refused = record
-                .refusal()
-                .map(|(revision, words)| (revision, words.clone()));
-            (
-                record.acknowledged(),
-                refused,
-                record.unreachable().cloned(),
-            )
+            let refused = record.refusal().map(|(revision, words)| (revision, words.clone()));
+            (record.acknowledged(), refused, record.unreachable().cloned())
         };
         let addresses = |record: &DataplaneRecord| {
             let report = record.report.as_ref();

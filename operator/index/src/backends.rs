@@ -79,12 +79,8 @@ impl Backends {
                     (false, 0) => BackendState::NotReady,
                     (false, _) => BackendState::Ready,
                 };
-                let detail = Detail {
-                    name: backend.name.as_str().into(),
-                    pod: None,
-                    node: None,
-                    state,
-                };
+                let detail =
+                    Detail { name: backend.name.as_str().into(), pod: None, node: None, state };
                 all.push((backend.clone(), detail));
             }
         }
@@ -122,11 +118,7 @@ pub(crate) fn backends(view: &View<'_>, service: &ServiceRecord, port: &ServiceP
     out.details.reserve_exact(named.len());
     out.backends.reserve_exact(named.len());
     for (name, candidate) in named {
-        let serves = if candidate.terminating {
-            candidate.serving
-        } else {
-            candidate.ready
-        };
+        let serves = if candidate.terminating { candidate.serving } else { candidate.ready };
         let pod = candidate.pod.as_ref();
         let weight = weight(namespace, policy, pod, world, &mut out.bad_weights);
         let state = match (candidate.terminating, candidate.ready) {
@@ -257,18 +249,14 @@ fn merge(
 fn drain_cordoned(candidates: &mut [Candidate], world: &World, panic_percent: u8) {
     let cordoned = |c: &Candidate| {
         let node = c.node.as_ref().and_then(|name| world.nodes.get(name));
-        node.and_then(|record| record.node.as_ref())
-            .is_some_and(|node| node.cordoned)
+        node.and_then(|record| record.node.as_ref()).is_some_and(|node| node.cordoned)
     };
     let ready = || candidates.iter().filter(|c| c.ready && !c.terminating);
     let elsewhere = ready().filter(|c| !cordoned(c)).count();
     if elsewhere == 0 || elsewhere * 100 < ready().count() * usize::from(panic_percent) {
         return;
     }
-    for candidate in candidates
-        .iter_mut()
-        .filter(|c| !c.terminating && cordoned(c))
-    {
+    for candidate in candidates.iter_mut().filter(|c| !c.terminating && cordoned(c)) {
         candidate.terminating = true;
         // It is not going away, so its readiness says whether it serves.
         candidate.serving = candidate.ready;
@@ -331,11 +319,7 @@ fn name(mut candidates: Vec<Candidate>) -> Vec<(String, Candidate)> {
             Some(pod) => pod.to_string(),
             None => address_text.clone(),
         };
-        let base = if is_name(&base) {
-            base
-        } else {
-            address_text.clone()
-        };
+        let base = if is_name(&base) { base } else { address_text.clone() };
         let choices = [
             format!("{base}/{address_text}"),
             format!("{base}/{address_text}.{port}"),

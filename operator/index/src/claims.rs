@@ -28,11 +28,7 @@ pub(crate) enum Claim {
     /// A Service, for clients to connect to.
     Front(Key),
     /// A port of a place in a class.
-    Frontend {
-        class: Text,
-        place: Place,
-        port: u16,
-    },
+    Frontend { class: Text, place: Place, port: u16 },
 }
 
 /// Where a frontend is.
@@ -110,14 +106,7 @@ impl Claims {
         }
         self.queue.insert(age.clone());
         let outcome = Outcome::Open;
-        self.parties.insert(
-            key.clone(),
-            Party {
-                age,
-                claims,
-                outcome,
-            },
-        );
+        self.parties.insert(key.clone(), Party { age, claims, outcome });
     }
 
     /// What became of a policy's claims.
@@ -168,10 +157,8 @@ impl Claims {
     fn judge(&self, party: &Party) -> Outcome {
         let lost = party.claims.iter().find_map(|claim| {
             let holder = self.contests.get(claim)?.holder.as_ref()?;
-            (*holder < party.age).then(|| Outcome::Lost {
-                claim: claim.clone(),
-                winner: holder.key.clone(),
-            })
+            (*holder < party.age)
+                .then(|| Outcome::Lost { claim: claim.clone(), winner: holder.key.clone() })
         });
         lost.unwrap_or(Outcome::Held)
     }
@@ -217,8 +204,7 @@ impl Claims {
     fn requeue(&mut self, claim: &Claim, age: &Age) {
         if let Some(contest) = self.contests.get(claim) {
             let first = contest.claimants.partition_point(|other| other <= age);
-            self.queue
-                .extend(contest.claimants.iter().skip(first).cloned());
+            self.queue.extend(contest.claimants.iter().skip(first).cloned());
         }
     }
 }
@@ -229,10 +215,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn age(created: i64, name: u8) -> Age {
-        Age {
-            created,
-            key: key(name),
-        }
+        Age { created, key: key(name) }
     }
 
     fn key(name: u8) -> Key {
@@ -245,10 +228,7 @@ mod tests {
 
     /// From the oldest to the youngest, each that meets no taken one.
     fn naive(parties: &BTreeMap<u8, (i64, BTreeSet<Claim>)>) -> BTreeMap<Key, Outcome> {
-        let mut order: Vec<_> = parties
-            .iter()
-            .map(|(n, (c, _))| (age(*c, *n), *n))
-            .collect();
+        let mut order: Vec<_> = parties.iter().map(|(n, (c, _))| (age(*c, *n), *n)).collect();
         order.sort();
         let mut taken: BTreeMap<Claim, Key> = BTreeMap::new();
         let mut outcomes = BTreeMap::new();
@@ -256,10 +236,7 @@ mod tests {
             let claims = &parties[&name].1;
             let lost = claims.iter().find(|c| taken.contains_key(c));
             let outcome = match lost {
-                Some(claim) => Outcome::Lost {
-                    claim: claim.clone(),
-                    winner: taken[claim].clone(),
-                },
+                Some(claim) => Outcome::Lost { claim: claim.clone(), winner: taken[claim].clone() },
                 None => {
                     taken.extend(claims.iter().map(|c| (c.clone(), age.key.clone())));
                     Outcome::Held
@@ -319,10 +296,7 @@ mod tests {
         claims.set(&key(1), Some((age(1, 1), [claim(1)].into())));
         claims.set(&key(2), Some((age(2, 2), [claim(1)].into())));
         claims.settle();
-        let lost = Outcome::Lost {
-            claim: claim(1),
-            winner: key(1),
-        };
+        let lost = Outcome::Lost { claim: claim(1), winner: key(1) };
         assert_eq!(claims.outcome(&key(2)), Some(&lost));
         claims.set(&key(1), None);
         assert_eq!(claims.settle(), [key(2)].into());

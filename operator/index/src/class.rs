@@ -148,10 +148,7 @@ impl ClassRecord {
             age: None,
             wanted: Vec::new(),
             size: Size::default(),
-            share: Share {
-                room: Room::Enough,
-                part: Vec::new(),
-            },
+            share: Share { room: Room::Enough, part: Vec::new() },
             placed: Vec::new(),
             placed_size: Size::default(),
             revision: 0,
@@ -259,8 +256,7 @@ impl ClassRecord {
             }
             if entry.age.is_none() {
                 let gone = self.entries.remove(key);
-                self.revisions
-                    .remove(&(gone.map_or(0, |e| e.revision), key.clone()));
+                self.revisions.remove(&(gone.map_or(0, |e| e.revision), key.clone()));
             }
         }
         update.removed.sort();
@@ -313,9 +309,7 @@ impl ClassRecord {
         let first = after.saturating_add(1);
         let from = (first, Key::new("", ""));
         let found = self.revisions.range(from..);
-        found
-            .take_while(move |(revision, _)| *revision <= until)
-            .map(|(_, key)| key)
+        found.take_while(move |(revision, _)| *revision <= until).map(|(_, key)| key)
     }
 
     /// All policies that want to be served.

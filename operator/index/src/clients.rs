@@ -120,10 +120,7 @@ impl Wanted {
             None => Within::Own(policy.namespace.clone()),
             Some(selector) => Within::Namespaces(selector.clone()),
         };
-        Some(Self {
-            within,
-            pods: pods.clone(),
-        })
+        Some(Self { within, pods: pods.clone() })
     }
 
     /// The one namespace that its Pods can be of.
@@ -147,9 +144,7 @@ impl Wanted {
         }
         match &self.within {
             Within::Namespaces(selector) => first(&selector.labels)
-                .map_or(Anchor::Any, |(key, value)| {
-                    Anchor::NamespaceLabel(key, value)
-                }),
+                .map_or(Anchor::Any, |(key, value)| Anchor::NamespaceLabel(key, value)),
             Within::Own(_) => Anchor::Any,
         }
     }
@@ -214,9 +209,8 @@ impl Clients {
     /// What a policy wants from now on.
     pub fn follow(&mut self, policy: &Key, peers: Option<&[Peer]>) {
         let peers = peers.unwrap_or_default().iter();
-        let now: BTreeSet<Arc<Wanted>> = peers
-            .filter_map(|peer| Wanted::of(policy, peer).map(Arc::new))
-            .collect();
+        let now: BTreeSet<Arc<Wanted>> =
+            peers.filter_map(|peer| Wanted::of(policy, peer).map(Arc::new)).collect();
         let before = match now.is_empty() {
             true => self.of.remove(policy),
             false => self.of.insert(policy.clone(), now.clone()),
@@ -323,11 +317,10 @@ impl Clients {
     ) -> Option<AllowFrom> {
         let peers = peers?;
         let mut all = AllowFrom::default();
-        all.networks
-            .extend(peers.iter().filter_map(|peer| match peer {
-                Peer::Network(network) => Some(*network),
-                Peer::Pods { .. } => None,
-            }));
+        all.networks.extend(peers.iter().filter_map(|peer| match peer {
+            Peer::Network(network) => Some(*network),
+            Peer::Pods { .. } => None,
+        }));
         let mut hosts = BTreeSet::new();
         for wanted in self.of.get(policy).into_iter().flatten() {
             let Some(chosen) = self.wanted.get_mut(wanted) else {

@@ -26,11 +26,7 @@ pub(crate) fn cost(figures: &BackendFigures) -> u64 {
     let pinned = figures.pinned.min(figures.flows);
     let outstanding = figures.outstanding.min(figures.flows - pinned);
     let idle = figures.flows - pinned - outstanding;
-    let sum = [
-        (pinned, COST_PINNED),
-        (outstanding, COST_OUTSTANDING),
-        (idle, COST_IDLE),
-    ];
+    let sum = [(pinned, COST_PINNED), (outstanding, COST_OUTSTANDING), (idle, COST_IDLE)];
     let sum = sum.iter().map(|(flows, each)| flows.saturating_mul(*each));
     sum.fold(0, u64::saturating_add).min(COST_MAX)
 }
@@ -73,10 +69,7 @@ impl Costs {
                 self.dirty.insert(key);
             }
         }
-        for (name, share) in now
-            .iter()
-            .filter(|(name, share)| before.get(*name) != Some(share))
-        {
+        for (name, share) in now.iter().filter(|(name, share)| before.get(*name) != Some(share)) {
             let key = pod(name);
             let cost = self.pods.entry(key.clone()).or_default();
             cost.shares.insert(policy.name.clone(), *share);
@@ -153,12 +146,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn backend(flows: u64, outstanding: u64, pinned: u64) -> BackendFigures {
-        BackendFigures {
-            flows,
-            outstanding,
-            pinned,
-            ..BackendFigures::default()
-        }
+        BackendFigures { flows, outstanding, pinned, ..BackendFigures::default() }
     }
 
     proptest! {
@@ -203,15 +191,8 @@ mod tests {
     #[test]
     fn costs_of_several_policies_add_up_and_the_last_takes_the_annotation_off() {
         let mut costs = Costs::default();
-        let (one, other, pod) = (
-            Key::new("ns", "a"),
-            Key::new("ns", "b"),
-            Key::new("ns", "pod"),
-        );
-        let (none, seven) = (
-            BTreeMap::new(),
-            BTreeMap::from([(Text::from("pod"), Some(7))]),
-        );
+        let (one, other, pod) = (Key::new("ns", "a"), Key::new("ns", "b"), Key::new("ns", "pod"));
+        let (none, seven) = (BTreeMap::new(), BTreeMap::from([(Text::from("pod"), Some(7))]));
         costs.set(&one, &none, &seven);
         costs.set(&other, &none, &seven);
         assert_eq!(costs.settle(|_| true), [(pod.clone(), Some(14))].into());
@@ -250,10 +231,7 @@ mod tests {
     #[test]
     fn nothing_is_written_to_a_pod_that_goes() {
         let mut costs = Costs::default();
-        let (none, seven) = (
-            BTreeMap::new(),
-            BTreeMap::from([(Text::from("pod"), Some(7))]),
-        );
+        let (none, seven) = (BTreeMap::new(), BTreeMap::from([(Text::from("pod"), Some(7))]));
         costs.set(&Key::new("ns", "a"), &none, &seven);
         assert!(costs.settle(|_| false).is_empty());
         costs.set(&Key::new("ns", "a"), &seven, &none);

@@ -29,18 +29,14 @@ impl fmt::Display for Obstacle<'_> {
                 "node {node} is excluded from adoptions (annotation `baton.dev/excluded-nodes` of the Secret baton-adoption-keys)"
             ),
             Self::NoShim(node) => {
-                write!(
-                    f,
-                    "no host-shim runs on node {node}: let its DaemonSet run there"
-                )
+                write!(f, "no host-shim runs on node {node}: let its DaemonSet run there")
             }
             Self::ShimUnreachable(node, why) => {
                 write!(f, "the host-shim of node {node} cannot be reached: {why}")
             }
-            Self::NotAttached(node, why) => write!(
-                f,
-                "the host-shim of node {node} cannot have it adopt: {why}"
-            ),
+            Self::NotAttached(node, why) => {
+                write!(f, "the host-shim of node {node} cannot have it adopt: {why}")
+            }
         }
     }
 }

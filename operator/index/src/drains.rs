@@ -72,9 +72,8 @@ impl Drains {
         }
         if is_all {
             self.seen.retain(|(listener, backend), seen| {
-                let goes_on = drains
-                    .iter()
-                    .any(|d| d.listener == *listener && d.backend == *backend);
+                let goes_on =
+                    drains.iter().any(|d| d.listener == *listener && d.backend == *backend);
                 if !goes_on {
                     notices.push(seen.is_over(now, listener, backend, lost));
                 }
@@ -118,11 +117,7 @@ impl Seen {
     }
 
     fn is_over(&self, now: i64, listener: &str, backend: &str, lost: u64) -> DrainNotice {
-        let Drained {
-            moved,
-            ended,
-            closed,
-        } = self.drained;
+        let Drained { moved, ended, closed } = self.drained;
         let mut message = format!(
             "the drain of {backend} (listener {listener}) is over after {} s: {moved} flows moved, {ended} ended by themselves, \
              {closed} were closed by the deadline",
@@ -133,14 +128,8 @@ impl Seen {
             message.push_str(&format!(", {left} were still there when it was last seen"));
         }
         let lost = lost.saturating_sub(self.lost_before);
-        message.push_str(&format!(
-            "; {lost} flows of the policy were reset in that time"
-        ));
-        DrainNotice {
-            warning: false,
-            reason: Reason::Drained,
-            message,
-        }
+        message.push_str(&format!("; {lost} flows of the policy were reset in that time"));
+        DrainNotice { warning: false, reason: Reason::Drained, message }
     }
 
     fn is_late(
@@ -162,11 +151,7 @@ impl Seen {
                 "each is closed when its request is answered (spec.drain.onDeadline is Close)"
             }
         };
-        let Drained {
-            moved,
-            ended,
-            closed,
-        } = self.drained;
+        let Drained { moved, ended, closed } = self.drained;
         Some(DrainNotice {
             warning: true,
             reason: Reason::DrainDeadline,
@@ -187,10 +172,7 @@ mod tests {
         Drain {
             listener: "http".into(),
             backend: backend.into(),
-            drained: Drained {
-                moved,
-                ..Drained::default()
-            },
+            drained: Drained { moved, ..Drained::default() },
             waiting: [("pinned: TLS".into(), left)].into(),
             since: 100,
             until: 130,
@@ -211,16 +193,9 @@ mod tests {
         let (notices, deadline) = at(101, &[drain("a", 1, 5)], true);
         assert_eq!((notices.len(), deadline), (0, Some(130)));
         let (notices, deadline) = at(130, &[drain("a", 4, 2)], true);
-        assert_eq!(
-            (reasons(&notices), deadline),
-            (vec![Reason::DrainDeadline], None)
-        );
-        for part in [
-            "after 30 s",
-            "4 flows moved",
-            "2 are still there (2 pinned: TLS)",
-            "is Wait",
-        ] {
+        assert_eq!((reasons(&notices), deadline), (vec![Reason::DrainDeadline], None));
+        for part in ["after 30 s", "4 flows moved", "2 are still there (2 pinned: TLS)", "is Wait"]
+        {
             assert!(notices[0].message.contains(part), "{notices:?}");
         }
         assert!(at(131, &[drain("a", 4, 2)], true).0.is_empty());
@@ -244,31 +219,18 @@ mod tests {
         let mut drains = Drains::default();
         // As an operator sees it that started after the deadline.
         let late = [drain("a", 1, 5)];
-        assert!(
-            drains
-                .update(131, &late, true, 0, OnDeadline::Close)
-                .is_empty()
-        );
+        assert!(drains.update(131, &late, true, 0, OnDeadline::Close).is_empty());
         assert_eq!(drains.deadline(), None);
         let done = [drain("a", 1, 5), drain("b", 9, 0)];
-        assert!(
-            drains
-                .update(120, &done, true, 0, OnDeadline::Close)
-                .is_empty()
-        );
-        assert!(
-            drains
-                .update(130, &done, true, 0, OnDeadline::Close)
-                .is_empty()
-        );
+        assert!(drains.update(120, &done, true, 0, OnDeadline::Close).is_empty());
+        assert!(drains.update(130, &done, true, 0, OnDeadline::Close).is_empty());
     }
 
     #[test]
     fn so_many_are_followed() {
         let mut drains = Drains::default();
-        let many: Vec<Drain> = (0..2 * LIMIT_DRAINS_FOLLOWED)
-            .map(|i| drain(&format!("pod-{i}"), 0, 1))
-            .collect();
+        let many: Vec<Drain> =
+            (0..2 * LIMIT_DRAINS_FOLLOWED).map(|i| drain(&format!("pod-{i}"), 0, 1)).collect();
         let _ = drains.update(101, &many, true, 0, OnDeadline::Wait);
         assert_eq!(drains.seen.len(), LIMIT_DRAINS_FOLLOWED);
         let notices = drains.update(102, &[], true, 0, OnDeadline::Wait);

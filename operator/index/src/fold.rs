@@ -66,9 +66,8 @@ impl Index {
         self.judge_dirty(now, &fronts, &mut update);
         self.judge_classes(&mut update);
         let world = &self.world;
-        update.costs = self
-            .costs
-            .settle(|pod| world.live_pod(pod).is_some_and(|pod| !pod.deleting));
+        update.costs =
+            self.costs.settle(|pod| world.live_pod(pod).is_some_and(|pod| !pod.deleting));
         update
     }
 
@@ -141,9 +140,7 @@ impl Index {
                     policy: &record.served,
                     world: &self.world,
                     allow_from: self.clients.resolve(&key, peers, &self.world),
-                    grants: specs
-                        .map(|class| Grants::of(&class.spec.allowed, &tenant))
-                        .collect(),
+                    grants: specs.map(|class| Grants::of(&class.spec.allowed, &tenant)).collect(),
                     held: from_held.then_some(&holdings.held),
                     partial: holdings.partial,
                 };
@@ -186,9 +183,7 @@ impl Index {
             }
         }
         let listeners = record.translation.iter().flat_map(|t| &t.listeners);
-        let wanted: Vec<_> = listeners
-            .map(|l| (l.name.clone(), Arc::clone(&l.policy)))
-            .collect();
+        let wanted: Vec<_> = listeners.map(|l| (l.name.clone(), Arc::clone(&l.policy))).collect();
         let age = record.age(key);
         for name in &classes {
             if let Some(class) = self.classes.get_mut(name) {
@@ -201,19 +196,12 @@ impl Index {
     fn commit_classes(&mut self, update: &mut Update) {
         for name in std::mem::take(&mut self.dirty.gone) {
             if !self.classes.contains_key(&name) {
-                let gone = ClassUpdate {
-                    gone: true,
-                    ..ClassUpdate::default()
-                };
+                let gone = ClassUpdate { gone: true, ..ClassUpdate::default() };
                 self.class_verdicts.remove(&name);
                 update.classes.insert(name, gone);
             }
         }
-        for (name, class) in self
-            .classes
-            .iter_mut()
-            .filter(|(_, class)| class.is_dirty())
-        {
+        for (name, class) in self.classes.iter_mut().filter(|(_, class)| class.is_dirty()) {
             let (changes, touched) = class.commit(self.revision + 1);
             self.revision = self.revision.max(class.revision);
             self.dirty.judge.extend(touched);
@@ -341,10 +329,8 @@ impl Index {
                 }
             })
             .collect();
-        let synchronised = instances
-            .iter()
-            .filter(|i| i.synchronised && ready.contains(&&i.pod))
-            .count();
+        let synchronised =
+            instances.iter().filter(|i| i.synchronised && ready.contains(&&i.pod)).count();
         let mut problems = Vec::new();
         if ready.is_empty() {
             problems.push(no_dataplane(name, class));
@@ -396,11 +382,9 @@ fn prune(sums: &mut crate::reports::Sums, translation: &Translation) {
         return;
     }
     let listeners = translation.listeners.iter();
-    let known: BTreeSet<(&Text, &Text)> = listeners
-        .flat_map(|l| l.details.iter().map(|d| (&l.name, &d.name)))
-        .collect();
-    sums.backends
-        .retain(|(policy, backend), _| known.contains(&(policy, backend)));
+    let known: BTreeSet<(&Text, &Text)> =
+        listeners.flat_map(|l| l.details.iter().map(|d| (&l.name, &d.name))).collect();
+    sums.backends.retain(|(policy, backend), _| known.contains(&(policy, backend)));
 }
 
 /// A verdict on a policy that could not be judged.
@@ -411,13 +395,7 @@ fn bare(
     what: &str,
     now: i64,
 ) -> Verdict {
-    let unknown = || {
-        (
-            Status::Unknown,
-            Reason::InternalError,
-            "see Accepted".to_owned(),
-        )
-    };
+    let unknown = || (Status::Unknown, Reason::InternalError, "see Accepted".to_owned());
     let all = [internal_error(what), unknown(), unknown(), unknown()];
     let mut verdict = before.cloned().unwrap_or_else(|| Verdict {
         policy: key.clone(),
@@ -451,9 +429,7 @@ fn drained(record: &mut PolicyRecord, judged: &Judged, now: i64) -> Vec<DrainNot
     let template = record.served.template.as_ref();
     let on_deadline = template.map_or(OnDeadline::Wait, |template| template.drain.on_deadline);
     let lost = record.sums.totals.lost;
-    record
-        .drains
-        .update(now, &judged.drains, judged.is_all, lost, on_deadline)
+    record.drains.update(now, &judged.drains, judged.is_all, lost, on_deadline)
 }
 
 fn event(update: &mut Update, about: &Verdict, at: i64, notice: DrainNotice) {
@@ -481,21 +457,16 @@ fn tell(before: Option<&Verdict>, now: &Verdict, at: i64, update: &mut Update) {
         let bad = is_bad(is);
         // What went well from the start is no news; neither is what follows from another condition.
         if bad || was.is_some_and(is_bad) && is.status != Status::Unknown {
-            let notice = DrainNotice {
-                warning: bad,
-                reason: is.reason,
-                message: is.message.clone(),
-            };
+            let notice =
+                DrainNotice { warning: bad, reason: is.reason, message: is.message.clone() };
             event(update, now, at, notice);
         }
     }
 }
 
 fn is_bad(condition: &Condition) -> bool {
-    let follows = matches!(
-        condition.reason,
-        Reason::NotAccepted | Reason::Pending | Reason::ProtocolNone
-    );
+    let follows =
+        matches!(condition.reason, Reason::NotAccepted | Reason::Pending | Reason::ProtocolNone);
     match condition.kind {
         ConditionKind::Accepted | ConditionKind::Programmed | ConditionKind::Adoptable => {
             condition.status == Status::False && !follows

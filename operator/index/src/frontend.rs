@@ -140,14 +140,12 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         if ready {
             plan.verdict.leads_to = LeadsTo::Dataplanes;
         } else {
-            plan.problem
-                .get_or_insert_with(|| leads_nowhere(&frontend.service));
+            plan.problem.get_or_insert_with(|| leads_nowhere(&frontend.service));
         }
         vec![(ports, endpoints)]
     } else {
         plan.verdict.leads_to = LeadsTo::Pods;
-        plan.problem
-            .get_or_insert_with(|| leads_to_pods(&frontend.service));
+        plan.problem.get_or_insert_with(|| leads_to_pods(&frontend.service));
         pods(key, &named)
     };
     if front.zonal {
@@ -164,8 +162,7 @@ pub(crate) fn plan(index: &Index, key: &Key, record: &PolicyRecord) -> Option<Pl
         let nodes = nodes.filter(|(name, record)| record.node.is_some() && !has.contains(name));
         let lacking: Vec<_> = nodes.map(|(name, _)| name).collect();
         if !lacking.is_empty() {
-            plan.problem
-                .get_or_insert_with(|| own_node(&frontend.service, &lacking));
+            plan.problem.get_or_insert_with(|| own_node(&frontend.service, &lacking));
         }
     }
     plan.writes.uid = Some(front.uid.clone());
@@ -227,8 +224,7 @@ fn left_over(world: &ServiceRecord) -> Vec<(Text, Option<Text>)> {
         return Vec::new();
     }
     let ours = world.slices.iter().filter(|(_, slice)| is_ours(slice));
-    ours.map(|(name, slice)| (name.clone(), slice.uid.clone()))
-        .collect()
+    ours.map(|(name, slice)| (name.clone(), slice.uid.clone())).collect()
 }
 
 fn is_ours(slice: &Slice) -> bool {
@@ -237,9 +233,7 @@ fn is_ours(slice: &Slice) -> bool {
 
 fn ports(listeners: &[Listener]) -> Vec<(Text, u16)> {
     let ports = listeners.iter();
-    ports
-        .filter_map(|listener| Some((listener.name.clone(), listener.allocated?)))
-        .collect()
+    ports.filter_map(|listener| Some((listener.name.clone(), listener.allocated?))).collect()
 }
 
 pub(crate) fn at_port(address: &str, port: u16) -> String {
@@ -307,12 +301,7 @@ fn wanted_service(
     let frontend = record.served.frontend.clone()?;
     let target = Key::new(key.namespace.clone(), record.served.service.clone());
     let target = index.world.services.get(&target)?.service.as_ref()?;
-    let has = |l: &&Listener| {
-        translation
-            .listeners
-            .iter()
-            .any(|has| has.listener == l.name)
-    };
+    let has = |l: &&Listener| translation.listeners.iter().any(|has| has.listener == l.name);
     let ports = record.served.listeners.iter().filter(has);
     let mut families = families_of(target);
     let there = Key::new(key.namespace.clone(), frontend.service.clone());
@@ -423,19 +412,12 @@ fn serving(
 ) -> Serving {
     let mut pods = BTreeSet::new();
     let same = record.serving.ports == ports;
-    for class in record
-        .staged
-        .iter()
-        .filter_map(|name| index.classes.get(name))
-    {
+    for class in record.staged.iter().filter_map(|name| index.classes.get(name)) {
         let Some(placed) = class.placed(key).filter(|p| p.listens) else {
             continue;
         };
         for (pod, member) in &class.members {
-            let has = index
-                .dataplanes
-                .get(pod)
-                .map_or(0, DataplaneRecord::acknowledged);
+            let has = index.dataplanes.get(pod).map_or(0, DataplaneRecord::acknowledged);
             let had = match has {
                 // Not heard yet by this operator.
                 0 => observed.iter().any(|slice| {
@@ -450,10 +432,7 @@ fn serving(
             }
         }
     }
-    Serving {
-        ports: ports.to_vec(),
-        pods,
-    }
+    Serving { ports: ports.to_vec(), pods }
 }
 
 /// The dataplanes as endpoints, in the families where the policy's listeners are.
@@ -463,15 +442,9 @@ fn dataplanes(
     translation: &Translation,
     serving: &Serving,
 ) -> Vec<FrontEndpoint> {
-    let fronts = translation
-        .listeners
-        .iter()
-        .flat_map(|l| &l.policy.frontends);
+    let fronts = translation.listeners.iter().flat_map(|l| &l.policy.frontends);
     let families: BTreeSet<bool> = fronts.map(|f| f.address().is_ipv4()).collect();
-    let classes = record
-        .staged
-        .iter()
-        .filter_map(|name| index.classes.get(name));
+    let classes = record.staged.iter().filter_map(|name| index.classes.get(name));
     let members = classes.flat_map(|class| class.members.keys());
     let mut endpoints = Vec::new();
     for key in members.filter(|key| serving.pods.contains(*key)) {
@@ -513,10 +486,7 @@ fn pods(key: &Key, named: &[(Text, &Listener, &Listening)]) -> Vec<Group> {
                     serving: serves,
                     terminating: backend.draining,
                 },
-                pod: detail
-                    .pod
-                    .as_ref()
-                    .map(|pod| Key::new(key.namespace.clone(), pod.clone())),
+                pod: detail.pod.as_ref().map(|pod| Key::new(key.namespace.clone(), pod.clone())),
                 node: detail.node.clone(),
                 zone: None,
             };
@@ -527,11 +497,7 @@ fn pods(key: &Key, named: &[(Text, &Listener, &Listening)]) -> Vec<Group> {
     let groups = groups.into_iter();
     groups
         .map(|((name, port), endpoints)| {
-            let port = ServicePort {
-                name,
-                port,
-                protocol: None,
-            };
+            let port = ServicePort { name, port, protocol: None };
             (vec![port], endpoints)
         })
         .collect()
@@ -552,11 +518,7 @@ fn compare(
         endpoints.sort_by_key(|endpoint| endpoint.address);
         for family in [Family::V4, Family::V6] {
             let is = |address: &IpAddr| address.is_ipv4() == (family == Family::V4);
-            let of: Vec<_> = endpoints
-                .iter()
-                .filter(|e| is(&e.address))
-                .cloned()
-                .collect();
+            let of: Vec<_> = endpoints.iter().filter(|e| is(&e.address)).cloned().collect();
             for piece in of.chunks(LIMIT_SLICE_ENDPOINTS) {
                 let word = if family == Family::V4 { "ipv4" } else { "ipv6" };
                 // A family is for the life of a slice.

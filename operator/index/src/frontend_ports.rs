@@ -59,9 +59,7 @@ impl Index {
             let served = !Arc::ptr_eq(&r.policy, &r.served) && r.served.frontend.is_some();
             r.policy.frontend.is_some() || served
         });
-        let mut fronted: Vec<_> = fronted
-            .map(|(key, record)| (record.age(key), record))
-            .collect();
+        let mut fronted: Vec<_> = fronted.map(|(key, record)| (record.age(key), record)).collect();
         fronted.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (age, record) in &fronted {
             let classes = self.classes_of(&record.policy);

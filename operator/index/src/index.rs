@@ -99,10 +99,7 @@ impl PolicyRecord {
         let translation = self.translation.iter();
         let own = translation.flat_map(|t| t.listeners.iter().map(|l| &*l.policy));
         let template = self.served.template.as_deref().ok();
-        let none = self
-            .translation
-            .as_ref()
-            .is_none_or(|t| t.listeners.is_empty());
+        let none = self.translation.as_ref().is_none_or(|t| t.listeners.is_empty());
         own.chain(template.filter(|_| none))
     }
 }
@@ -176,10 +173,7 @@ impl PolicyRecord {
     }
 
     pub fn age(&self, key: &Key) -> Age {
-        Age {
-            created: self.policy.created,
-            key: key.clone(),
-        }
+        Age { created: self.policy.created, key: key.clone() }
     }
 }
 
@@ -194,10 +188,7 @@ impl Index {
     /// nobody wrote down, and clients may be led to dataplanes by what is no object.
     #[must_use]
     pub fn of_files() -> Self {
-        Self {
-            of_files: true,
-            ..Self::default()
-        }
+        Self { of_files: true, ..Self::default() }
     }
 
     /// Whether a fold would have anything to do.
@@ -255,9 +246,7 @@ impl Index {
 
     /// All verdicts as of the last fold, by policy: for a writer that starts anew (a new leader).
     pub fn verdicts(&self) -> impl Iterator<Item = &Arc<Verdict>> {
-        self.policies
-            .values()
-            .filter_map(|record| record.verdict.as_ref())
+        self.policies.values().filter_map(|record| record.verdict.as_ref())
     }
 
     /// All verdicts of classes as of the last fold, likewise.

@@ -28,10 +28,7 @@ impl Key {
     /// From both parts.
     #[must_use]
     pub fn new(namespace: impl Into<Text>, name: impl Into<Text>) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
+        Self { namespace: namespace.into(), name: name.into() }
     }
 }
 
@@ -226,10 +223,7 @@ impl Labels {
     /// Whether all of `wanted` are among these.
     #[must_use]
     pub fn include(&self, wanted: &Self) -> bool {
-        wanted
-            .0
-            .iter()
-            .all(|(key, value)| self.get(key) == Some(value))
+        wanted.0.iter().all(|(key, value)| self.get(key) == Some(value))
     }
 
     /// Whether there are none.
@@ -395,11 +389,7 @@ impl Conditions {
     #[must_use]
     pub fn new(ready: Option<bool>, serving: Option<bool>, terminating: Option<bool>) -> Self {
         let ready = ready.unwrap_or(true);
-        Self {
-            ready,
-            serving: serving.unwrap_or(ready),
-            terminating: terminating.unwrap_or(false),
-        }
+        Self { ready, serving: serving.unwrap_or(ready), terminating: terminating.unwrap_or(false) }
     }
 }
 

@@ -44,10 +44,8 @@ impl Interner {
 
     /// The kept copy of a set of labels.
     pub fn labels<'a>(&mut self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
-        let set: BTreeMap<Text, Text> = pairs
-            .into_iter()
-            .map(|(key, value)| (self.text(key), self.text(value)))
-            .collect();
+        let set: BTreeMap<Text, Text> =
+            pairs.into_iter().map(|(key, value)| (self.text(key), self.text(value))).collect();
         if let Some(kept) = self.labels.get(&set) {
             return Labels::from_shared(Arc::clone(kept));
         }
@@ -95,9 +93,7 @@ mod tests {
     #[test]
     fn what_nobody_holds_is_let_go() {
         let mut interner = Interner::new();
-        let held: Vec<Text> = (0..100)
-            .map(|i| interner.text(&format!("held-{i}")))
-            .collect();
+        let held: Vec<Text> = (0..100).map(|i| interner.text(&format!("held-{i}"))).collect();
         let labels = interner.labels([("held", "yes")]);
         for i in 0..20 * SWEEP_MIN {
             interner.text(&format!("passing-{i}"));
@@ -110,10 +106,7 @@ mod tests {
         for (i, text) in held.iter().enumerate() {
             assert!(Arc::ptr_eq(text, &interner.text(&format!("held-{i}"))));
         }
-        assert!(Arc::ptr_eq(
-            labels.shared(),
-            interner.labels([("held", "yes")]).shared()
-        ));
+        assert!(Arc::ptr_eq(labels.shared(), interner.labels([("held", "yes")]).shared()));
     }
 
     #[test]

@@ -103,8 +103,7 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
 fn explicit(record: &PolicyRecord) -> Vec<String> {
     let listeners = record.served.listeners.iter();
     let each = listeners.flat_map(|l| l.addresses.iter().map(move |a| (a, l.port)));
-    each.map(|(address, port)| at_port(&address.to_string(), port))
-        .collect()
+    each.map(|(address, port)| at_port(&address.to_string(), port)).collect()
 }
 
 /// With the time since when each is as it is.
@@ -114,16 +113,8 @@ pub(crate) fn conditions(all: [Said; 4], before: Option<&Verdict>, now: i64) -> 
         // As many kinds as conditions.
         let kind = kinds.next().unwrap_or(ConditionKind::Degraded);
         let was = before.map(|verdict| verdict.condition(kind));
-        let since = was
-            .filter(|was| was.status == status)
-            .map_or(now, |was| was.since);
-        Condition {
-            kind,
-            status,
-            reason,
-            message: bounded(message),
-            since,
-        }
+        let since = was.filter(|was| was.status == status).map_or(now, |was| was.since);
+        Condition { kind, status, reason, message: bounded(message), since }
     })
 }
 
@@ -168,11 +159,8 @@ fn programmed(
     // The gravest first; within one kind they are in order of names.
     problems.sort_by_key(|(reason, _)| *reason);
     let Some((reason, _)) = problems.first().cloned() else {
-        let it = said(
-            Status::True,
-            Reason::Programmed,
-            "all ready dataplanes have it as it is now",
-        );
+        let it =
+            said(Status::True, Reason::Programmed, "all ready dataplanes have it as it is now");
         return (it, should, have);
     };
     let message = few(problems.iter().map(|(_, message)| message), "; ");
@@ -253,10 +241,7 @@ fn degraded(
         issues.push((Reason::PortNotFound, without_port(service, translation)));
     }
     if !translation.not_allowed.is_empty() {
-        issues.push((
-            Reason::EndpointsNotAllowed,
-            not_allowed(key, record, translation),
-        ));
+        issues.push((Reason::EndpointsNotAllowed, not_allowed(key, record, translation)));
     }
     let explained = !translation.without_port.is_empty() || !translation.not_allowed.is_empty();
     if translation.total == 0 {
@@ -309,13 +294,7 @@ fn degraded(
     }
     let unusable = present.backends.iter().filter(|b| is_wanted(b));
     let unusable: Vec<_> = unusable
-        .filter_map(|b| {
-            Some(format!(
-                "{}: {}",
-                b.detail.name,
-                b.verdict.unusable.as_ref()?
-            ))
-        })
+        .filter_map(|b| Some(format!("{}: {}", b.detail.name, b.verdict.unusable.as_ref()?)))
         .collect();
     if !unusable.is_empty() {
         let message = format!("dataplanes do not use {}", few(&unusable, ", "));
@@ -330,19 +309,13 @@ fn degraded(
     }
     if !translation.bad_weights.is_empty() {
         let weights = translation.bad_weights.iter();
-        let weights = few(
-            weights.map(|(pod, value)| format!("{pod} has `{value}`")),
-            ", ",
-        );
+        let weights = few(weights.map(|(pod, value)| format!("{pod} has `{value}`")), ", ");
         let message = format!(
             "{weights} as its weight, so spec.weights.default counts: expected a whole number from 0 to 65535"
         );
         issues.push((Reason::WeightUnreadable, message));
     }
-    let classes = record
-        .staged
-        .iter()
-        .filter_map(|name| index.classes.get(name));
+    let classes = record.staged.iter().filter_map(|name| index.classes.get(name));
     let ready = classes.flat_map(|class| ready_members(index, class));
     let silent = ready.filter_map(|pod| {
         let why = index.dataplanes.get(pod)?.unreachable()?;

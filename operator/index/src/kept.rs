@@ -76,10 +76,7 @@ pub(crate) fn stand_in(key: &Key) -> Policy {
         generation: 0,
         service: "".into(),
         listeners: Vec::new(),
-        template: Err(Refusal {
-            field: "metadata.name".into(),
-            problem: problem.into(),
-        }),
+        template: Err(Refusal { field: "metadata.name".into(), problem: problem.into() }),
         weights: None,
         classes: crate::Labels::default(),
         frontend: None,

@@ -26,11 +26,8 @@ pub(crate) fn internal_error(what: &str) -> Said {
 /// The first few of many.
 pub(crate) fn few<T: Display>(all: impl IntoIterator<Item = T>, separator: &str) -> String {
     let mut all = all.into_iter();
-    let shown: Vec<String> = all
-        .by_ref()
-        .take(LIMIT_NAMES_SHOWN)
-        .map(|one| one.to_string())
-        .collect();
+    let shown: Vec<String> =
+        all.by_ref().take(LIMIT_NAMES_SHOWN).map(|one| one.to_string()).collect();
     let mut text = shown.join(separator);
     let rest = all.count();
     if rest > 0 {
@@ -112,14 +109,9 @@ mod tests {
     fn each_reason_is_said_once_and_few_are() {
         let mut reasons = Reasons::default();
         assert_eq!((reasons.len(), reasons.to_string().as_str()), (0, ""));
-        for (name, reason) in [
-            ("a", "x"),
-            ("b", "y"),
-            ("c", "x"),
-            ("d", "z"),
-            ("e", "w"),
-            ("f", "y"),
-        ] {
+        for (name, reason) in
+            [("a", "x"), ("b", "y"), ("c", "x"), ("d", "z"), ("e", "w"), ("f", "y")]
+        {
             reasons.add(name, reason.into());
         }
         assert_eq!(reasons.len(), 6);

@@ -288,12 +288,7 @@ pub enum ConditionKind {
 
 impl ConditionKind {
     /// All of them, in order.
-    pub const ALL: [Self; 4] = [
-        Self::Accepted,
-        Self::Programmed,
-        Self::Adoptable,
-        Self::Degraded,
-    ];
+    pub const ALL: [Self; 4] = [Self::Accepted, Self::Programmed, Self::Adoptable, Self::Degraded];
 
     /// As in `status.conditions[].type`.
     #[must_use]

@@ -36,9 +36,7 @@ pub(crate) fn unreached(
     let own: Vec<&Listener> = own.filter(|one| one.addresses.is_empty()).collect();
     let classes = record.staged.iter();
     let classes = classes.filter_map(|name| index.classes.get(name));
-    let ready: BTreeSet<&Key> = classes
-        .flat_map(|class| ready_members(index, class))
-        .collect();
+    let ready: BTreeSet<&Key> = classes.flat_map(|class| ready_members(index, class)).collect();
     if own.is_empty() || ready.is_empty() {
         return None;
     }
@@ -96,9 +94,8 @@ impl Index {
         let found = self.world.slice_of(slice)?;
         let named = found.endpoints.iter().filter_map(|one| one.pod.as_ref());
         let named = named.map(|pod| Key::new(slice.namespace.clone(), pod.clone()));
-        let classes: BTreeSet<Text> = named
-            .filter_map(|pod| self.class_of.get(&pod).cloned())
-            .collect();
+        let classes: BTreeSet<Text> =
+            named.filter_map(|pod| self.class_of.get(&pod).cloned()).collect();
         let ports = found.ports.iter().map(|port| port.port).collect();
         (!classes.is_empty()).then_some((classes, ports))
     }

@@ -76,11 +76,7 @@ impl DataplaneRecord {
                 grown(&new.name, None, &new);
                 changed.push(new.name.clone());
                 let name = new.name.clone();
-                let counted = Counted {
-                    present: true,
-                    look,
-                    figures: new,
-                };
+                let counted = Counted { present: true, look, figures: new };
                 self.figures.insert(name, counted);
                 continue;
             };
@@ -114,11 +110,7 @@ impl DataplaneRecord {
 
     /// Lets go of what nobody asks for any more.
     pub fn forget(&mut self, name: &str) {
-        if self
-            .figures
-            .get(name)
-            .is_some_and(|counted| !counted.present)
-        {
+        if self.figures.get(name).is_some_and(|counted| !counted.present) {
             self.figures.remove(name);
         }
     }

@@ -144,11 +144,7 @@ pub(crate) fn share_out(limit: Size, all: &[Claimant<'_>]) -> BTreeMap<Key, Shar
     });
     for (claimant, _, part, size) in grow {
         let room = take(size, claimant.size);
-        let part = if room == Room::Enough {
-            Content::new()
-        } else {
-            part
-        };
+        let part = if room == Room::Enough { Content::new() } else { part };
         shares.insert(claimant.key.clone(), Share { room, part });
     }
     for claimant in all {

@@ -51,10 +51,7 @@ pub(crate) fn examine(
         };
         let tenant = Tenant::new(&key.namespace, namespaces);
         let claims = claims(key, policy, &names, classes, &tenant)?;
-        Ok(Standing::Fit {
-            classes: names,
-            claims: claims.into_iter().collect(),
-        })
+        Ok(Standing::Fit { classes: names, claims: claims.into_iter().collect() })
     });
     judged.unwrap_or_else(|(reason, message)| Standing::Unfit { reason, message })
 }
@@ -76,9 +73,7 @@ pub(crate) fn frontends(listener: &Listener, families: &[Family]) -> Vec<Endpoin
         (true, false) => families.iter().map(unspecified).collect(),
     };
     let made = addresses.into_iter();
-    let made: BTreeSet<Endpoint> = made
-        .filter_map(|a| Endpoint::new(a, listener.at()))
-        .collect();
+    let made: BTreeSet<Endpoint> = made.filter_map(|a| Endpoint::new(a, listener.at())).collect();
     made.into_iter().collect()
 }
 
@@ -127,15 +122,9 @@ fn shape(key: &Key, policy: &Policy) -> Judged<()> {
         alone.name = name;
         alone.frontends = frontends(listener, &[Family::V4]);
         alone.backends = Vec::new();
-        let alone = Snapshot {
-            generation: 0,
-            policies: vec![alone],
-        };
+        let alone = Snapshot { generation: 0, policies: vec![alone] };
         if let Err(error) = alone.validate() {
-            let path = error
-                .path
-                .strip_prefix("policies[0].")
-                .unwrap_or(&error.path);
+            let path = error.path.strip_prefix("policies[0].").unwrap_or(&error.path);
             return invalid(format!("spec.{path}: {}", error.problem));
         }
     }
@@ -199,10 +188,7 @@ fn claims(
         let service = Key::new(key.namespace.clone(), frontend.service.clone());
         claims.insert(Claim::Front(service));
     }
-    for (name, class) in names
-        .iter()
-        .filter_map(|name| Some((name, classes.get(name)?)))
-    {
+    for (name, class) in names.iter().filter_map(|name| Some((name, classes.get(name)?))) {
         let grants = Grants::of(&class.spec.allowed, tenant);
         for (i, listener) in policy.listeners.iter().enumerate() {
             let port = listener.at();
@@ -358,11 +344,7 @@ fn places(listener: &Listener, class: &ClassRecord) -> BTreeSet<Place> {
     }
     let mut places = BTreeSet::new();
     for address in listener.addresses.iter().map(IpAddr::to_canonical) {
-        let family = if address.is_ipv4() {
-            Family::V4
-        } else {
-            Family::V6
-        };
+        let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
         if address.is_unspecified() || class.owns(address) {
             places.insert(Place::Own(family));
         }

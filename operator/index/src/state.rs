@@ -11,11 +11,7 @@ impl Figures {
     #[must_use]
     pub fn new(at: i64, uptime: u64, mut policies: Vec<PolicyFigures>) -> Self {
         policies.sort_by(|a, b| a.name.cmp(&b.name));
-        Self {
-            at,
-            uptime,
-            policies,
-        }
+        Self { at, uptime, policies }
     }
 }
 
@@ -43,11 +39,7 @@ fn policy(state: &PolicyState, at: i64, interner: &mut Interner) -> PolicyFigure
             lost: state.lost_total.values().sum(),
         },
         panic: state.panic,
-        backends: state
-            .backends
-            .iter()
-            .map(|b| backend(b, at, interner))
-            .collect(),
+        backends: state.backends.iter().map(|b| backend(b, at, interner)).collect(),
     }
 }
 
@@ -123,25 +115,12 @@ mod tests {
         let figures = Figures::new(1_000, state.uptime_seconds, policies.collect());
         assert_eq!((figures.at, figures.uptime), (1_000, 90));
         let policy = &figures.policies[0];
-        assert_eq!(
-            (&*policy.name, policy.flows, policy.totals.lost),
-            ("ns/web/http", 5, 4)
-        );
-        assert_eq!(
-            policy
-                .pinned
-                .iter()
-                .map(|(r, c)| (&**r, *c))
-                .collect::<Vec<_>>(),
-            [("TLS", 4)]
-        );
+        assert_eq!((&*policy.name, policy.flows, policy.totals.lost), ("ns/web/http", 5, 4));
+        assert_eq!(policy.pinned.iter().map(|(r, c)| (&**r, *c)).collect::<Vec<_>>(), [("TLS", 4)]);
         let [one, other] = policy.backends.as_slice() else {
             panic!("{policy:?}");
         };
-        assert_eq!(
-            (one.flows, one.outstanding, one.pinned, one.probed),
-            (3, 1, 2, true)
-        );
+        assert_eq!((one.flows, one.outstanding, one.pinned, one.probed), (3, 1, 2, true));
         assert_eq!(one.unadoptable.as_deref(), Some("accept queue full"));
         assert_eq!(one.untranslatable, one.unadoptable);
         assert_eq!(other.untranslatable, None);
@@ -152,12 +131,7 @@ mod tests {
         assert_eq!((other.probed, &other.unusable), (false, &None));
         assert_eq!(
             one.totals,
-            BackendTotals {
-                requests: 9,
-                migrations_in: 1,
-                migrations_out: 2,
-                rescued: 6
-            }
+            BackendTotals { requests: 9, migrations_in: 1, migrations_out: 2, rescued: 6 }
         );
     }
 

@@ -45,10 +45,7 @@ pub(crate) struct Measured {
 /// Adds up.
 pub(crate) fn present(index: &Index, key: &Key, record: &PolicyRecord) -> Present {
     let mut out = Present::default();
-    let classes = record
-        .staged
-        .iter()
-        .filter_map(|name| index.classes.get(name));
+    let classes = record.staged.iter().filter_map(|name| index.classes.get(name));
     let members: Vec<_> = classes
         .flat_map(|class| class.members.keys())
         .map(|pod| index.dataplanes.get(pod))
@@ -62,9 +59,7 @@ pub(crate) fn present(index: &Index, key: &Key, record: &PolicyRecord) -> Presen
     let dataplanes: Vec<&DataplaneRecord> = members.into_iter().flatten().collect();
     let listeners = record.served.listeners.iter();
     for name in listeners.filter_map(|l| record.names.get(&*snapshot_name(key, l))) {
-        let said = dataplanes
-            .iter()
-            .filter_map(|d| d.figures.get(name).filter(|c| c.present));
+        let said = dataplanes.iter().filter_map(|d| d.figures.get(name).filter(|c| c.present));
         for figures in said.map(|counted| &counted.figures) {
             out.flows += figures.flows;
             for (reason, flows) in &figures.pinned {
@@ -89,13 +84,8 @@ fn listener(
     dataplanes: &[&DataplaneRecord],
     out: &mut Present,
 ) {
-    let said = dataplanes
-        .iter()
-        .filter_map(|d| d.figures.get(&listening.name));
-    let said: Vec<_> = said
-        .filter(|counted| counted.present)
-        .map(|c| &c.figures)
-        .collect();
+    let said = dataplanes.iter().filter_map(|d| d.figures.get(&listening.name));
+    let said: Vec<_> = said.filter(|counted| counted.present).map(|c| &c.figures).collect();
     if said.iter().any(|figures| figures.panic) {
         out.panic.push(listening.listener.clone());
     }
@@ -105,18 +95,10 @@ fn listener(
         .collect();
     let first = out.backends.len();
     for (backend, detail) in listening.policy.backends.iter().zip(&listening.details) {
-        let figures: Vec<&BackendFigures> = by_name
-            .iter()
-            .filter_map(|said| said.get(&*detail.name).copied())
-            .collect();
-        let totals = record
-            .sums
-            .backends
-            .get(&(listening.name.clone(), detail.name.clone()));
-        let unadoptable = figures
-            .iter()
-            .filter(|f| f.probed)
-            .find_map(|f| f.unadoptable.clone());
+        let figures: Vec<&BackendFigures> =
+            by_name.iter().filter_map(|said| said.get(&*detail.name).copied()).collect();
+        let totals = record.sums.backends.get(&(listening.name.clone(), detail.name.clone()));
+        let unadoptable = figures.iter().filter(|f| f.probed).find_map(|f| f.unadoptable.clone());
         out.backends.push(Measured {
             verdict: BackendVerdict {
                 listener: listening.listener.clone(),
@@ -144,10 +126,8 @@ fn listener(
             *share = Some(share.unwrap_or_default().saturating_add(sum).min(COST_MAX));
         }
     }
-    let movable = movable(
-        &listening.policy,
-        out.backends[first..].iter().map(|b| (&b.verdict, b.probed)),
-    );
+    let movable =
+        movable(&listening.policy, out.backends[first..].iter().map(|b| (&b.verdict, b.probed)));
     out.movable.by_adoption += movable.by_adoption;
     out.movable.by_translation += movable.by_translation;
 }

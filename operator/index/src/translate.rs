@@ -164,10 +164,7 @@ fn listen(
         out.clients_left_out = all.left_out;
         policy.allow_from = Some(all.networks.into_iter().collect());
     }
-    let alone = Snapshot {
-        generation: 0,
-        policies: vec![policy],
-    };
+    let alone = Snapshot { generation: 0, policies: vec![policy] };
     if let Err(error) = alone.validate() {
         out.bug = Some(error.to_string());
         return;

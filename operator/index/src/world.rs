@@ -303,9 +303,7 @@ impl World {
     pub fn services_of_pod(&self, key: &Key) -> Vec<Key> {
         let names = self.pods.get(key).map(|record| record.services.names());
         let names = names.into_iter().flatten();
-        names
-            .map(|name| Key::new(key.namespace.clone(), name.clone()))
-            .collect()
+        names.map(|name| Key::new(key.namespace.clone(), name.clone())).collect()
     }
 
     /// The zone of a Node.
@@ -411,12 +409,7 @@ mod tests {
     #[test]
     fn references_count_each_service_by_itself() {
         let [a, b]: [Text; 2] = ["a".into(), "b".into()];
-        let names = |r: &References| {
-            r.names()
-                .iter()
-                .map(ToString::to_string)
-                .collect::<String>()
-        };
+        let names = |r: &References| r.names().iter().map(ToString::to_string).collect::<String>();
         let mut references = References::default();
         assert!(references.is_empty());
         references.remove(&a);
@@ -443,10 +436,6 @@ mod tests {
             assert_eq!(names(&references), expected);
             assert_eq!(references.is_empty(), expected.is_empty());
         }
-        assert_eq!(
-            size_of::<References>(),
-            24,
-            "as large as one, in 50,000 records"
-        );
+        assert_eq!(size_of::<References>(), 24, "as large as one, in 50,000 records");
     }
 }

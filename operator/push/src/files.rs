@@ -35,9 +35,7 @@ impl Files {
 
     /// All, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.0
-            .iter()
-            .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+        self.0.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
     }
 
     /// How many.
@@ -65,9 +63,7 @@ impl<N: Into<String>, B: Into<Vec<u8>>> FromIterator<(N, B)> for Files {
 
 impl fmt::Debug for Files {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lengths = self
-            .iter()
-            .map(|(name, bytes)| (name, format!("{} bytes", bytes.len())));
+        let lengths = self.iter().map(|(name, bytes)| (name, format!("{} bytes", bytes.len())));
         f.debug_map().entries(lengths).finish()
     }
 }
@@ -78,13 +74,9 @@ mod tests {
 
     #[test]
     fn debug_tells_names_and_lengths_and_no_byte() {
-        let files: Files = [("tls.key", b"sesame".to_vec()), ("a", b"x".to_vec())]
-            .into_iter()
-            .collect();
-        assert_eq!(
-            format!("{files:?}"),
-            r#"{"a": "1 bytes", "tls.key": "6 bytes"}"#
-        );
+        let files: Files =
+            [("tls.key", b"sesame".to_vec()), ("a", b"x".to_vec())].into_iter().collect();
+        assert_eq!(format!("{files:?}"), r#"{"a": "1 bytes", "tls.key": "6 bytes"}"#);
         assert_eq!(files.get("tls.key"), Some(b"sesame".as_slice()));
     }
 }

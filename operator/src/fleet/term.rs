@@ -136,8 +136,7 @@ impl Term {
         }
         let changes = forgotten(left.map(|(_, known)| known), nodes);
         // A Pod of the same name elsewhere is another dataplane, of which nothing is known.
-        self.dataplanes
-            .retain(|name, known| dataplanes.get(name) == Some(&known.place));
+        self.dataplanes.retain(|name, known| dataplanes.get(name) == Some(&known.place));
         for (name, place) in dataplanes {
             self.dataplanes.entry(name).or_insert_with(|| Known {
                 place,
@@ -163,9 +162,9 @@ impl Term {
     fn keys(&self, target: &str, result: &Outcome) {
         match result {
             Outcome::State { state, .. } => self.peers.said(Peer::from_state(target, state)),
-            Outcome::Shim(state) => self
-                .peers
-                .said(Peer::from_shim(target, state.key_epochs.clone())),
+            Outcome::Shim(state) => {
+                self.peers.said(Peer::from_shim(target, state.key_epochs.clone()));
+            }
             Outcome::Unreachable(Unreached { failures, .. }) if *failures >= UNREACHABLE_AFTER => {
                 let now = UnixSeconds(Timestamp::now().as_second());
                 self.peers.silent(target, now);
@@ -178,9 +177,7 @@ impl Term {
         let target = &*report.target;
         self.keys(target, &report.result);
         if let Some(node) = self.shims.get(target) {
-            return messages::shim(node.clone(), report.result)
-                .into_iter()
-                .collect();
+            return messages::shim(node.clone(), report.result).into_iter().collect();
         }
         let Some((pod, class)) = self
             .dataplanes
@@ -201,13 +198,7 @@ impl Term {
             }
         }
         let progress = match &report.result {
-            Outcome::Acknowledged {
-                generation,
-                version,
-                pushed,
-                took,
-                refused,
-            } => {
+            Outcome::Acknowledged { generation, version, pushed, took, refused } => {
                 if *pushed {
                     info!(dataplane = %pod, generation, took_us = took.as_micros(), "snapshot in force");
                 }
@@ -232,9 +223,7 @@ impl Term {
                 warn!(dataplane = %pod, generation, "a later leader's snapshot is in force there");
                 None
             }
-            Outcome::Unreachable(Unreached {
-                problem, failures, ..
-            }) => {
+            Outcome::Unreachable(Unreached { problem, failures, .. }) => {
                 if *failures == UNREACHABLE_AFTER {
                     warn!(dataplane = %pod, problem, "this dataplane cannot be reached");
                     changes.push(Change::Figures(pod.clone(), None));
@@ -291,10 +280,7 @@ fn forgotten<'a>(
 ) -> Vec<Change> {
     let dataplanes = dataplanes.flat_map(|known| {
         let pod = &known.place.pod;
-        [
-            Change::Report(pod.clone(), None),
-            Change::Figures(pod.clone(), None),
-        ]
+        [Change::Report(pod.clone(), None), Change::Figures(pod.clone(), None)]
     });
     let nodes = nodes.into_iter().cloned();
     let shims = nodes.map(|node| Change::Shim(node, None));

@@ -146,10 +146,7 @@ impl Keeper {
                 if notices.fails(what, &words) {
                     self.tell(secret, None, true, "KeepingFailed", words);
                 }
-                self.metrics
-                    .writes
-                    .with_label_values(&[what, "failed"])
-                    .inc();
+                self.metrics.writes.with_label_values(&[what, "failed"]).inc();
                 error!("{what}: {error:#}");
                 RETRY
             }
@@ -166,10 +163,7 @@ impl Keeper {
             Owned::Changed => "written",
             Owned::Refused(_) => "failed",
         };
-        self.metrics
-            .writes
-            .with_label_values(&["secret-owner", word])
-            .inc();
+        self.metrics.writes.with_label_values(&["secret-owner", word]).inc();
         if let Owned::Refused(said) = owned {
             warn!(
                 secret = name,
@@ -184,9 +178,7 @@ impl Keeper {
     async fn own_certificate(&self) -> anyhow::Result<()> {
         let kept = self.store.read(secret_of(Role::Operator)).await?;
         if let Some(files) = &kept.files {
-            self.connector
-                .replace(files)
-                .context("the operator's certificate cannot be used")?;
+            self.connector.replace(files).context("the operator's certificate cannot be used")?;
         }
         Ok(())
     }
@@ -263,22 +255,17 @@ impl Keeper {
                 }
             }
         }
-        let stored = Stored {
-            authority: authority.files.clone(),
-            leaves: ours,
-        };
+        let stored = Stored { authority: authority.files.clone(), leaves: ours };
         let renewal = renew(now, &stored).context("certificates cannot be renewed")?;
         for action in &renewal.actions {
             info!("certificates: {action}");
         }
         if let Some(files) = &renewal.changed.authority {
-            self.renew(AUTHORITY, authority, files, &renewal.actions)
-                .await?;
+            self.renew(AUTHORITY, authority, files, &renewal.actions).await?;
         }
         for (role, files) in &renewal.changed.leaves {
-            if let Some(before) = leaves
-                .get(role)
-                .filter(|kept| !kept.supplied || kept.files.is_none())
+            if let Some(before) =
+                leaves.get(role).filter(|kept| !kept.supplied || kept.files.is_none())
             {
                 let name = secret_of(*role);
                 self.renew(name, before, files, &renewal.actions).await?;
@@ -286,10 +273,7 @@ impl Keeper {
         }
         match unusable {
             Some(problem) => Err(problem.into()),
-            None => Ok(renewal
-                .next_look
-                .since(now)
-                .clamp(Duration::from_secs(1), LOOK_MAX)),
+            None => Ok(renewal.next_look.since(now).clamp(Duration::from_secs(1), LOOK_MAX)),
         }
     }
 
@@ -326,12 +310,7 @@ impl Keeper {
         message: String,
     ) {
         let key = Key::new(self.store.namespace(), name);
-        self.outbox.notice(Notice {
-            about: About::Secret { key, uid },
-            warning,
-            reason,
-            message,
-        });
+        self.outbox.notice(Notice { about: About::Secret { key, uid }, warning, reason, message });
     }
 
     async fn keys(&self, rotator: &mut Rotator, notices: &mut Notices) -> anyhow::Result<Duration> {
@@ -349,10 +328,9 @@ impl Keeper {
                 })
             });
             // Only what is stored is sent to anybody.
-            let stored = keys.clone().map(|keys| keys::Stored {
-                keys,
-                excluded: kept.wishes.excluded.clone(),
-            });
+            let stored = keys
+                .clone()
+                .map(|keys| keys::Stored { keys, excluded: kept.wishes.excluded.clone() });
             self.live_keys.send_if_modified(|live| {
                 let changes = live.as_deref() != stored.as_ref();
                 if changes {
@@ -433,10 +411,7 @@ impl Keeper {
             Err(KeepError::Conflict) => "conflict",
             Err(KeepError::Other(_)) => "failed",
         };
-        self.metrics
-            .writes
-            .with_label_values(&["secret", word])
-            .inc();
+        self.metrics.writes.with_label_values(&["secret", word]).inc();
         Span::current().record("outcome", word);
         result
     }

@@ -46,10 +46,9 @@ pub fn warning(warning: &Warning) -> &'static str {
 pub fn rotation(action: Rotation, keys: &KeySet) -> (&'static str, String) {
     let current = keys.current();
     match action {
-        Rotation::MakeFirst => (
-            "KeyMade",
-            format!("the first adoption key is made, of epoch {current}, and signs"),
-        ),
+        Rotation::MakeFirst => {
+            ("KeyMade", format!("the first adoption key is made, of epoch {current}, and signs"))
+        }
         Rotation::AddNext => (
             "KeyAdded",
             format!(

@@ -150,12 +150,7 @@ impl Store {
         ages: Option<&str>,
     ) -> Result<Option<String>, KeepError> {
         match self {
-            Self::Kubernetes {
-                api,
-                identity,
-                owner,
-                ..
-            } => {
+            Self::Kubernetes { api, identity, owner, .. } => {
                 let owner = owner.as_ref();
                 let write = write(api, identity, owner, name, before, files, ages);
                 match timeout(REQUEST_LIMIT, write).await {
@@ -176,12 +171,7 @@ impl Store {
     /// # Errors
     /// The API server does not answer, or has failed.
     pub async fn own(&self, name: &str, before: &Kept) -> anyhow::Result<Owned> {
-        let Self::Kubernetes {
-            api,
-            owner: Some(owner),
-            ..
-        } = self
-        else {
+        let Self::Kubernetes { api, owner: Some(owner), .. } = self else {
             return Ok(Owned::AsItIs);
         };
         let owners = if before.supplied {
@@ -220,27 +210,15 @@ fn merge() -> PatchParams {
 
 fn kept(secret: Secret) -> Kept {
     let meta = secret.metadata;
-    let annotation = |name: &str| {
-        meta.annotations
-            .as_ref()
-            .and_then(|all| all.get(name))
-            .cloned()
-    };
+    let annotation = |name: &str| meta.annotations.as_ref().and_then(|all| all.get(name)).cloned();
     let labels = meta.labels.as_ref();
     let owner = labels.and_then(|all| all.get(OWNER.0));
     let data = secret.data.unwrap_or_default();
     Kept {
-        files: Some(
-            data.into_iter()
-                .map(|(name, bytes)| (name, bytes.0))
-                .collect(),
-        ),
+        files: Some(data.into_iter().map(|(name, bytes)| (name, bytes.0)).collect()),
         supplied: owner.map(String::as_str) != Some(OWNER.1),
         ages: annotation(AGES_ANNOTATION),
-        wishes: wishes(
-            annotation(REQUEST_ANNOTATION),
-            annotation(EXCLUDED_ANNOTATION),
-        ),
+        wishes: wishes(annotation(REQUEST_ANNOTATION), annotation(EXCLUDED_ANNOTATION)),
         uid: meta.uid,
         version: meta.resource_version,
         owners: meta.owner_references.unwrap_or_default(),
@@ -304,10 +282,7 @@ async fn write(
             ),
             ..Secret::default()
         };
-        let manager: String = format!("baton-operator-{identity}")
-            .chars()
-            .take(128)
-            .collect();
+        let manager: String = format!("baton-operator-{identity}").chars().take(128).collect();
         let params = PatchParams::apply(&manager);
         api.patch(name, &params, &Patch::Apply(secret)).await
     };
@@ -351,10 +326,8 @@ fn write_directory(
 ) -> anyhow::Result<()> {
     let old = |file: &str| before.files.as_ref().and_then(|files| files.get(file));
     let changed = |(file, bytes): &(&str, &[u8])| old(file) != Some(*bytes);
-    let (current, others): (Vec<_>, Vec<_>) = files
-        .iter()
-        .filter(changed)
-        .partition(|(file, _)| *file == CURRENT_FILE);
+    let (current, others): (Vec<_>, Vec<_>) =
+        files.iter().filter(changed).partition(|(file, _)| *file == CURRENT_FILE);
     for (file, bytes) in others.into_iter().chain(current) {
         state.write(format!("{name}/{file}"), bytes)?;
     }
@@ -374,10 +347,7 @@ mod tests {
     use super::*;
 
     fn files(pairs: &[(&str, &str)]) -> Files {
-        pairs
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()))
-            .collect()
+        pairs.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect()
     }
 
     #[tokio::test]
@@ -389,18 +359,12 @@ mod tests {
         let empty = store.read("keys").await.expect("readable");
         assert!(empty.files.is_none() && empty.wishes == Wishes::default());
         let first = files(&[("epoch-1", "one"), ("current", "1")]);
-        store
-            .write("keys", &empty, &first, Some("{}"))
-            .await
-            .expect("written");
+        store.write("keys", &empty, &first, Some("{}")).await.expect("written");
         let read = store.read("keys").await.expect("readable");
         assert_eq!(read.files.as_ref(), Some(&first));
         assert_eq!(read.ages.as_deref(), Some("{}"));
         let second = files(&[("epoch-2", "two"), ("current", "2")]);
-        store
-            .write("keys", &read, &second, None)
-            .await
-            .expect("written");
+        store.write("keys", &read, &second, None).await.expect("written");
         state.write("rotate", b"today\n").expect("written");
         let excluded = b"node-a, node-b,\n";
         state.write("excluded-nodes", excluded).expect("written");
@@ -423,10 +387,7 @@ mod tests {
         };
         let ours = kept(secret(json!({OWNER.0: OWNER.1})));
         assert!(!ours.supplied);
-        assert_eq!(
-            ours.files.expect("data").get("tls.crt"),
-            Some(b"a".as_slice())
-        );
+        assert_eq!(ours.files.expect("data").get("tls.crt"), Some(b"a".as_slice()));
         assert!(kept(secret(json!({}))).supplied);
     }
 }

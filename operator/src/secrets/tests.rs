@@ -72,13 +72,7 @@ impl Scene {
             leadership,
             metrics: metrics.clone(),
         };
-        Self {
-            metrics,
-            notices,
-            live,
-            task: tokio::spawn(keeper.run()),
-            leadership: sender,
-        }
+        Self { metrics, notices, live, task: tokio::spawn(keeper.run()), leadership: sender }
     }
 
     /// The value of a figure.
@@ -120,9 +114,7 @@ async fn what_is_made_is_told_once_beside_its_secret_and_no_content_is() {
     let notices = scene.notices();
     let mut found: Vec<(String, &str)> = Vec::new();
     for notice in &notices {
-        let About::Secret { key, uid } = &notice.about else {
-            panic!("{notice:?}")
-        };
+        let About::Secret { key, uid } = &notice.about else { panic!("{notice:?}") };
         assert_eq!(&*key.namespace, "baton");
         let secret = api.get(&format!("{SECRETS}{}", key.name)).expect("made");
         assert_eq!(secret["metadata"]["uid"].as_str(), uid.as_deref());
@@ -130,10 +122,7 @@ async fn what_is_made_is_told_once_beside_its_secret_and_no_content_is() {
         found.push((key.name.to_string(), notice.reason));
     }
     found.sort();
-    let mut expected = vec![
-        (AUTHORITY.to_owned(), "AuthorityMade"),
-        (KEYS.to_owned(), "KeyMade"),
-    ];
+    let mut expected = vec![(AUTHORITY.to_owned(), "AuthorityMade"), (KEYS.to_owned(), "KeyMade")];
     expected.extend(Role::ALL.map(|role| (secret_of(role).to_owned(), "CertificateIssued")));
     expected.sort();
     assert_eq!(found, expected);
@@ -162,10 +151,7 @@ async fn what_an_admin_got_wrong_is_told_once() {
     let mut scene = Scene::start(&api);
     sleep(Duration::from_secs(600)).await;
     let notices = scene.notices();
-    let failed: Vec<_> = notices
-        .iter()
-        .filter(|notice| notice.reason == "KeepingFailed")
-        .collect();
+    let failed: Vec<_> = notices.iter().filter(|notice| notice.reason == "KeepingFailed").collect();
     assert_eq!(failed.len(), 1, "{notices:?}");
     assert!(failed[0].warning && failed[0].message.contains("baton-shim-tls"));
     // It is corrected, by its deletion, and goes wrong again: that is news.
@@ -194,11 +180,7 @@ fn each_step_of_a_rotation_names_its_epochs_and_no_key() {
     for (action, reason, part) in [
         (Action::MakeFirst, "KeyMade", "of epoch 3"),
         (Action::AddNext, "KeyAdded", "of epoch 4 is added"),
-        (
-            Action::SignWithNext,
-            "KeySwitched",
-            "epoch 3 signs from now on",
-        ),
+        (Action::SignWithNext, "KeySwitched", "epoch 3 signs from now on"),
         (Action::RemoveOld, "KeyRemoved", "before epoch 3"),
     ] {
         let (is, words) = notices::rotation(action, &keys);
@@ -238,10 +220,7 @@ async fn who_leads_shows_the_ends_of_certificates_and_the_age_of_the_key() {
     near(scene.figure(&since), now);
     assert_eq!(scene.figure(&epochs), Some(1.0));
     // Somebody else leads, and sees them change.
-    scene
-        .leadership
-        .send(Leadership::Standby)
-        .expect("the keeper listens");
+    scene.leadership.send(Leadership::Standby).expect("the keeper listens");
     sleep(Duration::from_secs(600)).await;
     assert_eq!(scene.figure(&end("shim")), None);
     assert_eq!(scene.figure(&since), Some(0.0));
@@ -269,10 +248,7 @@ async fn host_shims_are_sent_what_is_stored_and_only_by_who_leads() {
     sleep(Duration::from_secs(600)).await;
     assert_eq!(scene.live.borrow().as_ref(), Some(&live));
     // Another process may change them.
-    scene
-        .leadership
-        .send(Leadership::Standby)
-        .expect("the keeper listens");
+    scene.leadership.send(Leadership::Standby).expect("the keeper listens");
     sleep(Duration::from_secs(600)).await;
     assert_eq!(*scene.live.borrow(), None);
 }
@@ -291,18 +267,13 @@ async fn a_node_that_is_excluded_is_told_of_once_and_begins_a_rotation() {
     excludes("node-a, node-b");
     sleep(Duration::from_secs(600)).await;
     let notices = scene.notices();
-    let excluded: Vec<_> = notices
-        .iter()
-        .filter(|notice| notice.reason == "NodesExcluded")
-        .collect();
+    let excluded: Vec<_> =
+        notices.iter().filter(|notice| notice.reason == "NodesExcluded").collect();
     assert_eq!(excluded.len(), 1, "{notices:?}");
     assert!(excluded[0].warning && excluded[0].message.contains("node-a"));
     assert!(notices.iter().any(|notice| notice.reason == "KeyAdded"));
     let live = scene.live.borrow().clone().expect("keys");
-    assert_eq!(
-        live.excluded,
-        ["node-a", "node-b"].map(str::to_owned).into()
-    );
+    assert_eq!(live.excluded, ["node-a", "node-b"].map(str::to_owned).into());
     assert_eq!(live.keys.epochs(), [1, 2]);
     excludes("");
     sleep(Duration::from_secs(600)).await;
@@ -338,11 +309,7 @@ async fn what_the_operator_made_goes_with_its_account_and_what_an_admin_made_doe
         let scene = settled(&api, Some(Owner::new("baton-operator", uid))).await;
         for secret in api.all(SECRETS) {
             let name = secret["metadata"]["name"].as_str().unwrap_or_default();
-            let expected = if name == secret_of(Role::Shim) {
-                "theirs"
-            } else {
-                uid
-            };
+            let expected = if name == secret_of(Role::Shim) { "theirs" } else { uid };
             assert_eq!(owners(&secret), [expected], "{secret}");
         }
         for (now, then) in api.all(SECRETS).iter().zip(&before) {
@@ -354,9 +321,7 @@ async fn what_the_operator_made_goes_with_its_account_and_what_an_admin_made_doe
         let made = api.get(&path(Role::Dataplane)).expect("made again");
         assert_eq!(owners(&made), [uid]);
         // It is put back, so that contents can be compared.
-        let old = before
-            .iter()
-            .find(|s| s["metadata"]["name"] == made["metadata"]["name"]);
+        let old = before.iter().find(|s| s["metadata"]["name"] == made["metadata"]["name"]);
         api.put(&path(Role::Dataplane), old.expect("made").clone());
         drop(scene);
     }

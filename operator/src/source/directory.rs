@@ -106,12 +106,7 @@ impl Directory {
     /// # Errors
     /// The rules of the CRDs cannot be compiled, which is a bug.
     fn new(path: PathBuf, sink: Sink) -> Result<Self, GenerateError> {
-        let reader = Reader {
-            directory: path,
-            checker: Checker::new()?,
-            sink,
-            clock: now,
-        };
+        let reader = Reader { directory: path, checker: Checker::new()?, sink, clock: now };
         Ok(Self {
             reader: Arc::new(reader),
             files: Files::new(),
@@ -183,9 +178,8 @@ impl Directory {
             sink.change(kind, translate::gone(kind, key)).await?;
         }
         let news = merged.into_iter().map(|(id, (content, _))| (id, content));
-        let mut news: Vec<_> = news
-            .filter(|(id, content)| self.told.get(id) != Some(content))
-            .collect();
+        let mut news: Vec<_> =
+            news.filter(|(id, content)| self.told.get(id) != Some(content)).collect();
         news.sort_unstable_by_key(|(id, _)| *id);
         for (id, content) in news {
             let (kind, key) = id;
@@ -273,10 +267,7 @@ impl Reader {
         let names = names(&self.directory).map_err(|error| unreadable(&self.directory, &error))?;
         let before = files.len();
         files.retain(|name, _| names.contains(name));
-        let mut look = Look {
-            changed: files.len() != before,
-            read: 0,
-        };
+        let mut look = Look { changed: files.len() != before, read: 0 };
         for name in names {
             let path = self.directory.join(&name);
             let file = files.entry(name).or_default();
@@ -364,11 +355,7 @@ impl Reader {
             Ok(())
         });
         objects.shrink_to_fit();
-        if report.problems.is_empty() {
-            Ok(objects)
-        } else {
-            Err(report.problems)
-        }
+        if report.problems.is_empty() { Ok(objects) } else { Err(report.problems) }
     }
 }
 
@@ -445,9 +432,7 @@ fn text(file: &Path, meta: &fs::Metadata) -> io::Result<String> {
         return Err(io::Error::other(problem));
     }
     let mut text = String::new();
-    fs::File::open(file)?
-        .take(limit + 1)
-        .read_to_string(&mut text)?;
+    fs::File::open(file)?.take(limit + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 

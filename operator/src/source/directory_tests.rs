@@ -85,11 +85,7 @@ async fn only_what_changed_is_told_again() {
     folder.write(".hidden.yaml", &pod("hidden", "10.0.0.9"));
     folder.write("notes.txt", "no manifest");
     directory.look().await.expect("heard");
-    let all = [
-        "+LoadBalancerPolicy shop/web",
-        "+Pod default/a",
-        "+Pod default/b",
-    ];
+    let all = ["+LoadBalancerPolicy shop/web", "+Pod default/a", "+Pod default/b"];
     assert_eq!(told(&mut received), all);
     directory.look().await.expect("heard");
     assert!(told(&mut received).is_empty());
@@ -107,10 +103,7 @@ async fn only_what_changed_is_told_again() {
     fs::remove_file(folder.path().join("c.json")).expect("removed");
     fs::remove_file(folder.path().join("b.yml")).expect("removed");
     directory.look().await.expect("heard");
-    assert_eq!(
-        told(&mut received),
-        ["-LoadBalancerPolicy shop/web", "-Pod default/b"]
-    );
+    assert_eq!(told(&mut received), ["-LoadBalancerPolicy shop/web", "-Pod default/b"]);
 }
 
 #[tokio::test]
@@ -235,14 +228,8 @@ async fn a_running_source_sees_writes_links_that_are_exchanged_and_all_at_the_st
     for _ in 0..=Kind::ALL.len() {
         seen.push(next(&mut received).await);
     }
-    assert!(
-        matches!(seen[0], Message::Change(Change::Pod(..))),
-        "{seen:?}"
-    );
-    assert!(
-        seen[1..].iter().all(|m| matches!(m, Message::Synced(_))),
-        "{seen:?}"
-    );
+    assert!(matches!(seen[0], Message::Change(Change::Pod(..))), "{seen:?}");
+    assert!(seen[1..].iter().all(|m| matches!(m, Message::Synced(_))), "{seen:?}");
     fs::write(link.join("b.yaml"), pod("b", "10.0.0.2")).expect("written");
     assert!(
         matches!(next(&mut received).await, Message::Change(Change::Pod(key, Some(_))) if &*key.name == "b")
@@ -276,19 +263,13 @@ async fn a_file_that_is_bad_at_the_start_keeps_no_other_from_being_told() {
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
     folder.write("b.yaml", "a: [");
     let source = tokio::spawn(run(folder.path().to_owned(), sink));
-    assert!(matches!(
-        next(&mut received).await,
-        Message::Change(Change::Pod(..))
-    ));
+    assert!(matches!(next(&mut received).await, Message::Change(Change::Pod(..))));
     assert!(matches!(next(&mut received).await, Message::Partial(true)));
     for _ in Kind::ALL {
         assert!(matches!(next(&mut received).await, Message::Synced(_)));
     }
     folder.write("b.yaml", &pod("b", "10.0.0.2"));
-    assert!(matches!(
-        next(&mut received).await,
-        Message::Change(Change::Pod(..))
-    ));
+    assert!(matches!(next(&mut received).await, Message::Change(Change::Pod(..))));
     assert!(matches!(next(&mut received).await, Message::Partial(false)));
     source.abort();
 }
@@ -315,11 +296,7 @@ impl Bench {
             sink: sink().0,
             clock,
         };
-        Self {
-            folder,
-            reader,
-            files: Files::new(),
-        }
+        Self { folder, reader, files: Files::new() }
     }
 
     /// As `mv` into the directory: another file, whatever the time is.
@@ -494,14 +471,8 @@ fn what_is_wrong_is_told_with_its_line_and_field() {
     let item = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata:\n    \
                 name: a\n  status:\n    podIP: [1]\n";
     for (second, begin) in [
-        (
-            "kind: Pod\nmetadata: {name: b}\n",
-            ":5: apiVersion: is missing",
-        ),
-        (
-            "apiVersion: v1\nkind: Pod\nmetadata:\n  labels: {}\n",
-            ":7: metadata.name: is missing",
-        ),
+        ("kind: Pod\nmetadata: {name: b}\n", ":5: apiVersion: is missing"),
+        ("apiVersion: v1\nkind: Pod\nmetadata:\n  labels: {}\n", ":7: metadata.name: is missing"),
         ("a: [\n", ":"),
         ("just words\n", ":5: is text: expected an object"),
         (item, ":13: items[0].status.podIP: "),

@@ -59,11 +59,7 @@ impl Watch {
                 .watch(path, RecursiveMode::NonRecursive)
                 .with_context(|| format!("{} cannot be watched; {limits}", path.display()))?;
         }
-        Ok(Self {
-            watcher,
-            changed,
-            path: path.to_owned(),
-        })
+        Ok(Self { watcher, changed, path: path.to_owned() })
     }
 
     /// Waits until something may have changed and it is quiet again.
@@ -113,10 +109,7 @@ mod tests {
             (half, &["/etc/baton/manifests/web.yaml"], true),
         ] {
             let paths = paths.iter().map(PathBuf::from).collect();
-            let event = notify::Event {
-                paths,
-                ..notify::Event::new(kind)
-            };
+            let event = notify::Event { paths, ..notify::Event::new(kind) };
             let got = is_no_news(Path::new("/etc/baton/manifests"), &event);
             assert_eq!(got, expected, "{event:?}");
         }

@@ -55,12 +55,7 @@ pub async fn run(client: Client, sink: Sink) {
     watches.spawn(follow(Api::all(all), Kind::Pod, s, report::pod));
     let (all, s) = (client.clone(), sink.clone());
     watches.spawn(follow(Api::all(all), Kind::Node, s, report::node));
-    watches.spawn(follow(
-        Api::all(client),
-        Kind::Namespace,
-        sink,
-        report::namespace,
-    ));
+    watches.spawn(follow(Api::all(client), Kind::Namespace, sink, report::namespace));
     while let Some(ended) = watches.join_next().await {
         // A watch ends when nobody listens, or by a bug, which ends the process.
         if let Err(error) = ended
@@ -75,14 +70,8 @@ async fn follow<K>(api: Api<K>, kind: Kind, sink: Sink, translate: report::Trans
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let mut follower = Follower {
-        kind,
-        sink,
-        translate,
-        known: HashSet::new(),
-        listed: None,
-        synced: false,
-    };
+    let mut follower =
+        Follower { kind, sink, translate, known: HashSet::new(), listed: None, synced: false };
     // Streamed, they come from the API server's memory and are read here while it goes on writing;
     // each page comes from etcd, and is waited for.
     let mut config = Config::default().page_size(PAGE).streaming_lists();
@@ -145,11 +134,7 @@ impl<K: Resource> Follower<K> {
                 Ok(event) => self.event(event).await?,
                 Err(error) => {
                     let kind = self.kind.as_str();
-                    self.sink
-                        .metrics
-                        .watch_errors
-                        .with_label_values(&[kind])
-                        .inc();
+                    self.sink.metrics.watch_errors.with_label_values(&[kind]).inc();
                     warn!(kind, %error, "watching failed; what is known stays, and it is tried again");
                     if let Some(again) = has_to_begin_anew(&error) {
                         return Ok(again);
@@ -164,11 +149,7 @@ impl<K: Resource> Follower<K> {
         match event {
             Event::Init => {
                 let kind = self.kind.as_str();
-                self.sink
-                    .metrics
-                    .watch_lists
-                    .with_label_values(&[kind])
-                    .inc();
+                self.sink.metrics.watch_lists.with_label_values(&[kind]).inc();
                 self.listed = Some(HashSet::new());
             }
             Event::InitApply(object) => {
@@ -240,9 +221,7 @@ struct Retry {
 
 impl Retry {
     fn pause(&mut self) -> Duration {
-        let longest = RETRY_MIN
-            .saturating_mul(1 << self.failures.min(16))
-            .min(RETRY_MAX);
+        let longest = RETRY_MIN.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX);
         self.failures = self.failures.saturating_add(1);
         // At least half of it, so that watches that failed together do not come back together.
         longest.mul_f64(0.5 + 0.5 * fastrand::f64())
@@ -337,9 +316,7 @@ mod tests {
         let expired = kube::core::Status::failure("too old", "Expired").with_code(410);
         let events = stream::iter([
             Err(watcher::Error::NoResourceVersion),
-            Err(watcher::Error::WatchStartFailed(kube::Error::Api(
-                expired.boxed(),
-            ))),
+            Err(watcher::Error::WatchStartFailed(kube::Error::Api(expired.boxed()))),
             Ok(Event::Apply(pod_named("never read"))),
         ]);
         let again = follower.follow(events).await.expect("somebody listens");
@@ -373,11 +350,9 @@ mod tests {
         let mut follower = follower(sink);
         let message =
             "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
-        for (code, expected) in [
-            (422, Again::InPages),
-            (400, Again::InPages),
-            (410, Again::Expired),
-        ] {
+        for (code, expected) in
+            [(422, Again::InPages), (400, Again::InPages), (410, Again::Expired)]
+        {
             let refusal = kube::core::Status::failure(message, "Invalid").with_code(code);
             let refusal = watcher::Error::WatchStartFailed(kube::Error::Api(refusal.boxed()));
             let events = stream::iter([Err(refusal)]).chain(stream::pending());
@@ -392,10 +367,7 @@ mod tests {
         for expected in [200, 400, 800, 1_600, 3_200, 5_000, 5_000] {
             let wait = retry.next().expect("always");
             let expected = Duration::from_millis(expected);
-            assert!(
-                wait >= expected / 2 && wait <= expected,
-                "{wait:?} of {expected:?}"
-            );
+            assert!(wait >= expected / 2 && wait <= expected, "{wait:?} of {expected:?}");
         }
         retry.reset();
         assert!(retry.next().expect("always") <= RETRY_MIN);

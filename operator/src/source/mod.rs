@@ -73,10 +73,7 @@ impl Sink {
     /// # Errors
     /// Nobody listens any more.
     pub async fn change(&self, kind: Kind, change: Change) -> Result<(), Ended> {
-        self.metrics
-            .changes
-            .with_label_values(&[kind.as_str()])
-            .inc();
+        self.metrics.changes.with_label_values(&[kind.as_str()]).inc();
         let message = Message::Change(change);
         self.messages.send(message).await.map_err(|_| Ended)
     }
@@ -183,10 +180,7 @@ pub mod tests {
         assert_eq!(sink.metrics.panics.get(), 2);
         let change = Change::Policy(key, None);
         sink.change(Kind::Policy, change).await.expect("goes on");
-        assert!(matches!(
-            received.recv().await,
-            Some(Message::Change(Change::Policy(..)))
-        ));
+        assert!(matches!(received.recv().await, Some(Message::Change(Change::Policy(..)))));
         drop(received);
         assert!(sink.synced(Kind::Pod).await.is_err(), "nobody listens");
     }

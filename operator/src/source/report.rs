@@ -19,8 +19,7 @@ pub type Translate<K> = fn(&Sink, &Key, &K) -> Translation;
 
 /// A Service.
 pub fn service(sink: &Sink, key: &Key, object: &Service) -> Translation {
-    sink.caught(Kind::Service, key, |t| t.service(object))
-        .into()
+    sink.caught(Kind::Service, key, |t| t.service(object)).into()
 }
 
 /// An EndpointSlice.
@@ -40,14 +39,12 @@ pub fn node(sink: &Sink, key: &Key, object: &Node) -> Translation {
 
 /// A Namespace.
 pub fn namespace(sink: &Sink, key: &Key, object: &Namespace) -> Translation {
-    sink.caught(Kind::Namespace, key, |t| t.namespace(object))
-        .into()
+    sink.caught(Kind::Namespace, key, |t| t.namespace(object)).into()
 }
 
 /// A policy. One that cannot be used is told as such, so that its status says why.
 pub fn policy(sink: &Sink, key: &Key, object: &RawPolicy) -> Translation {
-    sink.ledger
-        .note(Kind::Policy, key, &object.metadata, &object.status);
+    sink.ledger.note(Kind::Policy, key, &object.metadata, &object.status);
     let change = sink
         .caught(Kind::Policy, key, |t| t.policy(&object.metadata, &object.spec, &object.status))
         .unwrap_or_else(|panicked| {
@@ -72,8 +69,7 @@ pub fn policy_of_manifest(sink: &Sink, key: &Key, object: &RawPolicy) -> Transla
     if object.spec.get("frontend").is_none_or(Value::is_null) {
         return policy(sink, key, object);
     }
-    sink.ledger
-        .note(Kind::Policy, key, &object.metadata, &object.status);
+    sink.ledger.note(Kind::Policy, key, &object.metadata, &object.status);
     let refusal = Refusal {
         field: "spec.frontend".into(),
         problem: "is a Service that the operator writes into an API server: leave it out, and lead clients to the \
@@ -86,11 +82,8 @@ pub fn policy_of_manifest(sink: &Sink, key: &Key, object: &RawPolicy) -> Transla
 
 /// A class. One that cannot be used stays what it was: its dataplanes have live connections.
 pub fn class(sink: &Sink, key: &Key, object: &RawClass) -> Translation {
-    sink.ledger
-        .note(Kind::Class, key, &object.metadata, &object.status);
-    let translated = sink.caught(Kind::Class, key, |t| {
-        t.class(&object.metadata, &object.spec)
-    });
+    sink.ledger.note(Kind::Class, key, &object.metadata, &object.status);
+    let translated = sink.caught(Kind::Class, key, |t| t.class(&object.metadata, &object.spec));
     let refusal = match translated {
         Ok(Ok(change)) => {
             sink.ledger.accept(Kind::Class, key);
@@ -110,10 +103,7 @@ pub fn class(sink: &Sink, key: &Key, object: &RawClass) -> Translation {
     );
     sink.ledger.refuse(Kind::Class, key, refusal);
     let refused = i64::try_from(sink.ledger.refused(Kind::Class)).unwrap_or(i64::MAX);
-    sink.metrics
-        .refused
-        .with_label_values(&[Kind::Class.as_str()])
-        .set(refused);
+    sink.metrics.refused.with_label_values(&[Kind::Class.as_str()]).set(refused);
     Translation::Refused
 }
 

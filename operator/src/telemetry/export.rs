@@ -70,9 +70,8 @@ impl Endpoint {
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let expected = "expected as http://127.0.0.1:4318";
         // The text is not shown: it may hold a password.
-        let url: Uri = text
-            .parse()
-            .with_context(|| format!("the OTLP endpoint is no URL: {expected}"))?;
+        let url: Uri =
+            text.parse().with_context(|| format!("the OTLP endpoint is no URL: {expected}"))?;
         match url.scheme_str() {
             Some("http") => {}
             Some("https") => bail!(
@@ -167,9 +166,7 @@ impl trace::SpanExporter for Sender {
         let failed = |error| Err(OTelSdkError::InternalFailure(format!("{error}")));
         let result = sent.await.unwrap_or_else(failed);
         let outcome = if result.is_ok() { "exported" } else { "failed" };
-        self.figures
-            .with_label_values(&[outcome])
-            .inc_by(spans as u64);
+        self.figures.with_label_values(&[outcome]).inc_by(spans as u64);
         self.waiting.fetch_sub(spans, Relaxed);
         if let Err(error) = &result {
             self.complain(error, spans);
@@ -243,16 +240,12 @@ where
         .with_scheduled_delay(EVERY)
         .build();
     let queue = Bounded {
-        inner: BatchSpanProcessor::builder(sender)
-            .with_batch_config(config)
-            .build(),
+        inner: BatchSpanProcessor::builder(sender).with_batch_config(config).build(),
         waiting,
         figures: figures.clone(),
     };
-    let provider = SdkTracerProvider::builder()
-        .with_span_processor(queue)
-        .with_resource(resource)
-        .build();
+    let provider =
+        SdkTracerProvider::builder().with_span_processor(queue).with_resource(resource).build();
     let layer = tracing_opentelemetry::layer()
         .with_tracer(provider.tracer(SERVICE))
         .with_location(false)
@@ -273,11 +266,7 @@ fn resource(identity: &str) -> Resource {
     let said = env::var_os("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty())
         || env::var("OTEL_RESOURCE_ATTRIBUTES").is_ok_and(|all| all.contains("service.name="));
     let resource = Resource::builder().with_attributes(attributes);
-    if said {
-        resource.build()
-    } else {
-        resource.with_service_name(SERVICE).build()
-    }
+    if said { resource.build() } else { resource.with_service_name(SERVICE).build() }
 }
 
 impl Export {

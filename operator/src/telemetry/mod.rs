@@ -86,9 +86,7 @@ fn exporting(
     };
     let (spans, export) = export::layer(endpoint, identity)?;
     // As without an export: lines know nothing of its spans.
-    let lines = fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_target(style.modules);
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(style.modules);
     let lines = match style.format {
         LogFormat::Text => lines.with_ansi(style.colours).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),

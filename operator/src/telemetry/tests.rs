@@ -83,10 +83,7 @@ impl Collector {
             let request = ExportTraceServiceRequest::decode(body).expect("a request");
             for resource in request.resource_spans {
                 let about = resource.resource.expect("a resource");
-                assert_eq!(
-                    attributes(&about.attributes)["service.name"],
-                    "baton-operator"
-                );
+                assert_eq!(attributes(&about.attributes)["service.name"], "baton-operator");
                 assert_eq!(attributes(&about.attributes)["service.instance.id"], "me");
                 let scopes = resource.scope_spans.into_iter();
                 spans.extend(scopes.flat_map(|scope| scope.spans));
@@ -100,9 +97,7 @@ impl Collector {
         let end = Instant::now() + Duration::from_secs(30);
         loop {
             let spans = self.spans();
-            let found = spans
-                .iter()
-                .find(|s| is_it(&s.name, &attributes(&s.attributes)));
+            let found = spans.iter().find(|s| is_it(&s.name, &attributes(&s.attributes)));
             if let Some(found) = found {
                 return found.clone();
             }
@@ -174,10 +169,7 @@ async fn lease_turns_rotation_steps_and_whatever_waits_arrive_and_no_secret_does
         collector.span(found)
     };
     let said = attributes(&step("baton-adoption-keys").await.attributes);
-    assert_eq!(
-        (&*said["action"], &*said["outcome"]),
-        ("MakeFirst", "written")
-    );
+    assert_eq!((&*said["action"], &*said["outcome"]), ("MakeFirst", "written"));
     let said = attributes(&step("baton-ca").await.attributes);
     assert_eq!(said["action"], "a CA is made");
     // Spans of nobody who means them are not exported, and none is lost at the end.
@@ -214,10 +206,7 @@ async fn without_a_collector_spans_are_counted_and_lost() {
         drop(trace_span!(target: SPANS, "lost"));
     }
     export.end().await;
-    assert_eq!(
-        (count(&figures, "failed"), count(&figures, "exported")),
-        (7, 0)
-    );
+    assert_eq!((count(&figures, "failed"), count(&figures, "exported")), (7, 0));
 }
 
 /// Who ends spans does not wait for a collector that takes nothing, and neither does the end for
@@ -233,10 +222,7 @@ async fn the_queue_is_bounded_and_the_end_has_a_deadline() {
     }
     assert_eq!(count(&figures, "dropped"), 5);
     export.end().await;
-    assert_eq!(
-        (count(&figures, "exported"), count(&figures, "failed")),
-        (0, 0)
-    );
+    assert_eq!((count(&figures, "exported"), count(&figures, "failed")), (0, 0));
 }
 
 /// What kept spans of a test from being exported when another test came to the same line first.

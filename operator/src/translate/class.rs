@@ -92,8 +92,7 @@ fn ranges<T: FromStr<Err = NoRange>>(
 ) -> Result<Vec<T>, Refusal> {
     let read = |(i, text): (usize, &String)| {
         let problem = || format!("`{text}` is none: expected {expected}");
-        text.parse()
-            .map_err(|NoRange| refuse(&format!("{field}[{i}]"), problem()))
+        text.parse().map_err(|NoRange| refuse(&format!("{field}[{i}]"), problem()))
     };
     texts.iter().enumerate().map(read).collect()
 }
@@ -132,14 +131,8 @@ mod tests {
         .expect("good");
         assert_eq!((class.created, class.generation), (60, 3));
         assert_eq!(class.labels.to_string(), "tier=edge");
-        assert_eq!(
-            (&*class.namespace, class.selector.to_string()),
-            ("baton", "app=lb".to_owned())
-        );
-        assert_eq!(
-            (class.control_port, class.leg_ports),
-            (9_901, Some((30_000, 31_000)))
-        );
+        assert_eq!((&*class.namespace, class.selector.to_string()), ("baton", "app=lb".to_owned()));
+        assert_eq!((class.control_port, class.leg_ports), (9_901, Some((30_000, 31_000))));
         assert_eq!((class.limit_policies, class.default), (7, true));
         assert_eq!(class.limit_backends, Some(70));
         assert_eq!(texts(&class.reserved_ports), ["22", "10248-10259"]);
@@ -163,10 +156,7 @@ mod tests {
         let class =
             translate(&json!({"namespace": "baton", "selector": {"matchLabels": {"app": "lb"}}}))
                 .expect("good");
-        assert_eq!(
-            (class.control_port, class.leg_ports),
-            (9_900, Some((20_000, 32_767)))
-        );
+        assert_eq!((class.control_port, class.leg_ports), (9_900, Some((20_000, 32_767))));
         assert_eq!((class.limit_policies, class.default), (1_024, false));
         assert_eq!(texts(&class.reserved_ports), ["9910"]);
         let [allowed] = class.allowed.as_slice() else {
@@ -183,25 +173,13 @@ mod tests {
         for (field, value, problem) in [
             ("controlPort", json!(0), "expected 1 to 65535"),
             ("controlPort", json!("many"), "invalid type"),
-            (
-                "selector",
-                json!({"matchLabels": {}}),
-                "expected at least one label",
-            ),
+            ("selector", json!({"matchLabels": {}}), "expected at least one label"),
             ("ports", json!({"first": 70_000}), "expected 1 to 65535"),
-            (
-                "ports",
-                json!({"first": 30_000, "last": 20_000}),
-                "is below",
-            ),
+            ("ports", json!({"first": 30_000, "last": 20_000}), "is below"),
             ("limits", json!({"policies": -1}), "out of range"),
             ("limits", json!({"backends": -1}), "out of range"),
             ("reservedPorts", json!(["2-1"]), "`2-1` is none"),
-            (
-                "allowed",
-                json!([{"ports": ["80"]}]),
-                "missing field `namespaces`",
-            ),
+            ("allowed", json!([{"ports": ["80"]}]), "missing field `namespaces`"),
             (
                 "allowed",
                 json!([{"namespaces": {}, "endpoints": ["x"]}]),
@@ -211,10 +189,7 @@ mod tests {
             let mut spec = good.clone();
             spec[field] = value;
             let refusal = translate(&spec).expect_err(field);
-            assert!(
-                refusal.field.starts_with(&format!("spec.{field}")),
-                "{refusal:?}"
-            );
+            assert!(refusal.field.starts_with(&format!("spec.{field}")), "{refusal:?}");
             assert!(refusal.problem.contains(problem), "{refusal:?}");
         }
     }

@@ -51,10 +51,9 @@ impl Translator {
                 });
                 network.map(Peer::Network)
             }
-            (None, namespaces, pods) if namespaces.is_some() || pods.is_some() => Ok(Peer::Pods {
-                namespaces,
-                pods: pods.unwrap_or_default(),
-            }),
+            (None, namespaces, pods) if namespaces.is_some() || pods.is_some() => {
+                Ok(Peer::Pods { namespaces, pods: pods.unwrap_or_default() })
+            }
             _ => Err(refuse(
                 at,
                 "names no clients, or in two ways: expected either `cidr`, or `podSelector`, `namespaceSelector` or both of \
@@ -85,10 +84,7 @@ impl Translator {
             let pairs = super::cluster::pairs(Some(&selector.match_labels));
             self.interner().labels(pairs)
         };
-        Ok(Selector {
-            labels,
-            expressions: expressions.collect::<Result<_, _>>()?,
-        })
+        Ok(Selector { labels, expressions: expressions.collect::<Result<_, _>>()? })
     }
 }
 
@@ -160,11 +156,7 @@ mod tests {
             (json!([]), "spec.allowFrom", "has 0 items: expected 1 to 64"),
             (json!(many), "spec.allowFrom", "has 65 items"),
             (json!([good, {}]), "spec.allowFrom[1]", "names no clients"),
-            (
-                json!([{"cidr": "::/0", "podSelector": {}}]),
-                "spec.allowFrom[0]",
-                "in two ways",
-            ),
+            (json!([{"cidr": "::/0", "podSelector": {}}]), "spec.allowFrom[0]", "in two ways"),
             (
                 json!([good, {"cidr": "10.0.0.1"}]),
                 "spec.allowFrom[1].cidr",

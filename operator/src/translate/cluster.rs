@@ -104,10 +104,8 @@ impl Translator {
             _ => None,
         };
         let other = |port: &ServicePortObject| {
-            let protocol = port
-                .protocol
-                .as_deref()
-                .filter(|_| !is_tcp(port.protocol.as_deref()))?;
+            let protocol =
+                port.protocol.as_deref().filter(|_| !is_tcp(port.protocol.as_deref()))?;
             Some(self.text(&format!("{}/{protocol}", port.port)))
         };
         Some(Front {
@@ -184,9 +182,7 @@ impl Translator {
                     conditions.and_then(|c| c.serving),
                     conditions.and_then(|c| c.terminating),
                 ),
-                pod: pod
-                    .and_then(|pod| pod.name.as_deref())
-                    .map(|name| self.text(name)),
+                pod: pod.and_then(|pod| pod.name.as_deref()).map(|name| self.text(name)),
                 node: endpoint.node_name.as_deref().map(|name| self.text(name)),
             })
         });
@@ -276,18 +272,12 @@ impl Translator {
     fn port(&self, name: Option<&str>, port: i32) -> Option<ServicePort> {
         let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
         let name = self.text(name.unwrap_or_default());
-        Some(ServicePort {
-            name,
-            port,
-            protocol: None,
-        })
+        Some(ServicePort { name, port, protocol: None })
     }
 }
 
 pub(super) fn pairs(map: Option<&BTreeMap<String, String>>) -> impl Iterator<Item = (&str, &str)> {
-    map.into_iter()
-        .flatten()
-        .map(|(key, value)| (key.as_str(), value.as_str()))
+    map.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
 /// The deletion cost that an operator wrote there. One that somebody else set is theirs.
@@ -295,9 +285,7 @@ fn cost(meta: &ObjectMeta) -> Option<i32> {
     let cost = meta.annotations.as_ref()?.get(DELETION_COST_ANNOTATION)?;
     let managers = meta.managed_fields.iter().flatten();
     let mut managers = managers.filter_map(|entry| entry.manager.as_deref());
-    managers
-        .any(|manager| manager == COST_MANAGER)
-        .then(|| cost.parse().ok())?
+    managers.any(|manager| manager == COST_MANAGER).then(|| cost.parse().ok())?
 }
 
 fn is_tcp(protocol: Option<&str>) -> bool {
@@ -334,11 +322,7 @@ mod tests {
 
     fn port(name: &str, port: u16) -> ServicePort {
         let name = name.into();
-        ServicePort {
-            name,
-            port,
-            protocol: None,
-        }
+        ServicePort { name, port, protocol: None }
     }
 
     #[test]
@@ -423,14 +407,7 @@ mod tests {
         let found: Vec<_> = got
             .endpoints
             .iter()
-            .map(|e| {
-                (
-                    e.address.to_string(),
-                    e.conditions,
-                    e.pod.as_deref(),
-                    e.node.as_deref(),
-                )
-            })
+            .map(|e| (e.address.to_string(), e.conditions, e.pod.as_deref(), e.node.as_deref()))
             .collect();
         let (absent, leaving) = (
             Conditions::new(None, None, None),
@@ -477,10 +454,7 @@ mod tests {
             let meta = json!({"name": "web", "annotations": annotations});
             is_zonal(&object(json!({"metadata": meta, "spec": spec})))
         };
-        assert!(zonal(
-            Value::Null,
-            json!({"trafficDistribution": "PreferClose"})
-        ));
+        assert!(zonal(Value::Null, json!({"trafficDistribution": "PreferClose"})));
         assert!(zonal(json!({TOPOLOGY_MODE: "Auto"}), json!({})));
         assert!(!zonal(json!({TOPOLOGY_MODE: "Disabled"}), json!({})));
         assert!(!zonal(Value::Null, json!({})));
@@ -523,14 +497,8 @@ mod tests {
         });
         let got = pod(&meta, &ready);
         assert!(got.deleting && got.ready);
-        assert_eq!(
-            got.labels.get("app").map(Text::to_string).as_deref(),
-            Some("web")
-        );
-        assert_eq!(
-            got.annotations.iter().collect::<Vec<_>>(),
-            [("baton.dev/weight", "5")]
-        );
+        assert_eq!(got.labels.get("app").map(Text::to_string).as_deref(), Some("web"));
+        assert_eq!(got.annotations.iter().collect::<Vec<_>>(), [("baton.dev/weight", "5")]);
         assert_eq!(got.node.as_deref(), Some("n1"));
         assert_eq!(got.address, "10.0.0.1".parse().ok());
         assert_eq!(got.second_address, "fd00::1".parse().ok());
@@ -539,11 +507,9 @@ mod tests {
 
     #[test]
     fn a_pods_deletion_cost_is_ours_if_we_wrote_it() {
-        for (manager, cost, expected) in [
-            (COST_MANAGER, "17", Some(17)),
-            (COST_MANAGER, "much", None),
-            ("kubectl", "17", None),
-        ] {
+        for (manager, cost, expected) in
+            [(COST_MANAGER, "17", Some(17)), (COST_MANAGER, "much", None), ("kubectl", "17", None)]
+        {
             let meta = json!({
                 "namespace": "shop", "name": "web-1", "annotations": {DELETION_COST_ANNOTATION: cost},
                 "managedFields": [{"manager": "kubelet"}, {"manager": manager, "operation": "Apply"}],
@@ -560,21 +526,13 @@ mod tests {
         let ready = |status| json!([{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": status}]);
         for (status, is_ready, has_address) in [
             (json!({"podIP": "10.0.0.1"}), true, true),
-            (
-                json!({"podIP": "fd00::1", "conditions": ready("False")}),
-                false,
-                true,
-            ),
+            (json!({"podIP": "fd00::1", "conditions": ready("False")}), false, true),
             (
                 json!({"podIP": "10.0.0.1", "phase": "Running", "conditions": ready("True")}),
                 true,
                 true,
             ),
-            (
-                json!({"podIP": "10.0.0.1", "phase": "Failed"}),
-                false,
-                false,
-            ),
+            (json!({"podIP": "10.0.0.1", "phase": "Failed"}), false, false),
             (
                 json!({"podIP": "10.0.0.1", "phase": "Succeeded", "conditions": ready("True")}),
                 false,
@@ -583,11 +541,7 @@ mod tests {
             (json!({}), false, false),
         ] {
             let got = pod(&meta, &status);
-            assert_eq!(
-                (got.ready, got.address.is_some()),
-                (is_ready, has_address),
-                "{status}"
-            );
+            assert_eq!((got.ready, got.address.is_some()), (is_ready, has_address), "{status}");
         }
     }
 
@@ -596,10 +550,7 @@ mod tests {
         let meta = json!({"name": "shop", "labels": {"tier": "front"}});
         match Translator::new().namespace(&object(json!({"metadata": meta}))) {
             Change::Namespace(name, Some(namespace)) => {
-                assert_eq!(
-                    (&*name, &*namespace.labels.to_string()),
-                    ("shop", "tier=front")
-                );
+                assert_eq!((&*name, &*namespace.labels.to_string()), ("shop", "tier=front"));
             }
             other => panic!("{other:?}"),
         }
@@ -609,11 +560,7 @@ mod tests {
     fn a_node_is_cordoned_by_its_spec_and_ready_by_its_condition() {
         for (value, cordoned, ready) in [
             (json!({"metadata": {"name": "n1"}}), false, true),
-            (
-                json!({"metadata": {"name": "n1"}, "spec": {"unschedulable": true}}),
-                true,
-                true,
-            ),
+            (json!({"metadata": {"name": "n1"}, "spec": {"unschedulable": true}}), true, true),
             (
                 json!({"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}),
                 false,

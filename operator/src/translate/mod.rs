@@ -101,10 +101,7 @@ fn created(meta: &ObjectMeta) -> i64 {
 }
 
 fn refuse(field: &str, problem: impl Into<Text>) -> Refusal {
-    Refusal {
-        field: field.into(),
-        problem: problem.into(),
-    }
+    Refusal { field: field.into(), problem: problem.into() }
 }
 
 /// A value of another type than the field has, or one that the field does not know.

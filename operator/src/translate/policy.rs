@@ -186,9 +186,7 @@ impl Translator {
             load_balancer_class: class.map(|class| self.text(class)),
             local: service.external_traffic_policy == crd::TrafficPolicy::Local,
             source_ranges: ranges.map(|range| self.text(range)).collect(),
-            annotations: annotations
-                .map(|(k, v)| (self.text(k), self.text(v)))
-                .collect(),
+            annotations: annotations.map(|(k, v)| (self.text(k), self.text(v))).collect(),
         })
     }
 
@@ -201,10 +199,7 @@ impl Translator {
                 return Err(refuse("spec.weights", problem));
             }
         };
-        Ok(Weights {
-            source,
-            default: number("spec.weights.default", weights.default)?,
-        })
+        Ok(Weights { source, default: number("spec.weights.default", weights.default)? })
     }
 }
 
@@ -291,16 +286,10 @@ fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> 
 /// What a dataplane would refuse is refused here, where the admin sees which field of which object
 /// it is: one such policy in a snapshot would keep all others of its class from being served.
 fn checked(policy: api::Policy) -> Result<api::Policy, Refusal> {
-    let snapshot = api::Snapshot {
-        generation: 1,
-        policies: vec![policy],
-    };
+    let snapshot = api::Snapshot { generation: 1, policies: vec![policy] };
     snapshot.validate().map_err(|error| {
         // The fields have the same names in both.
-        let field = error
-            .path
-            .strip_prefix("policies[0]")
-            .unwrap_or(&error.path);
+        let field = error.path.strip_prefix("policies[0]").unwrap_or(&error.path);
         refuse(&format!("spec{field}"), error.problem)
     })?;
     let mut policies = snapshot.policies;
@@ -352,12 +341,7 @@ fn health(health: &crd::Health) -> Result<api::Health, Refusal> {
 fn active(check: &crd::ActiveCheck) -> Result<api::ActiveCheck, Refusal> {
     let expect = check.expect.iter().enumerate().map(|(i, codes)| {
         let codes: Result<api::StatusRange, _> = codes.0.parse();
-        codes.map_err(|error| {
-            refuse(
-                &format!("spec.health.active.expect[{i}]"),
-                error.to_string(),
-            )
-        })
+        codes.map_err(|error| refuse(&format!("spec.health.active.expect[{i}]"), error.to_string()))
     });
     let at = |field: &str| format!("spec.health.active.{field}");
     Ok(api::ActiveCheck {
@@ -374,9 +358,7 @@ fn active(check: &crd::ActiveCheck) -> Result<api::ActiveCheck, Refusal> {
 }
 
 fn span(field: &str, duration: &crd::Duration) -> Result<api::Micros, Refusal> {
-    duration
-        .micros()
-        .map_err(|error| refuse(field, error.to_string()))
+    duration.micros().map_err(|error| refuse(field, error.to_string()))
 }
 
 /// A whole number of a type that holds what is allowed there.

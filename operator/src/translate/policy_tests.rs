@@ -50,26 +50,15 @@ fn refusal(field: &str, value: Value) -> Refusal {
 #[test]
 fn identity_and_age_come_from_the_metadata() {
     let policy = translate(&smallest());
-    assert_eq!(
-        (&*policy.uid, policy.created, policy.generation),
-        ("u-1", 120, 4)
-    );
+    assert_eq!((&*policy.uid, policy.created, policy.generation), ("u-1", 120, 4));
     assert_eq!(&*policy.service, "web");
-    let bare = ObjectMeta {
-        uid: None,
-        creation_timestamp: None,
-        generation: None,
-        ..meta()
-    };
+    let bare = ObjectMeta { uid: None, creation_timestamp: None, generation: None, ..meta() };
     let Change::Policy(_, Some(policy)) =
         Translator::new().policy(&bare, &smallest(), &Value::Null)
     else {
         panic!("a policy");
     };
-    assert_eq!(
-        (&*policy.uid, policy.created, policy.generation),
-        ("shop/web", 0, 0)
-    );
+    assert_eq!((&*policy.uid, policy.created, policy.generation), ("shop/web", 0, 0));
 }
 
 #[test]
@@ -97,10 +86,7 @@ fn listeners_are_converted() {
         port,
         allocated: None,
         service_port,
-        addresses: addresses
-            .iter()
-            .map(|a| a.parse().expect("an address"))
-            .collect(),
+        addresses: addresses.iter().map(|a| a.parse().expect("an address")).collect(),
         own: None,
         protocol_by_port: true,
     };
@@ -109,12 +95,7 @@ fn listeners_are_converted() {
         [
             listener("a", 80, PortRef::Number(80), &[]),
             listener("b", 81, PortRef::Name("http".into()), &[]),
-            listener(
-                "c",
-                82,
-                PortRef::Number(8080),
-                &["192.0.2.1", "2001:db8::1"]
-            ),
+            listener("c", 82, PortRef::Number(8080), &["192.0.2.1", "2001:db8::1"]),
         ]
     );
 }
@@ -133,11 +114,8 @@ fn a_listener_that_names_no_port_has_the_targets_section() {
         let ports = listeners.into_iter().map(|one| one.service_port);
         ports.collect::<Vec<_>>()
     };
-    let expected = [
-        PortRef::Section("main".into()),
-        PortRef::Name("http".into()),
-        PortRef::Number(8080),
-    ];
+    let expected =
+        [PortRef::Section("main".into()), PortRef::Name("http".into()), PortRef::Number(8080)];
     assert_eq!(ports(&spec), expected);
     spec["algorithm"] = json!("Best");
     assert_eq!(ports(&spec), expected, "of what cannot be used too");
@@ -197,10 +175,7 @@ fn words_are_converted() {
         let got = template("onBackendFailure", json!(word));
         assert_eq!(got.on_backend_failure, failure);
     }
-    for (word, on_stall) in [
-        ("Release", api::OnStall::Release),
-        ("Wait", api::OnStall::Wait),
-    ] {
+    for (word, on_stall) in [("Release", api::OnStall::Release), ("Wait", api::OnStall::Wait)] {
         assert_eq!(template("onStall", json!(word)).on_stall, on_stall);
     }
     for (word, load) in [
@@ -234,17 +209,12 @@ fn words_are_converted() {
         let got = template("migration", json!({"method": word}));
         assert_eq!(got.migration.method, method);
     }
-    for (word, legs) in [
-        ("Private", api::Legs::Private),
-        ("Shared", api::Legs::Shared),
-    ] {
+    for (word, legs) in [("Private", api::Legs::Private), ("Shared", api::Legs::Shared)] {
         let got = template("migration", json!({"legs": word}));
         assert_eq!(got.migration.legs, legs);
     }
-    for (word, on_deadline) in [
-        ("Wait", api::OnDeadline::Wait),
-        ("Close", api::OnDeadline::Close),
-    ] {
+    for (word, on_deadline) in [("Wait", api::OnDeadline::Wait), ("Close", api::OnDeadline::Close)]
+    {
         let got = template("drain", json!({"onDeadline": word}));
         assert_eq!(got.drain.on_deadline, on_deadline);
     }
@@ -283,10 +253,7 @@ fn spans_elsewhere_are_converted() {
     let got = template("affinity", json!({"clientIP": {"timeout": "10m"}}));
     let timeout = got.affinity.map(|a| a.client_ip.timeout);
     assert_eq!(timeout, Some(api::Micros::from_secs(600)));
-    let got = template(
-        "timeouts",
-        json!({"idle": "1h", "handshake": "10s", "halfClosed": "20s"}),
-    );
+    let got = template("timeouts", json!({"idle": "1h", "handshake": "10s", "halfClosed": "20s"}));
     let expected = api::Timeouts {
         idle: api::Micros::from_secs(3_600),
         handshake: api::Micros::from_secs(10),
@@ -308,10 +275,7 @@ fn health_is_converted() {
         active: Some(api::ActiveCheck {
             path: Some("/ok".to_owned()),
             host: Some("example.org".to_owned()),
-            expect: vec![
-                "200".parse().expect("a code"),
-                "300-302".parse().expect("codes"),
-            ],
+            expect: vec!["200".parse().expect("a code"), "300-302".parse().expect("codes")],
             port: Some(8_081),
             interval: api::Micros::from_secs(4),
             jitter_percent: 20,
@@ -336,10 +300,7 @@ fn weights_selector_and_deletion_cost_are_converted() {
     let annotation = WeightSource::Annotation("w".into());
     let got = with("weights", json!({"annotation": "w", "default": 5}));
     assert_eq!(got.weights, weights(annotation, 5));
-    let got = with(
-        "dataplaneSelector",
-        json!({"matchLabels": {"tier": "edge"}}),
-    );
+    let got = with("dataplaneSelector", json!({"matchLabels": {"tier": "edge"}}));
     assert_eq!(got.classes.to_string(), "tier=edge");
     assert!(with("podDeletionCost", json!("Enabled")).deletion_cost);
     assert!(!with("podDeletionCost", json!("Disabled")).deletion_cost);
@@ -349,24 +310,9 @@ fn weights_selector_and_deletion_cost_are_converted() {
 fn what_an_older_crd_let_through_is_refused_with_its_field() {
     let listener = |port: Value| json!([{"name": "a", "port": 80}, {"name": "b", "port": port}]);
     for (field, value, at, problem) in [
-        (
-            "algorithm",
-            json!("Fastest"),
-            "spec.algorithm",
-            "unknown variant",
-        ),
-        (
-            "listeners",
-            listener(json!(0)),
-            "spec.listeners[1].port",
-            "expected 1 to 65535",
-        ),
-        (
-            "listeners",
-            listener(json!("x")),
-            "spec.listeners[1].port",
-            "invalid type",
-        ),
+        ("algorithm", json!("Fastest"), "spec.algorithm", "unknown variant"),
+        ("listeners", listener(json!(0)), "spec.listeners[1].port", "expected 1 to 65535"),
+        ("listeners", listener(json!("x")), "spec.listeners[1].port", "invalid type"),
         (
             "listeners",
             json!([{"name": "a", "port": 80, "servicePort": 70_000}]),
@@ -379,48 +325,18 @@ fn what_an_older_crd_let_through_is_refused_with_its_field() {
             "spec.listeners[0].addresses[0]",
             "is no address",
         ),
-        (
-            "drain",
-            json!({"deadline": "soon"}),
-            "spec.drain.deadline",
-            "is not a duration",
-        ),
-        (
-            "drain",
-            json!({"deadline": "900h"}),
-            "spec.drain.deadline",
-            "out of range",
-        ),
-        (
-            "migration",
-            json!({"ratioPercent": 50}),
-            "spec.migration.ratioPercent",
-            "below 100",
-        ),
-        (
-            "migration",
-            json!({"perFlow": -1}),
-            "spec.migration.perFlow",
-            "out of range",
-        ),
-        (
-            "health",
-            json!({"panicPercent": 101}),
-            "spec.health.panicPercent",
-            "out of range",
-        ),
+        ("drain", json!({"deadline": "soon"}), "spec.drain.deadline", "is not a duration"),
+        ("drain", json!({"deadline": "900h"}), "spec.drain.deadline", "out of range"),
+        ("migration", json!({"ratioPercent": 50}), "spec.migration.ratioPercent", "below 100"),
+        ("migration", json!({"perFlow": -1}), "spec.migration.perFlow", "out of range"),
+        ("health", json!({"panicPercent": 101}), "spec.health.panicPercent", "out of range"),
         (
             "health",
             json!({"active": {"expect": ["2xx"]}}),
             "spec.health.active.expect[0]",
             "is not a status",
         ),
-        (
-            "weights",
-            json!({}),
-            "spec.weights",
-            "either `label` or `annotation`",
-        ),
+        ("weights", json!({}), "spec.weights", "either `label` or `annotation`"),
         (
             "weights",
             json!({"label": "w", "default": 70_000}),
@@ -439,12 +355,7 @@ fn what_an_older_crd_let_through_is_refused_with_its_field() {
             "spec.targetRefs[0].group",
             "unknown variant",
         ),
-        (
-            "targetRefs",
-            json!([]),
-            "spec.targetRefs",
-            "has 0 items: expected one",
-        ),
+        ("targetRefs", json!([]), "spec.targetRefs", "has 0 items: expected one"),
         (
             "targetRefs",
             json!([{"name": "x"}, {"name": "y"}]),
@@ -494,19 +405,12 @@ fn of_a_policy_that_cannot_be_used_what_can_be_read_is_told() {
     let policy = translate(&spec);
     assert!(policy.template.is_err());
     assert_eq!(&*policy.service, "web");
-    let [listener] = policy.listeners.as_slice() else {
-        panic!("{policy:?}")
-    };
-    assert_eq!(
-        (&*listener.name, &listener.service_port),
-        ("http", &PortRef::Name("web".into()))
-    );
+    let [listener] = policy.listeners.as_slice() else { panic!("{policy:?}") };
+    assert_eq!((&*listener.name, &listener.service_port), ("http", &PortRef::Name("web".into())));
     assert!(policy.weights.is_some() && policy.deletion_cost);
-    for nonsense in [
-        json!(null),
-        json!(7),
-        json!({"listeners": "many", "targetRefs": [7], "weights": 1}),
-    ] {
+    for nonsense in
+        [json!(null), json!(7), json!({"listeners": "many", "targetRefs": [7], "weights": 1})]
+    {
         let policy = translate(&nonsense);
         assert!(
             policy.template.is_err() && policy.service.is_empty() && policy.listeners.is_empty()

@@ -72,10 +72,7 @@ pub async fn run(
     leadership: watch::Receiver<Leadership>,
     metrics: Metrics,
 ) {
-    let reporter = Reporter {
-        controller: CONTROLLER.to_owned(),
-        instance: Some(identity),
-    };
+    let reporter = Reporter { controller: CONTROLLER.to_owned(), instance: Some(identity) };
     let mut recorder = Recorder::new(client.clone(), reporter.clone());
     let mut pace = interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -154,11 +151,7 @@ async fn publish(recorder: &Recorder, event: &Notice) -> Tried {
 
 fn published(event: &Notice) -> (Published, ObjectReference) {
     let published = Published {
-        type_: if event.warning {
-            EventType::Warning
-        } else {
-            EventType::Normal
-        },
+        type_: if event.warning { EventType::Warning } else { EventType::Normal },
         reason: event.reason.to_owned(),
         note: Some(cut(&event.message).to_owned()),
         action: format!("{ACTION}-{:016x}", digest(&event.message)),
@@ -166,11 +159,9 @@ fn published(event: &Notice) -> (Published, ObjectReference) {
     };
     let key = event.about.key();
     let (api_version, kind, uid) = match &event.about {
-        About::Policy { uid, .. } => (
-            Kind::Policy.api_version(),
-            Kind::Policy.as_str(),
-            Some(uid.clone()),
-        ),
+        About::Policy { uid, .. } => {
+            (Kind::Policy.api_version(), Kind::Policy.as_str(), Some(uid.clone()))
+        }
         About::Secret { uid, .. } => ("v1", "Secret", uid.clone()),
     };
     let about = ObjectReference {
@@ -205,13 +196,7 @@ mod tests {
         let (notices, events) = mpsc::channel(1_000);
         let metrics = Metrics::new().expect("figures");
         let (_, leads) = watch::channel(Leadership::Leading { epoch: 1 });
-        tokio::spawn(run(
-            api.client(),
-            "one".into(),
-            events,
-            leads,
-            metrics.clone(),
-        ));
+        tokio::spawn(run(api.client(), "one".into(), events, leads, metrics.clone()));
         (api, notices, metrics)
     }
 
@@ -246,10 +231,7 @@ mod tests {
         assert_eq!(api.all(EVENTS).len(), 1);
         sleep(RETRY).await;
         assert_eq!(api.all(EVENTS).len(), 2);
-        assert_eq!(
-            (count(&metrics, "written"), count(&metrics, "dropped")),
-            (2, 0)
-        );
+        assert_eq!((count(&metrics, "written"), count(&metrics, "dropped")), (2, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -280,10 +262,7 @@ mod tests {
         let (api, notices, _) = scene();
         let told = async |message: &str| {
             let message = message.to_owned();
-            let notice = Notice {
-                message,
-                ..notice(0)
-            };
+            let notice = Notice { message, ..notice(0) };
             notices.send(notice).await.expect("it runs");
             sleep(Duration::from_secs(1)).await;
             let notes = api.all(EVENTS).into_iter();
@@ -304,10 +283,7 @@ mod tests {
     #[test]
     fn an_event_is_about_its_policy_and_short_enough() {
         let event = Notice {
-            about: About::Policy {
-                key: Key::new("shop", "web"),
-                uid: "u-1".into(),
-            },
+            about: About::Policy { key: Key::new("shop", "web"), uid: "u-1".into() },
             warning: true,
             reason: "Conflicted",
             message: "ü".repeat(1_000),
@@ -318,10 +294,7 @@ mod tests {
         assert_eq!(published.note.expect("a note").len(), 1_024);
         assert_eq!(about.uid.as_deref(), Some("u-1"));
         assert_eq!(about.kind.as_deref(), Some("LoadBalancerPolicy"));
-        let about = About::Secret {
-            key: Key::new("baton", "baton-ca"),
-            uid: None,
-        };
+        let about = About::Secret { key: Key::new("baton", "baton-ca"), uid: None };
         let (_, about) = super::published(&Notice { about, ..event });
         let said = (about.api_version.as_deref(), about.kind.as_deref());
         assert_eq!(said, (Some("v1"), Some("Secret")));

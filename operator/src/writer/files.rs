@@ -128,17 +128,13 @@ impl Files {
         let object = json!({
             "apiVersion": kind.api_version(), "kind": kind.as_str(), "metadata": metadata, "status": status,
         });
-        let written = serde_saphyr::to_string(&object)
-            .map_err(anyhow::Error::from)
-            .and_then(|text| {
+        let written =
+            serde_saphyr::to_string(&object).map_err(anyhow::Error::from).and_then(|text| {
                 self.state
                     .write_derived(format!("{DIRECTORY}/{}", name(kind, key)), text.as_bytes())
             });
         let result = if written.is_ok() { "written" } else { "failed" };
-        self.metrics
-            .writes
-            .with_label_values(&["status", result])
-            .inc();
+        self.metrics.writes.with_label_values(&["status", result]).inc();
         if let Err(error) = &written {
             warn!("a status cannot be written: {error:#}");
         }
@@ -171,11 +167,7 @@ fn tell(kind: Kind, key: &Key, conditions: &[Condition]) {
             ConditionStatus::Unknown => format!("{}: unknown ({})", c.type_, c.reason),
         })
         .collect();
-    let name = if key.namespace.is_empty() {
-        key.name.to_string()
-    } else {
-        key.to_string()
-    };
+    let name = if key.namespace.is_empty() { key.name.to_string() } else { key.to_string() };
     info!("{} {name}: {}", kind.as_str(), words.join(", "));
 }
 
@@ -215,10 +207,7 @@ mod tests {
     async fn a_status_goes_with_its_object() {
         let path = std::env::temp_dir().join(format!("baton-statuses-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
-        let (ledger, metrics) = (
-            Arc::new(Ledger::default()),
-            Metrics::new().expect("figures"),
-        );
+        let (ledger, metrics) = (Arc::new(Ledger::default()), Metrics::new().expect("figures"));
         let (outbox, events) = Outbox::new(Arc::clone(&ledger), metrics.clone());
         let outbox = Arc::new(outbox);
         let files = Files {
@@ -239,10 +228,7 @@ mod tests {
                 generation: 0,
                 service: name.into(),
                 listeners: Vec::new(),
-                template: Err(Refusal {
-                    field: "spec.x".into(),
-                    problem: "bad".into(),
-                }),
+                template: Err(Refusal { field: "spec.x".into(), problem: "bad".into() }),
                 weights: None,
                 classes: baton_index::Labels::default(),
                 frontend: None,

@@ -106,11 +106,7 @@ impl Writer {
             let request = services.delete(&key.name, &only);
             note(self.outcome(WHAT, key, request).await);
         }
-        if failed {
-            Written::Failed
-        } else {
-            Written::Done
-        }
+        if failed { Written::Failed } else { Written::Done }
     }
 
     /// Makes a Service that is not known to be there.
@@ -130,10 +126,8 @@ impl Writer {
             Ok(object) => object,
             Err(error) => return (None, Written::Refused(error.to_string())),
         };
-        let params = PostParams {
-            field_manager: Some(FRONT_MANAGER.to_owned()),
-            ..PostParams::default()
-        };
+        let params =
+            PostParams { field_manager: Some(FRONT_MANAGER.to_owned()), ..PostParams::default() };
         let (mut made, mut conflicts) = (None, false);
         let request = async {
             let answer = api.create(&params, &object).await;
@@ -158,10 +152,8 @@ impl Writer {
         uid: &str,
     ) -> Written {
         object["metadata"]["uid"] = json!(uid);
-        let params = PatchParams {
-            field_manager: Some(FRONT_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let params =
+            PatchParams { field_manager: Some(FRONT_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(object);
         let request = slices.patch(&wanted.name, &params, &patch);
         self.outcome(WHAT, key, request).await
@@ -205,9 +197,7 @@ impl Writer {
             };
             let mut newer = None;
             let request = async {
-                let answer = services
-                    .patch(&key.name, &params, &Patch::Merge(patch))
-                    .await;
+                let answer = services.patch(&key.name, &params, &Patch::Merge(patch)).await;
                 if matches!(&answer, Err(kube::Error::Api(status)) if status.code == 409) {
                     // Nothing changes by this one, which gives the Service as it is now.
                     let same = json!({"metadata": {"uid": object.metadata.uid}});
@@ -229,10 +219,7 @@ impl Writer {
 /// Deletes what has this uid, if it is known, and nothing that has its name since.
 fn only(uid: Option<&Text>) -> DeleteParams {
     let uid = uid.map(ToString::to_string);
-    DeleteParams::default().preconditions(Preconditions {
-        uid,
-        resource_version: None,
-    })
+    DeleteParams::default().preconditions(Preconditions { uid, resource_version: None })
 }
 
 fn refused(key: &Key, policy: &Text, uid: &Text, words: &str) -> Notice {
@@ -256,11 +243,7 @@ fn service(key: &Key, wanted: &FrontService, policy: &Text, uid: &Text) -> Value
         })
         .collect();
     let families: Vec<&str> = wanted.families.iter().map(|f| family(*f)).collect();
-    let policy_of_families = if families.len() > 1 {
-        "PreferDualStack"
-    } else {
-        "SingleStack"
-    };
+    let policy_of_families = if families.len() > 1 { "PreferDualStack" } else { "SingleStack" };
     let mut spec = json!({
         "type": &*frontend.kind, "ports": ports,
         "ipFamilies": families, "ipFamilyPolicy": policy_of_families,
@@ -276,9 +259,8 @@ fn service(key: &Key, wanted: &FrontService, policy: &Text, uid: &Text) -> Value
         spec["loadBalancerSourceRanges"] = json!(ranges);
     }
     let annotations = frontend.annotations.iter();
-    let annotations: serde_json::Map<String, Value> = annotations
-        .map(|(key, value)| (key.to_string(), json!(&**value)))
-        .collect();
+    let annotations: serde_json::Map<String, Value> =
+        annotations.map(|(key, value)| (key.to_string(), json!(&**value))).collect();
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {

@@ -33,9 +33,7 @@ pub(super) fn to_apply(object: &Service, manager: &str) -> Option<Value> {
         None => entries[created].operation = Some(APPLY.to_owned()),
         Some(applied) => {
             let more = entries[created].fields_v1.take();
-            let fields = entries[applied]
-                .fields_v1
-                .get_or_insert(FieldsV1(json!({})));
+            let fields = entries[applied].fields_v1.get_or_insert(FieldsV1(json!({})));
             union(&mut fields.0, more.map_or(Value::Null, |more| more.0));
             entries.remove(created);
         }
@@ -86,11 +84,7 @@ mod tests {
     fn one_that_was_applied_since_has_both_sets_of_fields() {
         let both = object(&json!([
             entry("us", APPLY, &json!({"f:spec": {"f:ports": {"80": {}}}})),
-            entry(
-                "us",
-                UPDATE,
-                &json!({"f:spec": {"f:ports": {"81": {"f:name": {}}}}, "f:a": {}})
-            ),
+            entry("us", UPDATE, &json!({"f:spec": {"f:ports": {"81": {"f:name": {}}}}, "f:a": {}})),
         ]));
         let patch = to_apply(&both, "us").expect("a patch");
         let all = json!({"f:spec": {"f:ports": {"80": {}, "81": {"f:name": {}}}}, "f:a": {}});

@@ -107,9 +107,7 @@ impl Writer {
             async move {
                 let written = this.policy(&key, &verdict).await;
                 if written.is_for_later() {
-                    this.outbox
-                        .policies
-                        .again(key, verdict, Instant::now() + RETRY);
+                    this.outbox.policies.again(key, verdict, Instant::now() + RETRY);
                 }
                 this.outbox.waiting("status", this.outbox.policies.len());
             }
@@ -119,12 +117,9 @@ impl Writer {
             async move {
                 let written = this.class(&verdict).await;
                 if written.is_for_later() {
-                    this.outbox
-                        .classes
-                        .again(key, verdict, Instant::now() + RETRY);
+                    this.outbox.classes.again(key, verdict, Instant::now() + RETRY);
                 }
-                this.outbox
-                    .waiting("class-status", this.outbox.classes.len());
+                this.outbox.waiting("class-status", this.outbox.classes.len());
             }
         });
         let costs = pump(&self.outbox.costs, |pod: Key, cost: Option<i32>| {
@@ -134,8 +129,7 @@ impl Writer {
                 if written.is_for_later() {
                     this.outbox.costs.again(pod, cost, Instant::now() + RETRY);
                 }
-                this.outbox
-                    .waiting("deletion-cost", this.outbox.costs.len());
+                this.outbox.waiting("deletion-cost", this.outbox.costs.len());
             }
         });
         let fronts = pump(&self.outbox.fronts, |key: Key, writes: Arc<FrontWrites>| {
@@ -143,9 +137,7 @@ impl Writer {
             async move {
                 let written = this.front(&key, &writes).await;
                 if written.is_for_later() {
-                    this.outbox
-                        .fronts
-                        .again(key, writes, Instant::now() + RETRY);
+                    this.outbox.fronts.again(key, writes, Instant::now() + RETRY);
                 }
                 this.outbox.waiting("frontend", this.outbox.fronts.len());
             }
@@ -169,8 +161,7 @@ impl Writer {
         let request = api.patch_status(&key.name, &params, &patch);
         let written = self.outcome("status", key, request).await;
         if matches!(written, Written::Done) {
-            self.ledger
-                .written(Kind::Policy, key, digests, &status.conditions);
+            self.ledger.written(Kind::Policy, key, digests, &status.conditions);
         }
         written
     }
@@ -192,8 +183,7 @@ impl Writer {
         let request = api.patch_status(&key.name, &params, &patch);
         let written = self.outcome("class-status", &key, request).await;
         if matches!(written, Written::Done) {
-            self.ledger
-                .written(Kind::Class, &key, digests, &status.conditions);
+            self.ledger.written(Kind::Class, &key, digests, &status.conditions);
         }
         written
     }
@@ -268,10 +258,7 @@ impl Writer {
 /// another Service of the name, which is a conflict with custom resources.
 fn is_anothers(status: &Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
-    status.code == 422
-        && causes
-            .into_iter()
-            .any(|cause| cause.field == "metadata.uid")
+    status.code == 422 && causes.into_iter().any(|cause| cause.field == "metadata.uid")
 }
 
 /// The uid makes sure that another object that has the name by now does not get this one's status.

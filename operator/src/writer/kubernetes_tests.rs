@@ -44,14 +44,7 @@ fn scene() -> Scene {
         told: Arc::default(),
     };
     tokio::spawn(writer.run(led));
-    Scene {
-        api,
-        outbox,
-        ledger,
-        metrics,
-        leadership,
-        events,
-    }
+    Scene { api, outbox, ledger, metrics, leadership, events }
 }
 
 impl Scene {
@@ -63,25 +56,16 @@ impl Scene {
     }
 
     fn noted(&self, uid: &str) {
-        let meta = ObjectMeta {
-            uid: Some(uid.to_owned()),
-            ..ObjectMeta::default()
-        };
+        let meta = ObjectMeta { uid: Some(uid.to_owned()), ..ObjectMeta::default() };
         self.ledger.note(Kind::Policy, &key(), &meta, &Value::Null);
     }
 
     fn status(&self) -> Value {
-        self.api
-            .get(PATH)
-            .map(|o| o["status"].clone())
-            .unwrap_or_default()
+        self.api.get(PATH).map(|o| o["status"].clone()).unwrap_or_default()
     }
 
     fn writes(&self, result: &str) -> u64 {
-        self.metrics
-            .writes
-            .with_label_values(&["status", result])
-            .get()
+        self.metrics.writes.with_label_values(&["status", result]).get()
     }
 }
 
@@ -97,10 +81,7 @@ fn verdict(problem: &str) -> Arc<Verdict> {
         generation: 1,
         service: "web".into(),
         listeners: Vec::new(),
-        template: Err(Refusal {
-            field: "spec.x".into(),
-            problem: problem.into(),
-        }),
+        template: Err(Refusal { field: "spec.x".into(), problem: problem.into() }),
         weights: None,
         classes: baton_index::Labels::default(),
         frontend: None,
@@ -124,10 +105,7 @@ async fn a_status_is_written_once_and_its_transition_time_stays() {
     let first = scene.status()["conditions"][0].clone();
     assert_eq!(first["type"], "Accepted");
     assert_eq!(first["status"], "False");
-    assert!(
-        first["message"].as_str().expect("words").contains("one"),
-        "{first}"
-    );
+    assert!(first["message"].as_str().expect("words").contains("one"), "{first}");
     assert_eq!(scene.writes("written"), 1);
     scene.outbox.verdict(&verdict("one"));
     sleep(Duration::from_secs(60)).await;
@@ -135,10 +113,7 @@ async fn a_status_is_written_once_and_its_transition_time_stays() {
     scene.outbox.verdict(&verdict("two"));
     sleep(Duration::from_secs(1)).await;
     let second = scene.status()["conditions"][0].clone();
-    assert!(
-        second["message"].as_str().expect("words").contains("two"),
-        "{second}"
-    );
+    assert!(second["message"].as_str().expect("words").contains("two"), "{second}");
     assert_eq!(second["lastTransitionTime"], first["lastTransitionTime"]);
 }
 
@@ -182,9 +157,7 @@ async fn a_standby_writes_nothing_and_what_is_under_way_is_dropped() {
     assert_eq!(scene.status(), Value::Null);
     // A write that hangs when the term ends does not arrive afterwards.
     scene.api.silent(true);
-    scene
-        .leadership
-        .send_replace(Leadership::Leading { epoch: 2 });
+    scene.leadership.send_replace(Leadership::Leading { epoch: 2 });
     sleep(Duration::from_secs(1)).await;
     scene.leadership.send_replace(Leadership::Standby);
     sleep(Duration::from_secs(1)).await;
@@ -199,9 +172,7 @@ async fn so_many_writes_are_under_way_at_one_time() {
     let scene = scene();
     scene.api.silent(true);
     for i in 0..4 * i32::try_from(CONCURRENT).expect("small") {
-        scene
-            .outbox
-            .cost(Key::new("shop", format!("pod-{i}")), Some(i));
+        scene.outbox.cost(Key::new("shop", format!("pod-{i}")), Some(i));
     }
     sleep(Duration::from_secs(5)).await;
     assert_eq!(scene.outbox.costs.len(), 3 * CONCURRENT);
@@ -220,11 +191,8 @@ async fn what_is_to_be_made_is_tried_again_after_any_conflict() {
         ports: Vec::new(),
         endpoints: Vec::new(),
     };
-    let writes = FrontWrites {
-        uid: Some("u".into()),
-        slices: vec![slice],
-        ..FrontWrites::default()
-    };
+    let writes =
+        FrontWrites { uid: Some("u".into()), slices: vec![slice], ..FrontWrites::default() };
     scene.outbox.front(&key(), &Arc::new(writes));
     sleep(Duration::from_secs(1)).await;
     scene.api.fail(None);

@@ -12,10 +12,7 @@ pub(crate) fn named(text: &str) -> Result<Mutant, String> {
     let found = all.clone().find(|mutant| format!("{mutant:?}") == text);
     found.ok_or_else(|| {
         let names: Vec<String> = all.map(|mutant| format!("{mutant:?}")).collect();
-        format!(
-            "no fault has this name: expected one of {}",
-            names.join(", ")
-        )
+        format!("no fault has this name: expected one of {}", names.join(", "))
     })
 }
 
@@ -23,9 +20,7 @@ pub(crate) fn named(text: &str) -> Result<Mutant, String> {
 pub(crate) fn find_all(seeds: Range<u64>) -> ExitCode {
     let mut missed = 0;
     for mutant in Mutant::ALL {
-        let mut runs = seeds
-            .clone()
-            .map(|seed| baton_sim::run_with(seed, false, *mutant));
+        let mut runs = seeds.clone().map(|seed| baton_sim::run_with(seed, false, *mutant));
         let found = runs.find_map(|outcome| Some((outcome.seed, outcome.violation?)));
         let name = format!("{mutant:?}");
         match found {
@@ -36,14 +31,6 @@ pub(crate) fn find_all(seeds: Range<u64>) -> ExitCode {
             }
         }
     }
-    println!(
-        "{} of {} faults found",
-        Mutant::ALL.len() - missed,
-        Mutant::ALL.len()
-    );
-    if missed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    println!("{} of {} faults found", Mutant::ALL.len() - missed, Mutant::ALL.len());
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

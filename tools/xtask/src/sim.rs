@@ -170,22 +170,12 @@ fn many(args: &SimArgs) -> ExitCode {
     let seeds = args.seeds.clone().unwrap_or(FIXED);
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.unwrap_or(cores).max(1);
-    let clock = || {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| d.as_nanos() as u64)
-    };
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     let begun = Instant::now();
-    let minutes = args
-        .minutes
-        .map(|m| Duration::from_secs_f64((m * 60.0).max(0.0)));
+    let minutes = args.minutes.map(|m| Duration::from_secs_f64((m * 60.0).max(0.0)));
     let shared = Shared {
         next: AtomicU64::new(if minutes.is_some() { 0 } else { seeds.start }),
-        end: if minutes.is_some() {
-            u64::MAX
-        } else {
-            seeds.end
-        },
+        end: if minutes.is_some() { u64::MAX } else { seeds.end },
         random: minutes.map(|_| clock()),
         until: minutes.map(|m| begun + m),
         done: AtomicU64::new(0),
@@ -199,10 +189,7 @@ fn many(args: &SimArgs) -> ExitCode {
         }
         progress(&shared, begun);
     });
-    let (stats, mut failed) = shared
-        .result
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
+    let (stats, mut failed) = shared.result.into_inner().unwrap_or_else(PoisonError::into_inner);
     failed.sort_by_key(|outcome| outcome.seed);
     print!("{}", stats.table(true));
     if args.counters {
@@ -218,18 +205,11 @@ fn many(args: &SimArgs) -> ExitCode {
         println!("{}", told(outcome, args));
     }
     if failed.len() > SHOWN_MAX {
-        let others: Vec<String> = failed[SHOWN_MAX..]
-            .iter()
-            .map(|o| o.seed.to_string())
-            .collect();
+        let others: Vec<String> = failed[SHOWN_MAX..].iter().map(|o| o.seed.to_string()).collect();
         println!("and seeds {}", others.join(" "));
     }
     println!("{} of {} seeds failed", failed.len(), stats.seeds);
-    if failed.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn print_counters(stats: &Stats) {
@@ -249,12 +229,7 @@ fn work(shared: &Shared, args: &SimArgs) {
         }
         // Any odd multiplier visits every seed once.
         let seed = match shared.random {
-            Some(base) => {
-                number
-                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                    .wrapping_add(base)
-                    >> 16
-            }
+            Some(base) => number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(base) >> 16,
             None => number,
         };
         let outcome = world(seed, false, args);

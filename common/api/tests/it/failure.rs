@@ -35,10 +35,7 @@ fn with(pointer: &str, value: Value) -> Value {
     let mut policy = full();
     let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
     let parent = policy.pointer_mut(parent).expect(pointer);
-    parent
-        .as_object_mut()
-        .expect(pointer)
-        .insert(field.to_owned(), value);
+    parent.as_object_mut().expect(pointer).insert(field.to_owned(), value);
     policy
 }
 
@@ -96,37 +93,19 @@ fn the_ends_of_each_range_are_good() {
         ("/drain/quiet", vec![json!("0s"), json!("1h")]),
         ("/drain/deadline", vec![json!("0s"), json!("24h")]),
         ("/health/failureThreshold", vec![json!(0), json!(1_000)]),
-        (
-            "/health/baseEjectionTime",
-            vec![json!("100ms"), json!("1h")],
-        ),
+        ("/health/baseEjectionTime", vec![json!("100ms"), json!("1h")]),
         ("/health/maxEjectedPercent", vec![json!(0), json!(100)]),
         ("/health/panicPercent", vec![json!(0), json!(100)]),
         ("/health/active/interval", vec![json!("500ms"), json!("1h")]),
         ("/health/active/timeout", vec![json!("1ms"), json!("2s")]),
         ("/health/active/jitterPercent", vec![json!(100)]),
-        (
-            "/health/active/successThreshold",
-            vec![json!(1), json!(100)],
-        ),
-        (
-            "/health/active/expect",
-            vec![json!(["100-599"]), json!([204])],
-        ),
-        (
-            "/health/active/path",
-            vec![json!("/"), json!(format!("/{}", "a".repeat(1_023)))],
-        ),
-        (
-            "/health/active/host",
-            vec![json!("[fd00::1]:80"), json!("a".repeat(1_024))],
-        ),
+        ("/health/active/successThreshold", vec![json!(1), json!(100)]),
+        ("/health/active/expect", vec![json!(["100-599"]), json!([204])]),
+        ("/health/active/path", vec![json!("/"), json!(format!("/{}", "a".repeat(1_023)))]),
+        ("/health/active/host", vec![json!("[fd00::1]:80"), json!("a".repeat(1_024))]),
         ("/slowStart", vec![json!("0s"), json!("1h")]),
         ("/protocol", vec![json!("None")]),
-        (
-            "/onBackendFailure",
-            vec![json!("ReplayIdempotent"), json!("Replay"), json!("Reset")],
-        ),
+        ("/onBackendFailure", vec![json!("ReplayIdempotent"), json!("Replay"), json!("Reset")]),
     ] {
         for value in values {
             let read = snapshot(&with(pointer, value.clone())).expect(pointer);
@@ -143,124 +122,40 @@ fn the_ends_of_each_range_are_good() {
 fn each_refusal_names_its_path_the_value_and_what_was_expected() {
     let long = format!("/{}", "a".repeat(1_024));
     for (pointer, value, words) in [
-        (
-            "/responseTimeout",
-            json!("999us"),
-            "999us is out of range: expected 1ms to 1h",
-        ),
+        ("/responseTimeout", json!("999us"), "999us is out of range: expected 1ms to 1h"),
         ("/responseTimeout", json!("61m"), "expected 1ms to 1h"),
-        (
-            "/drain/quiet",
-            json!("61m"),
-            "61m is out of range: expected 0us to 1h",
-        ),
-        (
-            "/drain/deadline",
-            json!("25h"),
-            "25h is out of range: expected 0us to 24h",
-        ),
-        (
-            "/health/failureThreshold",
-            json!(1_001),
-            "1001 is out of range: expected 0 to 1000",
-        ),
-        (
-            "/health/baseEjectionTime",
-            json!("99ms"),
-            "99ms is out of range: expected 100ms to 1h",
-        ),
-        (
-            "/health/baseEjectionTime",
-            json!("2h"),
-            "expected 100ms to 1h",
-        ),
-        (
-            "/health/maxEjectedPercent",
-            json!(101),
-            "101 is out of range: expected 0 to 100",
-        ),
-        (
-            "/health/panicPercent",
-            json!(255),
-            "255 is out of range: expected 0 to 100",
-        ),
-        (
-            "/health/active/interval",
-            json!("99ms"),
-            "99ms is out of range: expected 100ms to 1h",
-        ),
-        (
-            "/health/active/interval",
-            json!("2h"),
-            "expected 100ms to 1h",
-        ),
-        (
-            "/health/active/jitterPercent",
-            json!(101),
-            "expected 0 to 100",
-        ),
-        (
-            "/health/active/timeout",
-            json!("0s"),
-            "0us is out of range: expected 1ms to 10s",
-        ),
+        ("/drain/quiet", json!("61m"), "61m is out of range: expected 0us to 1h"),
+        ("/drain/deadline", json!("25h"), "25h is out of range: expected 0us to 24h"),
+        ("/health/failureThreshold", json!(1_001), "1001 is out of range: expected 0 to 1000"),
+        ("/health/baseEjectionTime", json!("99ms"), "99ms is out of range: expected 100ms to 1h"),
+        ("/health/baseEjectionTime", json!("2h"), "expected 100ms to 1h"),
+        ("/health/maxEjectedPercent", json!(101), "101 is out of range: expected 0 to 100"),
+        ("/health/panicPercent", json!(255), "255 is out of range: expected 0 to 100"),
+        ("/health/active/interval", json!("99ms"), "99ms is out of range: expected 100ms to 1h"),
+        ("/health/active/interval", json!("2h"), "expected 100ms to 1h"),
+        ("/health/active/jitterPercent", json!(101), "expected 0 to 100"),
+        ("/health/active/timeout", json!("0s"), "0us is out of range: expected 1ms to 10s"),
         (
             "/health/active/timeout",
             json!("2001ms"),
             "2001ms is longer than the interval: expected at most 2s",
         ),
-        (
-            "/health/active/successThreshold",
-            json!(0),
-            "0 is out of range: expected 1 to 100",
-        ),
-        (
-            "/health/active/failureThreshold",
-            json!(101),
-            "101 is out of range: expected 1 to 100",
-        ),
+        ("/health/active/successThreshold", json!(0), "0 is out of range: expected 1 to 100"),
+        ("/health/active/failureThreshold", json!(101), "101 is out of range: expected 1 to 100"),
         ("/health/active/expect", json!([]), "at least one"),
-        (
-            "/health/active/port",
-            json!(0),
-            "0 is no port: expected 1 to 65535",
-        ),
-        (
-            "/health/active/path",
-            json!(""),
-            "`` is not a path: expected `/`",
-        ),
-        (
-            "/health/active/path",
-            json!("healthz"),
-            "`healthz` is not a path",
-        ),
+        ("/health/active/port", json!(0), "0 is no port: expected 1 to 65535"),
+        ("/health/active/path", json!(""), "`` is not a path: expected `/`"),
+        ("/health/active/path", json!("healthz"), "`healthz` is not a path"),
         ("/health/active/path", json!("/a b"), "`/a b` is not a path"),
-        (
-            "/health/active/path",
-            json!("/a\r\nHost: x"),
-            "`/a\\r\\nHost: x` is not a path",
-        ),
+        ("/health/active/path", json!("/a\r\nHost: x"), "`/a\\r\\nHost: x` is not a path"),
         ("/health/active/path", json!("/a#b"), "is not a path"),
         ("/health/active/path", json!("/ü"), "others as %20"),
         ("/health/active/path", json!(long), "…` is not a path"),
-        (
-            "/health/active/host",
-            json!(""),
-            "`` is not a host: expected 1 to 1024",
-        ),
-        (
-            "/health/active/host",
-            json!("a\tb"),
-            "`a\\tb` is not a host",
-        ),
+        ("/health/active/host", json!(""), "`` is not a host: expected 1 to 1024"),
+        ("/health/active/host", json!("a\tb"), "`a\\tb` is not a host"),
         ("/health/active/host", json!("http://a"), "is not a host"),
         ("/health/active/host", json!(long), "is not a host"),
-        (
-            "/slowStart",
-            json!("61m"),
-            "61m is out of range: expected 0us to 1h",
-        ),
+        ("/slowStart", json!("61m"), "61m is out of range: expected 0us to 1h"),
     ] {
         let path = format!("policies[0]{}", pointer.replace('/', "."));
         let read = snapshot(&with(pointer, value.clone())).expect(pointer);
@@ -278,12 +173,7 @@ fn fields_that_exclude_each_other_are_refused_with_the_reason() {
         .validate()
         .expect_err("slow start with Maglev");
     assert_eq!(error.path, "policies[0].slowStart");
-    assert!(
-        error
-            .problem
-            .contains("30s is not possible with algorithm Maglev"),
-        "{error}"
-    );
+    assert!(error.problem.contains("30s is not possible with algorithm Maglev"), "{error}");
     let mut maglev = with("/algorithm", json!("Maglev"));
     maglev["slowStart"] = json!("0s");
     assert_eq!(snapshot(&maglev).expect("read").validate(), Ok(()));
@@ -311,10 +201,7 @@ fn words_that_do_not_exist_cannot_be_parsed() {
         ("/responseTimeout", json!(5)),
         ("/slowStart", json!("fast")),
     ] {
-        assert!(
-            snapshot(&with(pointer, value.clone())).is_err(),
-            "{pointer}: {value}"
-        );
+        assert!(snapshot(&with(pointer, value.clone())).is_err(), "{pointer}: {value}");
     }
 }
 

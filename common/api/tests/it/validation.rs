@@ -26,10 +26,7 @@ fn a_snapshot_with_defaults_is_good_and_survives_a_round_trip() {
     assert_eq!(snapshot.validate(), Ok(()));
     assert_eq!(snapshot.policies[0].backends[0].weight, 1);
     assert_eq!(snapshot.policies[1].timeouts.idle, Micros::from_secs(3_600));
-    assert_eq!(
-        snapshot.policies[1].timeouts.handshake,
-        Micros::from_secs(63)
-    );
+    assert_eq!(snapshot.policies[1].timeouts.handshake, Micros::from_secs(63));
     let written = serde_json::to_string(&snapshot).expect("written");
     assert_eq!(parse(&written), snapshot);
 }
@@ -38,72 +35,22 @@ fn a_snapshot_with_defaults_is_good_and_survives_a_round_trip() {
 fn each_refusal_names_its_path_and_what_was_expected() {
     for (from, to, path, words) in [
         ("\"web\"", "\"\"", "policies[0].name", "expected 1 to 143"),
-        (
-            "\"web\"",
-            "\"w b\"",
-            "policies[0].name",
-            "expected 1 to 143",
-        ),
-        (
-            "\"db\"",
-            "\"web\"",
-            "policies[1].name",
-            "already the name of policies[0]",
-        ),
-        (
-            "[\"0.0.0.0:6379\"]",
-            "[]",
-            "policies[1].frontends",
-            "at least one",
-        ),
-        (
-            "0.0.0.0:6379",
-            "10.0.0.1:80",
-            "policies[1].frontends[0]",
-            "frontend of policy `web`",
-        ),
-        (
-            "[fd00::1]:80",
-            "10.0.0.1:80",
-            "policies[0].frontends[1]",
-            "is there twice",
-        ),
-        (
-            "\"b\"",
-            "\"a\"",
-            "policies[0].backends[1].name",
-            "backends[0]",
-        ),
-        (
-            "10.0.1.2",
-            "10.0.1.1",
-            "policies[0].backends[1].endpoint",
-            "backends[0]",
-        ),
-        (
-            "10.0.1.2",
-            "0.0.0.0",
-            "policies[0].backends[1].endpoint",
-            "not the address of a pod",
-        ),
+        ("\"web\"", "\"w b\"", "policies[0].name", "expected 1 to 143"),
+        ("\"db\"", "\"web\"", "policies[1].name", "already the name of policies[0]"),
+        ("[\"0.0.0.0:6379\"]", "[]", "policies[1].frontends", "at least one"),
+        ("0.0.0.0:6379", "10.0.0.1:80", "policies[1].frontends[0]", "frontend of policy `web`"),
+        ("[fd00::1]:80", "10.0.0.1:80", "policies[0].frontends[1]", "is there twice"),
+        ("\"b\"", "\"a\"", "policies[0].backends[1].name", "backends[0]"),
+        ("10.0.1.2", "10.0.1.1", "policies[0].backends[1].endpoint", "backends[0]"),
+        ("10.0.1.2", "0.0.0.0", "policies[0].backends[1].endpoint", "not the address of a pod"),
         (
             "10.0.1.2:80",
             "[ff02::1]:80",
             "policies[0].backends[1].endpoint",
             "not the address of a pod",
         ),
-        (
-            "\"n-1\"",
-            "\"\"",
-            "policies[0].backends[1].node",
-            "expected 1 to 253",
-        ),
-        (
-            "\"n-1\"",
-            "\"n/1\"",
-            "policies[0].backends[1].node",
-            "is not a node's name",
-        ),
+        ("\"n-1\"", "\"\"", "policies[0].backends[1].node", "expected 1 to 253"),
+        ("\"n-1\"", "\"n/1\"", "policies[0].backends[1].node", "is not a node's name"),
         (
             "{\"idle\": \"1h\"}",
             "{\"idle\": \"99ms\"}",
@@ -169,9 +116,7 @@ fn each_refusal_names_its_path_and_what_was_expected() {
 
 #[test]
 fn names_of_listeners_fit() {
-    let name = [("n", 63), ("p", 63), ("l", 15)]
-        .map(|(c, bytes)| c.repeat(bytes))
-        .join("/");
+    let name = [("n", 63), ("p", 63), ("l", 15)].map(|(c, bytes)| c.repeat(bytes)).join("/");
     let snapshot = parse(&GOOD.replacen("web", &name, 1));
     assert_eq!(snapshot.validate(), Ok(()));
     let error = refusal(&GOOD.replacen("web", &format!("{name}x"), 1));
@@ -217,18 +162,9 @@ fn unknown_fields_and_port_0_cannot_be_parsed() {
         ("\"1h\"", "3600"),
         ("\"RequestResponse\"", "\"REDIS\""),
         ("\"RequestResponse\"", "\"RESP\", \"affinity\": {}"),
-        (
-            "\"RequestResponse\"",
-            "\"RESP\", \"affinity\": {\"clientIp\": {}}",
-        ),
-        (
-            "\"RequestResponse\"",
-            "\"RESP\", \"affinity\": {\"clientIP\": {\"timout\": \"1h\"}}",
-        ),
-        (
-            "\"RequestResponse\"",
-            "\"RESP\", \"migration\": {\"perPod\": 1}",
-        ),
+        ("\"RequestResponse\"", "\"RESP\", \"affinity\": {\"clientIp\": {}}"),
+        ("\"RequestResponse\"", "\"RESP\", \"affinity\": {\"clientIP\": {\"timout\": \"1h\"}}"),
+        ("\"RequestResponse\"", "\"RESP\", \"migration\": {\"perPod\": 1}"),
     ] {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD, "{from}");

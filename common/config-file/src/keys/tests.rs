@@ -21,17 +21,12 @@ impl Folder {
     }
 
     fn key(&self, epoch: u16) {
-        self.write(
-            &format!("epoch-{epoch}"),
-            &format!("{:02x}", epoch % 256).repeat(16),
-        );
+        self.write(&format!("epoch-{epoch}"), &format!("{:02x}", epoch % 256).repeat(16));
     }
 
     fn read(&self) -> Result<Vec<FolderKey>, FolderError> {
         let name = self.0.file_name().expect("a name");
-        let folder = KeyFolder {
-            directory: name.into(),
-        };
+        let folder = KeyFolder { directory: name.into() };
         // Relative to where the configuration lies.
         folder.read(self.0.parent().expect("a parent"), OTHERS)
     }
@@ -75,10 +70,7 @@ fn a_mounted_secret_is_read_through_its_links() {
     let folder = Folder::new("secret");
     for (version, epoch) in [("..1", 1), ("..2", 2)] {
         fs::create_dir(folder.0.join(version)).expect("a folder");
-        folder.write(
-            &format!("{version}/epoch-{epoch}"),
-            &format!("{epoch:02x}").repeat(16),
-        );
+        folder.write(&format!("{version}/epoch-{epoch}"), &format!("{epoch:02x}").repeat(16));
         folder.write(&format!("{version}/current"), &epoch.to_string());
     }
     let link = |to: &str, name: &str| symlink(to, folder.0.join(name)).expect("a link");
@@ -99,28 +91,12 @@ fn a_mounted_secret_is_read_through_its_links() {
 #[test]
 fn bad_folders_are_refused_by_the_name_of_the_file() {
     let folder = Folder::new("bad");
-    assert!(
-        folder
-            .refusal()
-            .contains("DIR has 0 files epoch-N: expected one, or two")
-    );
+    assert!(folder.refusal().contains("DIR has 0 files epoch-N: expected one, or two"));
     folder.key(3);
     assert!(folder.refusal().starts_with("DIR/current cannot be read"));
-    for wrong in [
-        "",
-        "4",
-        "03",
-        "+3",
-        "3 4",
-        "epoch-3",
-        "259",
-        &"3".repeat(100),
-    ] {
+    for wrong in ["", "4", "03", "+3", "3 4", "epoch-3", "259", &"3".repeat(100)] {
         folder.write("current", wrong);
-        assert_eq!(
-            folder.refusal(),
-            "DIR/current names no key that is there: expected 3"
-        );
+        assert_eq!(folder.refusal(), "DIR/current names no key that is there: expected 3");
     }
     folder.write("current", " 3\n");
     for name in ["epoch-", "epoch-03", "epoch-256", "epoch-3.old", "epoch--1"] {
@@ -140,21 +116,14 @@ fn bad_folders_are_refused_by_the_name_of_the_file() {
     );
     fs::remove_file(folder.0.join("epoch-19")).expect("removed");
     folder.write("epoch-4", "0011");
-    assert!(
-        folder
-            .refusal()
-            .starts_with("DIR/epoch-4: an adoption key is 32 hexadecimal digits")
-    );
+    assert!(folder.refusal().starts_with("DIR/epoch-4: an adoption key is 32 hexadecimal digits"));
     folder.key(4);
     folder.key(5);
     assert!(folder.refusal().contains("DIR has 3 files epoch-N"));
     fs::remove_file(folder.0.join("epoch-5")).expect("removed");
     let open = fs::Permissions::from_mode(0o644);
     fs::set_permissions(folder.0.join("epoch-4"), open).expect("a mode");
-    assert_eq!(
-        folder.refusal(),
-        "DIR/epoch-4: is open to others (mode 0644)"
-    );
+    assert_eq!(folder.refusal(), "DIR/epoch-4: is open to others (mode 0644)");
     // Other files are nobody's business.
     folder.key(4);
     fs::set_permissions(folder.0.join("epoch-4"), fs::Permissions::from_mode(0o400))

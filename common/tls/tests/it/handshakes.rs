@@ -43,18 +43,14 @@ fn anybody(authority: &Authority, pair: Option<&Pair>) -> tokio_rustls::TlsConne
         Some(pair) => {
             let chain = CertificateDer::from_pem_slice(pair.certificate.as_bytes());
             let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("a key");
-            config
-                .with_client_auth_cert(vec![chain.expect("a certificate")], key)
-                .expect("a pair")
+            config.with_client_auth_cert(vec![chain.expect("a certificate")], key).expect("a pair")
         }
     };
     Arc::new(config).into()
 }
 
-type Met = (
-    Result<ServerStream<DuplexStream>, Refusal>,
-    Result<ClientStream<DuplexStream>, Refusal>,
-);
+type Met =
+    (Result<ServerStream<DuplexStream>, Refusal>, Result<ClientStream<DuplexStream>, Refusal>);
 
 async fn meet(server: &Server, client: &Client, expected: Name) -> Met {
     let (a, b) = duplex(64 << 10);
@@ -119,15 +115,9 @@ async fn a_client_that_is_not_the_operator_is_refused() {
         (Some(any_use("operator.baton.example")), Reason::WrongName),
         (Some(any_use("*.baton")), Reason::WrongName),
         (Some(expired(&authority, Name::Operator)), Reason::Expired),
-        (
-            Some(Authority::new().pair(Name::Operator)),
-            Reason::UnknownAuthority,
-        ),
+        (Some(Authority::new().pair(Name::Operator)), Reason::UnknownAuthority),
         // Its certificate is for servers.
-        (
-            Some(authority.pair(Name::Dataplane)),
-            Reason::BadCertificate,
-        ),
+        (Some(authority.pair(Name::Dataplane)), Reason::BadCertificate),
     ];
     for (pair, reason) in cases {
         let (refusal, seen) = judged(&authority, pair.as_ref()).await;
@@ -146,21 +136,9 @@ async fn a_server_that_is_not_the_expected_one_is_refused() {
     };
     let right = authority.pair(Name::Dataplane);
     for (server, expected, reason) in [
-        (
-            serving(&right, Name::Dataplane),
-            Name::Shim,
-            Reason::WrongName,
-        ),
-        (
-            serving(&expired(&authority, Name::Shim), Name::Shim),
-            Name::Shim,
-            Reason::Expired,
-        ),
-        (
-            dataplane(&Authority::new()),
-            Name::Dataplane,
-            Reason::UnknownAuthority,
-        ),
+        (serving(&right, Name::Dataplane), Name::Shim, Reason::WrongName),
+        (serving(&expired(&authority, Name::Shim), Name::Shim), Name::Shim, Reason::Expired),
+        (dataplane(&Authority::new()), Name::Dataplane, Reason::UnknownAuthority),
     ] {
         let (there, here) = meet(&server, &client, expected).await;
         let refusal = here.expect_err("refused");
@@ -197,10 +175,7 @@ async fn a_peer_that_says_nothing_is_given_up() {
     assert_eq!(start.elapsed(), HANDSHAKE_LIMIT);
     let client = operator(&authority);
     let (a, _b) = duplex(64 << 10);
-    let refusal = client
-        .connect(Name::Dataplane, a)
-        .await
-        .expect_err("given up");
+    let refusal = client.connect(Name::Dataplane, a).await.expect_err("given up");
     assert_eq!(refusal.reason, Reason::Timeout);
 }
 

@@ -66,10 +66,7 @@ fn refusal(read: Result<Material, MaterialError>) -> MaterialError {
 #[test]
 fn bad_texts_are_refused_by_what_is_wrong() {
     let authority = Authority::new();
-    let (good, other) = (
-        authority.pair(Name::Dataplane),
-        authority.pair(Name::Dataplane),
-    );
+    let (good, other) = (authority.pair(Name::Dataplane), authority.pair(Name::Dataplane));
     let (certificate, key, ca) = (&good.certificate, &good.key, &authority.pem);
     let half = |text: &str| text[..text.len() / 2].to_owned();
     let cases = [
@@ -91,18 +88,8 @@ fn bad_texts_are_refused_by_what_is_wrong() {
             half(ca),
             "the authority is not PEM as expected: a section has no end",
         ),
-        (
-            String::new(),
-            key.clone(),
-            ca.clone(),
-            "the certificate has no CERTIFICATE section",
-        ),
-        (
-            key.clone(),
-            key.clone(),
-            ca.clone(),
-            "the certificate has no CERTIFICATE section",
-        ),
+        (String::new(), key.clone(), ca.clone(), "the certificate has no CERTIFICATE section"),
+        (key.clone(), key.clone(), ca.clone(), "the certificate has no CERTIFICATE section"),
         (
             certificate.clone(),
             certificate.clone(),
@@ -162,17 +149,10 @@ fn bad_texts_are_refused_by_what_is_wrong() {
         MaterialError::Certificate { part, .. } => part,
         other => panic!("{other}"),
     };
-    let error = refusal(Material::from_pem(
-        nonsense.as_bytes(),
-        key.as_bytes(),
-        ca.as_bytes(),
-    ));
+    let error = refusal(Material::from_pem(nonsense.as_bytes(), key.as_bytes(), ca.as_bytes()));
     assert_eq!(part(error), Part::Certificate);
-    let error = refusal(Material::from_pem(
-        certificate.as_bytes(),
-        key.as_bytes(),
-        nonsense.as_bytes(),
-    ));
+    let error =
+        refusal(Material::from_pem(certificate.as_bytes(), key.as_bytes(), nonsense.as_bytes()));
     assert_eq!(part(error), Part::Authority);
 }
 
@@ -193,10 +173,7 @@ fn nothing_of_a_key_is_shown() {
             let Err(error) = read else { continue };
             let shown = format!("{error} {error:?}");
             for line in &secret {
-                assert!(
-                    !shown.contains(&line[..8.min(line.len())]),
-                    "{cut}: {shown}"
-                );
+                assert!(!shown.contains(&line[..8.min(line.len())]), "{cut}: {shown}");
             }
         }
     }
@@ -215,12 +192,7 @@ fn a_certificate_of_somebody_else_is_refused_at_once() {
     assert_eq!(error.expect_err("refused").to_string(), words);
     let client = Client::new(Name::Operator, material(Name::Operator)).expect("a client");
     let error = client.replace(material(Name::Shim)).expect_err("refused");
-    assert!(matches!(
-        error,
-        MaterialError::Name {
-            expected: Name::Operator
-        }
-    ));
+    assert!(matches!(error, MaterialError::Name { expected: Name::Operator }));
 }
 
 #[test]
@@ -234,43 +206,25 @@ fn files_are_read_unless_the_key_is_open_to_others() {
     for open in [0o640, 0o604, 0o620, 0o610] {
         mode(&files.key, open);
         let error = refusal(files.read());
-        assert!(
-            matches!(&error, MaterialError::Exposed { mode, .. } if *mode == open),
-            "{error}"
-        );
+        assert!(matches!(&error, MaterialError::Exposed { mode, .. } if *mode == open), "{error}");
         assert!(error.to_string().contains("chmod 600 "), "{error}");
     }
     mode(&files.key, 0o400);
     files.read().expect("good");
-    fs::write(
-        &files.certificate,
-        vec![b' '; FILE_LIMIT_BYTES as usize + 1],
-    )
-    .expect("written");
+    fs::write(&files.certificate, vec![b' '; FILE_LIMIT_BYTES as usize + 1]).expect("written");
     let error = refusal(files.read());
-    assert!(
-        error
-            .to_string()
-            .contains("tls.crt is larger than 262144 bytes"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("tls.crt is larger than 262144 bytes"), "{error}");
     fs::remove_file(&files.certificate).expect("removed");
     let error = refusal(files.read());
     assert!(error.to_string().starts_with("the certificate "), "{error}");
-    assert!(
-        error.to_string().contains("tls.crt cannot be read"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("tls.crt cannot be read"), "{error}");
 }
 
 #[test]
 fn half_a_rotation_is_refused_and_a_swapped_link_is_taken() {
     let folder = Folder::new("swap");
     let authority = Authority::new();
-    let (first, second) = (
-        authority.pair(Name::Dataplane),
-        authority.pair(Name::Dataplane),
-    );
+    let (first, second) = (authority.pair(Name::Dataplane), authority.pair(Name::Dataplane));
     // As kubelet mounts a Secret: names lead through `..data`, which is exchanged in one step.
     let at = |name: &str| folder.0.join(name);
     for (name, pair) in [("..1", &first), ("..2", &second)] {
@@ -284,11 +238,7 @@ fn half_a_rotation_is_refused_and_a_swapped_link_is_taken() {
     let files = folder.files();
     let read = files.read().expect("good");
     let server = Server::new(Name::Dataplane, Name::Operator, read).expect("a server");
-    assert!(
-        !server
-            .replace(files.read().expect("good"))
-            .expect("the same")
-    );
+    assert!(!server.replace(files.read().expect("good")).expect("the same"));
 
     symlink("..2", at("..next")).expect("a link");
     fs::rename(at("..next"), at("..data")).expect("exchanged");

@@ -30,10 +30,7 @@ const ALL_SLOW_FACTOR: f64 = 3.0;
 pub struct Clusters(BTreeMap<Kind, Vec<Server>>);
 
 fn start(pod: &Pod, kind: Kind) -> Result<Server> {
-    let nginx = |port| NginxOptions {
-        port,
-        ..NginxOptions::default()
-    };
+    let nginx = |port| NginxOptions { port, ..NginxOptions::default() };
     match kind {
         Kind::Nginx => pod.nginx(&nginx(80)),
         Kind::Nginx10k => pod.nginx(&nginx(81)),
@@ -153,11 +150,7 @@ impl Clusters {
     pub fn freeze(&mut self, cell: &Cell, frozen: bool) -> Result<()> {
         let servers = self.0.get_mut(&cell.server);
         let first = servers.and_then(|s| s.first_mut()).context("a pod")?;
-        if frozen {
-            first.process.freeze()
-        } else {
-            first.process.thaw()
-        }
+        if frozen { first.process.freeze() } else { first.process.thaw() }
     }
 
     fn each(&self, cell: &Cell) -> impl Iterator<Item = &Server> {

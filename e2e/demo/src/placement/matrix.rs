@@ -29,11 +29,8 @@ const UTILIZATION_IDLE: f64 = 0.2;
 /// time, each of which waits for those of others: with more it falls behind whatever the rule.
 const BUSIEST: f64 = 0.5;
 /// The frozen pod: before, during and after.
-pub const FREEZE: [Duration; 3] = [
-    Duration::from_millis(1_500),
-    Duration::from_secs(2),
-    Duration::from_secs(1),
-];
+pub const FREEZE: [Duration; 3] =
+    [Duration::from_millis(1_500), Duration::from_secs(2), Duration::from_secs(1)];
 /// One pod becomes slow: before and after.
 pub const ONSET: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(1)];
 /// Its limit.
@@ -72,8 +69,7 @@ pub enum Server {
 impl Server {
     /// Its name on the command line.
     pub fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |v| v.get_name().to_owned())
+        self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
     }
 
     /// Programs that must be installed.
@@ -170,8 +166,7 @@ pub enum Scenario {
 impl Scenario {
     /// Its name on the command line.
     pub fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |v| v.get_name().to_owned())
+        self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
     }
 
     /// Pods that take part.
@@ -300,11 +295,7 @@ impl Cell {
 
     /// Runs of each rule in one round: figures that vary much between runs want more of them.
     pub fn repeats(&self) -> u32 {
-        if self.scenario == Scenario::Zipf10 {
-            2
-        } else {
-            1
-        }
+        if self.scenario == Scenario::Zipf10 { 2 } else { 1 }
     }
 
     /// How long one run takes, if a plain one takes `length`.

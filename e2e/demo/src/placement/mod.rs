@@ -116,9 +116,8 @@ impl Variant {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let (name, json) = text
-            .split_once('=')
-            .with_context(|| format!("`{text}` is not NAME=JSON"))?;
+        let (name, json) =
+            text.split_once('=').with_context(|| format!("`{text}` is not NAME=JSON"))?;
         Ok(Self {
             migration: serde_json::from_str(json).with_context(|| format!("migration {name}"))?,
             ..Self::of_mode(name, MigrationMode::Never)
@@ -146,9 +145,7 @@ impl Rules {
             }
         } else {
             let asked = arguments.modes.iter().map(String::as_str);
-            let base = [BASE]
-                .into_iter()
-                .filter(|b| !arguments.modes.iter().any(|m| m == b));
+            let base = [BASE].into_iter().filter(|b| !arguments.modes.iter().any(|m| m == b));
             for name in base.chain(asked) {
                 let variant = Variant::named(name)
                     .with_context(|| format!("there is no rule `{name}` in migration.mode"))?;
@@ -202,10 +199,8 @@ pub fn placement(arguments: &PlacementArguments) -> Result<bool> {
         arguments.rounds * cell.repeats() * u32::try_from(rules.len()).unwrap_or(u32::MAX)
     };
     let count: u32 = runs.iter().map(turns).sum();
-    let expected: Duration = runs
-        .iter()
-        .map(|run| (run.0.length(length) + run::AROUND) * turns(run))
-        .sum();
+    let expected: Duration =
+        runs.iter().map(|run| (run.0.length(length) + run::AROUND) * turns(run)).sum();
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     eprintln!(
         "{count} runs in {} cells, about {} minutes; --seed {seed}",
@@ -219,24 +214,14 @@ pub fn placement(arguments: &PlacementArguments) -> Result<bool> {
         }
         return Ok(true);
     }
-    preflight::check(
-        &cells
-            .iter()
-            .flat_map(|c| c.server.programs())
-            .copied()
-            .collect::<Vec<_>>(),
-    )?;
+    preflight::check(&cells.iter().flat_map(|c| c.server.programs()).copied().collect::<Vec<_>>())?;
     allow_files(FILES)?;
     let pods = cells.iter().map(|c| c.scenario.pods()).max().unwrap_or(1);
     eprintln!("Setting up {pods} pods around a router, a client and a dataplane …");
     let lab = scene::lab("placement", pods)?;
     let mut clusters = Clusters::start(&lab, &cells)?;
     let shim = lab.shim(&lab.shim_config()?)?;
-    let mut bench = Bench {
-        lab: &lab,
-        clusters: &mut clusters,
-        length,
-    };
+    let mut bench = Bench { lab: &lab, clusters: &mut clusters, length };
     let mut report = Report::new(arguments, seed);
     for round in 1..=arguments.rounds {
         one_round(&mut bench, &runs, (round, count), &mut report)?;

@@ -34,10 +34,7 @@ pub fn write(path: &Path, report: &Report) -> Result<()> {
 
 fn draw(path: &Path, report: &Report) -> Result<(), Box<dyn std::error::Error>> {
     let rows = report.cells.len().div_ceil(COLUMNS).max(1);
-    let size = (
-        PANEL.0 * COLUMNS as u32,
-        PANEL.1 * rows as u32 + LEGEND_HEIGHT,
-    );
+    let size = (PANEL.0 * COLUMNS as u32, PANEL.1 * rows as u32 + LEGEND_HEIGHT);
     let root = SVGBackend::new(path, size).into_drawing_area();
     root.fill(&WHITE)?;
     let (head, body) = root.split_vertically(LEGEND_HEIGHT);
@@ -79,14 +76,8 @@ fn draw_cell(
     let percent = |share: f64| (share * 100.0).max(SHARE_MIN_PERCENT);
     let runs: Vec<_> = report.runs.iter().filter(|r| r.cell == cell.cell).collect();
     let p99 = |us: u64| us.max(1) as f64;
-    let least = runs
-        .iter()
-        .map(|r| p99(r.latency.p99_us))
-        .fold(f64::MAX, f64::min);
-    let most = runs
-        .iter()
-        .map(|r| p99(r.latency.p99_us))
-        .fold(1.0, f64::max);
+    let least = runs.iter().map(|r| p99(r.latency.p99_us)).fold(f64::MAX, f64::min);
+    let most = runs.iter().map(|r| p99(r.latency.p99_us)).fold(1.0, f64::max);
     // A range of a factor of 4 at least holds a tick.
     let (low, high) = (least / 2.0, most * 2.0);
     let mut chart = ChartBuilder::on(panel)
@@ -108,17 +99,10 @@ fn draw_cell(
     for (i, name) in names.iter().enumerate() {
         let color = COLORS[i % COLORS.len()];
         chart.draw_series(runs.iter().filter(|r| r.rule == *name).map(|r| {
-            Circle::new(
-                (percent(r.moved_share), p99(r.latency.p99_us)),
-                3,
-                color.mix(0.6).filled(),
-            )
+            Circle::new((percent(r.moved_share), p99(r.latency.p99_us)), 3, color.mix(0.6).filled())
         }))?;
         if let Some(rule) = cell.rule(name) {
-            let at = (
-                percent(rule.median("moved_share")),
-                rule.median("p99_us").max(1.0),
-            );
+            let at = (percent(rule.median("moved_share")), rule.median("p99_us").max(1.0));
             chart.draw_series([Circle::new(at, 7, color.stroke_width(2))])?;
         }
     }

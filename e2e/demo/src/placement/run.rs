@@ -92,9 +92,7 @@ impl Bench<'_> {
             response_timeout: (cell.scenario == Scenario::Frozen).then_some(RESPONSE_TIMEOUT),
             ..policy("bench", PORT, servers)
         };
-        let config = self
-            .lab
-            .dataplane_config(vec![policy_for(&servers[pods])])?;
+        let config = self.lab.dataplane_config(vec![policy_for(&servers[pods])])?;
         let mut dataplane = scene::dataplane(self.lab, &config)?;
         self.clusters.prepare(cell)?;
         let cpu = |clusters: &Clusters, dataplane: &Dataplane| {
@@ -114,10 +112,7 @@ impl Bench<'_> {
         self.clusters.recover(cell)?;
         dataplane.stop()?;
         let seen = seen?;
-        ensure!(
-            total.requests > 0 && seen.report.requests > 0,
-            "no response"
-        );
+        ensure!(total.requests > 0 && seen.report.requests > 0, "no response");
         let costs = Costs {
             dataplane: after.0.saturating_sub(before.0),
             servers: after.1.saturating_sub(before.1),
@@ -146,11 +141,7 @@ impl Bench<'_> {
             servers: self.clusters.cpu_time(cell).saturating_sub(before),
             others_cpu_share: cpu_share(others, start),
         };
-        let total = Counted {
-            requests: report.requests,
-            moves,
-            ..Counted::default()
-        };
+        let total = Counted { requests: report.requests, moves, ..Counted::default() };
         let seen = Seen {
             report,
             moved_share: total.share_since(&Counted::default()),
@@ -163,12 +154,7 @@ impl Bench<'_> {
         let demo = cell.scenario == Scenario::Demo;
         let wrk = self.lab.client().wrk(&WrkOptions {
             connections: cell.connections,
-            target: if demo {
-                DEMO_TARGET
-            } else {
-                target(cell.server)
-            }
-            .to_owned(),
+            target: if demo { DEMO_TARGET } else { target(cell.server) }.to_owned(),
             think: Duration::from_millis(think_ms),
             headers: if demo {
                 vec![("Accept-Encoding".to_owned(), "gzip".to_owned())]
@@ -198,26 +184,14 @@ impl Bench<'_> {
         let options = LoadOptions {
             connections: cell.connections as usize,
             arrivals: match cell.pattern {
-                Pattern::Open { per_second, zipf } => Some(Arrivals {
-                    per_second,
-                    zipf,
-                    seed,
-                }),
+                Pattern::Open { per_second, zipf } => Some(Arrivals { per_second, zipf, seed }),
                 _ => None,
             },
             ..LoadOptions::new(address)
         };
-        let load = Load::start(
-            self.lab.client().namespace(),
-            options,
-            exchange(cell.server, address),
-        )?;
-        let mut running = Running {
-            load: &load,
-            dataplane,
-            config,
-            policy_of_all,
-        };
+        let load =
+            Load::start(self.lab.client().namespace(), options, exchange(cell.server, address))?;
+        let mut running = Running { load: &load, dataplane, config, policy_of_all };
         let marks = timeline::follow(self, cell, &mut running);
         load.progress().enough();
         let (report, _) = load.join()?;

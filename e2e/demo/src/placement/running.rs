@@ -107,24 +107,13 @@ pub struct Marks {
 impl Marks {
     /// What the load's report comes to with them.
     pub fn seen(mut self, report: LoadReport) -> Result<Seen> {
-        let phase = |n: usize| {
-            report
-                .phases
-                .get(n)
-                .copied()
-                .context("a phase without a request")
-        };
+        let phase = |n: usize| report.phases.get(n).copied().context("a phase without a request");
         for (name, number) in &self.beside {
             self.extra.insert(name, phase(*number)?.p99_us as f64);
         }
         let latency = phase(self.phase)?;
         Ok(Seen {
-            report: LoadReport {
-                requests: self.requests,
-                elapsed: self.length,
-                latency,
-                ..report
-            },
+            report: LoadReport { requests: self.requests, elapsed: self.length, latency, ..report },
             moved_share: self.moved_share,
             extra: self.extra,
         })

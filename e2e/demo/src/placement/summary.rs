@@ -70,9 +70,7 @@ fn rule(name: &str, of_cell: &[&Run]) -> RuleSummary {
         for (name, value) in FIGURES {
             figures.note(name, value(run));
         }
-        let base = of_cell
-            .iter()
-            .find(|b| b.rule == BASE && b.round == run.round);
+        let base = of_cell.iter().find(|b| b.rule == BASE && b.round == run.round);
         if let Some(base) = base {
             figures.note("per_second_ratio", run.per_second / base.per_second);
             let p99 = |run: &Run| run.latency.p99_us as f64;
@@ -129,10 +127,7 @@ mod tests {
             round,
             number: 0,
             per_second,
-            latency: Latency {
-                p99_us,
-                ..Latency::default()
-            },
+            latency: Latency { p99_us, ..Latency::default() },
             moved_share: 0.0,
             moves: 0,
             rollbacks: 0,

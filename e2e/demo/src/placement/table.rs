@@ -79,22 +79,13 @@ fn row(rule: &RuleSummary) -> Vec<String> {
 }
 
 fn short(value: f64) -> String {
-    if value.abs() >= 100.0 {
-        format!("{value:.0}")
-    } else {
-        format!("{value:.3}")
-    }
+    if value.abs() >= 100.0 { format!("{value:.0}") } else { format!("{value:.3}") }
 }
 
 /// What was to be shown.
 pub fn verdict(rows: &[Row]) -> String {
-    let columns = [
-        ("must show", -44),
-        ("measured", 10),
-        ("", 2),
-        ("reached", -9),
-        ("worst cell", -30),
-    ];
+    let columns =
+        [("must show", -44), ("measured", 10), ("", 2), ("reached", -9), ("worst cell", -30)];
     let cells = rows.iter().map(|row| {
         let reached = match row.reached {
             Reached::Yes => "yes",
@@ -102,9 +93,7 @@ pub fn verdict(rows: &[Row]) -> String {
             Reached::NotRun => "not run",
         };
         let measured = row.measured.map_or_else(String::new, |m| format!("{m:.3}"));
-        [row.target, &measured, "", reached, &row.cell]
-            .map(str::to_owned)
-            .to_vec()
+        [row.target, &measured, "", reached, &row.cell].map(str::to_owned).to_vec()
     });
     table(&columns, cells)
 }

@@ -113,9 +113,7 @@ fn onset(bench: &Bench<'_>, cell: &Cell, running: &Running<'_>) -> Result<Marks>
     let first = samples.first().map_or(0, |(_, sent)| *sent);
     let usual = (first - at_start) as f64 / calm.length.as_secs_f64();
     if let Some(found) = found_after(&samples, usual) {
-        marks
-            .extra
-            .insert("found_after_ms", found.as_secs_f64() * 1e3);
+        marks.extra.insert("found_after_ms", found.as_secs_f64() * 1e3);
     }
     marks.extra.insert("calm_moved_share", calm.moved_share);
     marks.beside = vec![("calm_p99_us", 1)];
@@ -146,11 +144,7 @@ fn frozen(bench: &mut Bench<'_>, cell: &Cell, running: &Running<'_>) -> Result<M
         sleep_until(since, before + during + after);
         Ok(())
     })?;
-    marks.beside = vec![
-        ("before_p99_us", 1),
-        ("during_p99_us", 2),
-        ("after_p99_us", 3),
-    ];
+    marks.beside = vec![("before_p99_us", 1), ("during_p99_us", 2), ("after_p99_us", 3)];
     marks.phase = 2;
     Ok(marks)
 }
@@ -175,15 +169,9 @@ fn all_slow(bench: &mut Bench<'_>, cell: &Cell, running: &Running<'_>) -> Result
     let slow_moves = (Counted::of(running.dataplane)?.moves - calm_after.moves) as f64;
     slow.extra = [
         ("calm_moves_per_second", moves / calm.length.as_secs_f64()),
-        (
-            "slow_moves_per_second",
-            slow_moves / slow.length.as_secs_f64(),
-        ),
+        ("slow_moves_per_second", slow_moves / slow.length.as_secs_f64()),
         ("calm_moved_share", calm.moved_share),
-        (
-            "calm_per_second",
-            calm.requests as f64 / calm.length.as_secs_f64(),
-        ),
+        ("calm_per_second", calm.requests as f64 / calm.length.as_secs_f64()),
     ]
     .into();
     slow.beside = vec![("calm_p99_us", 1)];
@@ -201,10 +189,8 @@ fn scale(running: &mut Running<'_>, cell: &Cell) -> Result<Marks> {
     })?;
     let mut config = running.config.clone();
     config.policies = vec![running.policy_of_all.clone()];
-    let old: Vec<_> = running.policy_of_all.backends[..SCALE.0]
-        .iter()
-        .map(|b| b.name.clone())
-        .collect();
+    let old: Vec<_> =
+        running.policy_of_all.backends[..SCALE.0].iter().map(|b| b.name.clone()).collect();
     let start = Instant::now();
     running.dataplane.reconfigure(&config)?;
     running.progress().next_phase();
@@ -218,12 +204,7 @@ fn scale(running: &mut Running<'_>, cell: &Cell) -> Result<Marks> {
             if reached.is_none() && flows.iter().filter(on_new).count() as f64 >= SHARE * fair {
                 reached = Some(start.elapsed());
             }
-            moves_max = flows
-                .iter()
-                .map(|f| f.migrations)
-                .max()
-                .unwrap_or(0)
-                .max(moves_max);
+            moves_max = flows.iter().map(|f| f.migrations).max().unwrap_or(0).max(moves_max);
             thread::sleep(LOOK);
         }
         Ok(())
@@ -232,9 +213,7 @@ fn scale(running: &mut Running<'_>, cell: &Cell) -> Result<Marks> {
     marks.length = after.length;
     marks.phase = 2;
     marks.moved_share = Counted::of(running.dataplane)?.share_since(&before);
-    marks
-        .extra
-        .insert("moves_of_a_flow_max", f64::from(moves_max));
+    marks.extra.insert("moves_of_a_flow_max", f64::from(moves_max));
     // A share that was not reached has no time.
     if let Some(reached) = reached {
         marks.extra.insert("share_after_s", reached.as_secs_f64());

@@ -204,16 +204,12 @@ pub fn program(name: &str) -> Result<PathBuf> {
         // target/PROFILE for programs, target/PROFILE/deps for tests.
         None => places.extend(own.ancestors().skip(1).take(2).map(Path::to_path_buf)),
     }
-    places
-        .iter()
-        .map(|p| p.join(name))
-        .find(|p| p.is_file())
-        .with_context(|| {
-            format!(
-                "`{name}` is in none of {places:?}: build it with `cargo build -p {name}` \
+    places.iter().map(|p| p.join(name)).find(|p| p.is_file()).with_context(|| {
+        format!(
+            "`{name}` is in none of {places:?}: build it with `cargo build -p {name}` \
                  (same profile), or set BATON_BIN_DIR"
-            )
-        })
+        )
+    })
 }
 
 /// A policy with defaults: `name`, on `port` of the dataplane's own IPv4 and IPv6 addresses, for
@@ -258,10 +254,7 @@ impl Lab {
             host_network: false,
             control: DATAPLANE_CONTROL.into(),
             control_tls: None,
-            log: Log {
-                format: "text".into(),
-                level: "info".into(),
-            },
+            log: Log { format: "text".into(), level: "info".into() },
             keys: vec![self.key(1)?].into(),
             limits: None,
             policies,
@@ -320,9 +313,7 @@ impl Lab {
                 .iter()
                 .map(|pod| ShimPod {
                     name: pod.name().to_owned(),
-                    netns: ShimNetns {
-                        name: pod.namespace().name().to_owned(),
-                    },
+                    netns: ShimNetns { name: pod.namespace().name().to_owned() },
                     interface: "eth0".into(),
                     multipath_tcp: None,
                 })
@@ -402,12 +393,11 @@ impl Dataplane {
         }
         write_config(&self.config, config)?;
         let (namespace, control) = (self.process.namespace().clone(), self.control);
-        self.process
-            .wait_until("reconfigured", LISTEN_DEADLINE, || {
-                let state: State = serde_json::from_str(&get(&namespace, control, "/v1/state")?)?;
-                ensure!(state.generation > before, "generation is still {before}");
-                Ok(())
-            })
+        self.process.wait_until("reconfigured", LISTEN_DEADLINE, || {
+            let state: State = serde_json::from_str(&get(&namespace, control, "/v1/state")?)?;
+            ensure!(state.generation > before, "generation is still {before}");
+            Ok(())
+        })
     }
 
     /// GET on the control address, as text.
@@ -437,11 +427,7 @@ impl Dataplane {
         let output = self
             .process
             .namespace()
-            .run(|| {
-                std::process::Command::new(&self.program)
-                    .args(arguments)
-                    .output()
-            })?
+            .run(|| std::process::Command::new(&self.program).args(arguments).output())?
             .with_context(|| self.program.display().to_string())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(
@@ -481,22 +467,12 @@ impl Shim {
 /// What `BATON_WORKERS` says, with which all tests run with several.
 fn workers_asked() -> Result<Option<u32>> {
     let asked = std::env::var("BATON_WORKERS").ok();
-    let parse = |text: String| {
-        text.parse()
-            .with_context(|| format!("BATON_WORKERS={text}"))
-    };
+    let parse = |text: String| text.parse().with_context(|| format!("BATON_WORKERS={text}"));
     asked.map(parse).transpose()
 }
 
 fn run_spec(program: &Path, config: &Path) -> Spec {
-    Spec::new(
-        program,
-        [
-            "run".to_owned(),
-            "--config".to_owned(),
-            config.display().to_string(),
-        ],
-    )
+    Spec::new(program, ["run".to_owned(), "--config".to_owned(), config.display().to_string()])
 }
 
 /// Writes a configuration as a whole or not at all: the running program watches the file. JSON is

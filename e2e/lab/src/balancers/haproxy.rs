@@ -59,19 +59,12 @@ impl Lab {
         fs::write(&path, config)?;
         let mut process = place.spawn(&Spec::new(
             "haproxy",
-            [
-                "-f".to_owned(),
-                path.display().to_string(),
-                "-db".to_owned(),
-            ],
+            ["-f".to_owned(), path.display().to_string(), "-db".to_owned()],
         ))?;
         let first = listens.first().context("HAProxy needs a port")?.port;
         // A connection to the listener would go on to a server, but costs nothing there.
         process.wait_listening(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), first))?;
-        Ok(Haproxy {
-            process,
-            address: place.ipv4(),
-        })
+        Ok(Haproxy { process, address: place.ipv4() })
     }
 }
 

@@ -174,9 +174,7 @@ impl Operator {
     }
 
     fn keys(&self) -> Keys {
-        Keys::Folder {
-            directory: self.key_folder(),
-        }
+        Keys::Folder { directory: self.key_folder() }
     }
 
     fn tls(&self, role: &str, listen: SocketAddr) -> ControlTls {

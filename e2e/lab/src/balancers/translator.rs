@@ -39,10 +39,7 @@ impl Lab {
             map.trim_end_matches(", ")
         );
         place.run(|| command::with_input("nft", &["-f", "-"], &rules))??;
-        Ok(Translator {
-            place,
-            address: SocketAddr::new(self.dataplane_pod().ipv4(), port),
-        })
+        Ok(Translator { place, address: SocketAddr::new(self.dataplane_pod().ipv4(), port) })
     }
 }
 

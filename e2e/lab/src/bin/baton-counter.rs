@@ -67,12 +67,10 @@ fn main() -> Result<()> {
             Err(e) => return Err(e).context("accept"),
         };
         let counter = Arc::clone(&counter);
-        thread::Builder::new()
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                // A connection that breaks ends its thread and nothing else.
-                let _ = counter.serve(stream);
-            })?;
+        thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
+            // A connection that breaks ends its thread and nothing else.
+            let _ = counter.serve(stream);
+        })?;
     }
 }
 

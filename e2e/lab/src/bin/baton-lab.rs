@@ -11,10 +11,7 @@ fn main() -> Result<()> {
         servers.push((pod.nginx(&NginxOptions::default())?, pod.redis()?));
         println!("{} {} {}", pod.name(), pod.ipv4(), pod.ipv6());
     }
-    println!(
-        "enter with: ip netns exec {} bash",
-        lab.client().namespace().name()
-    );
+    println!("enter with: ip netns exec {} bash", lab.client().namespace().name());
     println!("ready {}", lab.id());
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
     drop(servers);

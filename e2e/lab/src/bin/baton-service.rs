@@ -64,10 +64,7 @@ impl Server {
     fn run(&mut self) -> Result<()> {
         let mut events = Vec::with_capacity(256);
         loop {
-            let wait = self
-                .queue
-                .next_end()
-                .map(|end| end.saturating_sub(self.start.elapsed()));
+            let wait = self.queue.next_end().map(|end| end.saturating_sub(self.start.elapsed()));
             let wait = wait.map(Timespec::try_from).transpose().context("wait")?;
             events.clear();
             match epoll::wait(

@@ -35,10 +35,7 @@ async fn serve(stream: TcpStream, pod: &str) -> Result<()> {
     loop {
         if let Some(request) = Request::parse(&received)? {
             ensure!(request.method == "GET", "not a GET");
-            let body = echo_body(
-                request.target,
-                request.header("x-nonce").unwrap_or_default(),
-            );
+            let body = echo_body(request.target, request.header("x-nonce").unwrap_or_default());
             let length = body.len();
             let answer = format!(
                 "HTTP/1.1 200 OK\r\nX-Pod: {pod}\r\nContent-Length: {length}\r\n\r\n{body}"

@@ -85,13 +85,7 @@ impl<'a> Head<'a> {
             None if matches!(status, 204 | 304) => 0,
             None => bail!("response without Content-Length"),
         };
-        Ok(Some(Self {
-            status,
-            pod,
-            head_bytes: end + 4,
-            body_bytes,
-            text,
-        }))
+        Ok(Some(Self { status, pod, head_bytes: end + 4, body_bytes, text }))
     }
 }
 
@@ -124,11 +118,7 @@ impl<'a> Head<'a> {
 
     /// That its response is right, and whether it is the connection's last.
     pub(crate) fn verdict(&self) -> Verdict {
-        if self.closes() {
-            Verdict::Last(self.bytes())
-        } else {
-            Verdict::Right(self.bytes())
-        }
+        if self.closes() { Verdict::Last(self.bytes()) } else { Verdict::Right(self.bytes()) }
     }
 
     /// Whether the server closes the connection behind this response.
@@ -176,13 +166,7 @@ impl<'a> Request<'a> {
         let length: usize = length.map_or(Ok(0), |(_, length)| length.parse())?;
         ensure!(length < Self::BYTES_MAX, "too long");
         let total = end + 4 + length;
-        Ok(bytes.get(end + 4..total).map(|body| Self {
-            method,
-            target,
-            body,
-            bytes: total,
-            head,
-        }))
+        Ok(bytes.get(end + 4..total).map(|body| Self { method, target, body, bytes: total, head }))
     }
 
     /// The first value of a header.
@@ -221,11 +205,7 @@ impl HttpClient {
         stream.set_read_timeout(Some(IO_TIMEOUT))?;
         stream.set_write_timeout(Some(IO_TIMEOUT))?;
         let host = stream.peer_addr()?.to_string();
-        Ok(Self {
-            stream,
-            host,
-            left: Vec::new(),
-        })
+        Ok(Self { stream, host, left: Vec::new() })
     }
 
     /// The connection.

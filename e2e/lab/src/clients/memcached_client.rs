@@ -46,22 +46,14 @@ impl MemcachedClient {
         let mut line = String::new();
         self.0.read_line(&mut line).context("reading a line")?;
         let text = line.strip_suffix("\r\n");
-        Ok(text
-            .with_context(|| format!("a line without end: {line:?}"))?
-            .to_owned())
+        Ok(text.with_context(|| format!("a line without end: {line:?}"))?.to_owned())
     }
 
     /// Reads to the end of the stream, which must come in order and without a byte in front of it.
     pub fn end(&mut self) -> Result<()> {
         let mut rest = Vec::new();
-        self.0
-            .read_to_end(&mut rest)
-            .context("reading to the end")?;
-        ensure!(
-            rest.is_empty(),
-            "{:?} in front of the end",
-            String::from_utf8_lossy(&rest)
-        );
+        self.0.read_to_end(&mut rest).context("reading to the end")?;
+        ensure!(rest.is_empty(), "{:?} in front of the end", String::from_utf8_lossy(&rest));
         Ok(())
     }
 

@@ -48,10 +48,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>> {
                 return Ok(None);
             };
             ensure!(rest.ends_with(b"\r\n"), "bulk reply without end");
-            (
-                Reply::Bulk(Some(rest[..length].to_vec())),
-                after + length + 2,
-            )
+            (Reply::Bulk(Some(rest[..length].to_vec())), after + length + 2)
         }
         "*" if text == "-1" => (Reply::Bulk(None), after),
         "*" => {
@@ -93,10 +90,7 @@ impl RedisClient {
     /// Connects from inside `namespace`. The client may then be used on any thread.
     pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
         let stream = namespace.connect(address, IO_TIMEOUT)?;
-        Ok(Self {
-            stream,
-            received: Vec::new(),
-        })
+        Ok(Self { stream, received: Vec::new() })
     }
 
     /// The client's own end.
@@ -108,10 +102,7 @@ impl RedisClient {
     pub fn call(&mut self, arguments: &[&[u8]]) -> Result<Reply> {
         self.send(&[arguments])?;
         let reply = self.receive()?;
-        ensure!(
-            self.received.is_empty(),
-            "more than one reply to one command"
-        );
+        ensure!(self.received.is_empty(), "more than one reply to one command");
         Ok(reply)
     }
 
@@ -152,10 +143,7 @@ mod tests {
             (b"$-1\r\n", Reply::Bulk(None)),
             (b"$5\r\na\r\nbc\r\n", Reply::Bulk(Some(b"a\r\nbc".to_vec()))),
             (b"*-1\r\n", Reply::Bulk(None)),
-            (
-                b"*2\r\n$-1\r\n:7\r\n",
-                Reply::Array(vec![Reply::Bulk(None), Reply::Integer(7)]),
-            ),
+            (b"*2\r\n$-1\r\n:7\r\n", Reply::Array(vec![Reply::Bulk(None), Reply::Integer(7)])),
         ] {
             assert_eq!(parse(text).unwrap(), Some((reply, text.len())));
             for cut in 0..text.len() {

@@ -125,9 +125,7 @@ impl RedisStateful {
         self.stop.store(true, Ordering::Relaxed);
         let (mut rounds, mut wrong) = (BTreeMap::new(), Vec::new());
         for ((name, job), done) in self.jobs.into_iter().zip(self.rounds) {
-            let ended = job
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let ended = job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             wrong.extend(ended.err().map(|e| format!("{e:#}")));
             rounds.insert(name, done.load(Ordering::Relaxed));
         }
@@ -139,9 +137,7 @@ impl RedisStateful {
 /// What every server must hold: a user, and one key of another value in each database.
 fn prepare(server: &mut RedisClient) -> Result<()> {
     let password = [b">", PASSWORD].concat();
-    let user: &[&[u8]] = &[
-        b"ACL", b"SETUSER", USER, b"on", &password, b"~*", b"&*", b"+@all",
-    ];
+    let user: &[&[u8]] = &[b"ACL", b"SETUSER", USER, b"on", &password, b"~*", b"&*", b"+@all"];
     expect(server, user, &ok())?;
     for database in 0..=DATABASES {
         expect(server, &[b"SELECT", text(database).as_bytes()], &ok())?;
@@ -223,11 +219,7 @@ fn watch(side: &mut Side, round: u64) -> Result<()> {
     }
     side.expect(&[b"MULTI"], &ok())?;
     side.expect(&[b"SET", &key, b"after"], &queued())?;
-    let reply = if disturbed {
-        Reply::Bulk(None)
-    } else {
-        Reply::Array(vec![ok()])
-    };
+    let reply = if disturbed { Reply::Bulk(None) } else { Reply::Array(vec![ok()]) };
     side.expect(&[b"EXEC"], &reply)
 }
 
@@ -235,19 +227,12 @@ fn watch(side: &mut Side, round: u64) -> Result<()> {
 fn subscribe(side: &mut Side, round: u64) -> Result<()> {
     side.wander(round)?;
     let channel = side.key("channel");
-    side.expect(
-        &[b"SUBSCRIBE", &channel],
-        &counted(b"subscribe", &channel, 1),
-    )?;
+    side.expect(&[b"SUBSCRIBE", &channel], &counted(b"subscribe", &channel, 1))?;
     for i in 0..5 {
         let word = format!("message {round} {i}");
         let receivers = side.everywhere(&[b"PUBLISH", &channel, word.as_bytes()])?;
         ensure!(receivers == 1, "{receivers} subscribers");
-        let message = Reply::Array(vec![
-            bulk(b"message"),
-            bulk(&channel),
-            bulk(word.as_bytes()),
-        ]);
+        let message = Reply::Array(vec![bulk(b"message"), bulk(&channel), bulk(word.as_bytes())]);
         let found = side.front.receive()?;
         ensure!(found == message, "{found:?} instead of {message:?}");
     }
@@ -290,10 +275,7 @@ fn blpop(side: &mut Side, round: u64) -> Result<()> {
     ensure!(found == expected, "{found:?} instead of {expected:?}");
     let left = side.everywhere(&[b"LLEN", &key])?;
     side.everywhere(&[b"DEL", &key])?;
-    ensure!(
-        left + 1 == side.servers.len() as i64,
-        "{left} elements left"
-    );
+    ensure!(left + 1 == side.servers.len() as i64, "{left} elements left");
     Ok(())
 }
 
@@ -337,16 +319,9 @@ fn name(side: &mut Side, round: u64) -> Result<()> {
 }
 
 fn expect(client: &mut RedisClient, command: &[&[u8]], reply: &Reply) -> Result<()> {
-    let words: Vec<_> = command
-        .iter()
-        .map(|word| String::from_utf8_lossy(word))
-        .collect();
+    let words: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word)).collect();
     let found = client.call(command).with_context(|| words.join(" "))?;
-    ensure!(
-        found == *reply,
-        "{}: {found:?} instead of {reply:?}",
-        words.join(" ")
-    );
+    ensure!(found == *reply, "{}: {found:?} instead of {reply:?}", words.join(" "));
     Ok(())
 }
 

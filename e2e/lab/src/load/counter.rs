@@ -45,10 +45,7 @@ impl Server {
     pub fn counted(&self) -> Result<Vec<String>> {
         let file = self.pod().count_file(self.address())?;
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-        Ok(text
-            .lines()
-            .map(|line| line.trim_end().to_owned())
-            .collect())
+        Ok(text.lines().map(|line| line.trim_end().to_owned()).collect())
     }
 }
 

@@ -34,10 +34,7 @@ impl FixedLoad {
     /// A request and its only right answer.
     #[must_use]
     pub fn bytes(request: &[u8], answer: &[u8]) -> Self {
-        Self {
-            request: request.to_vec(),
-            answer: Answer::Bytes(answer.to_vec()),
-        }
+        Self { request: request.to_vec(), answer: Answer::Bytes(answer.to_vec()) }
     }
 }
 

@@ -32,10 +32,7 @@ pub fn allow_files(count: u64) -> Result<()> {
     let now = getrlimit(Resource::Nofile);
     // `None` is no limit.
     let raised = |old: Option<u64>| old.map(|o| o.max(count));
-    let limit = Rlimit {
-        current: raised(now.current),
-        maximum: raised(now.maximum),
-    };
+    let limit = Rlimit { current: raised(now.current), maximum: raised(now.maximum) };
     setrlimit(Resource::Nofile, limit).with_context(|| {
         format!(
             "{count} open files are needed, {:?} are allowed: raise the hard limit (`ulimit -Hn`)",
@@ -79,11 +76,7 @@ impl IdleConnections {
             };
             (0..count).map(open).collect::<Result<_>>()
         })??;
-        Ok(Self {
-            clients,
-            run: fastrand::u64(..),
-            round: 0,
-        })
+        Ok(Self { clients, run: fastrand::u64(..), round: 0 })
     }
 
     /// Their number.
@@ -118,10 +111,10 @@ impl IdleConnections {
                         let pod = answer.pod().unwrap_or_default().to_owned();
                         *round.per_pod.entry(pod).or_default() += 1;
                     }
-                    Err(e) => round.error(
-                        e.downcast_ref::<std::io::Error>()
-                            .map_or("malformed", kind_of),
-                    ),
+                    Err(e) => {
+                        round
+                            .error(e.downcast_ref::<std::io::Error>().map_or("malformed", kind_of));
+                    }
                 }
             }
         }
@@ -135,11 +128,8 @@ impl IdleConnections {
         let mut ended = Counts::new();
         for client in &self.clients {
             let mut byte = [0u8];
-            let kind = match recv(
-                client.stream(),
-                &mut byte,
-                RecvFlags::PEEK | RecvFlags::DONTWAIT,
-            ) {
+            let kind = match recv(client.stream(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT)
+            {
                 Err(Errno::AGAIN) => continue,
                 Err(Errno::CONNRESET) => "reset",
                 Err(_) => "io",

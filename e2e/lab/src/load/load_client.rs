@@ -55,8 +55,6 @@ impl<E: Exchange> Load<E> {
 
     /// Waits for its end.
     pub fn join(self) -> Result<(LoadReport, E)> {
-        self.job
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }

@@ -33,9 +33,8 @@ const EXPIRY_INTERVAL: Duration = Duration::from_millis(20);
 const READ_BYTES: usize = 64 * 1024;
 
 /// The other side has closed or broken the connection.
-const ENDED: epoll::EventFlags = epoll::EventFlags::RDHUP
-    .union(epoll::EventFlags::HUP)
-    .union(epoll::EventFlags::ERR);
+const ENDED: epoll::EventFlags =
+    epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 
 struct Connection {
     stream: TcpStream,
@@ -98,9 +97,7 @@ impl<E: Exchange> Driver<E> {
             connections: Vec::new(),
             retry_at: Vec::new(),
             broken: 0,
-            schedule: options
-                .arrivals
-                .map(|a| Schedule::new(&a, options.connections)),
+            schedule: options.arrivals.map(|a| Schedule::new(&a, options.connections)),
             due: vec![VecDeque::new(); options.connections],
             expire_at: Instant::now(),
             unsent: 0,
@@ -227,10 +224,7 @@ impl<E: Exchange> Driver<E> {
                 announced: self.announced,
                 unsent: self.unsent,
                 latency,
-                slow: Slow {
-                    requests: self.slow,
-                    connections: slow_connections as u64,
-                },
+                slow: Slow { requests: self.slow, connections: slow_connections as u64 },
                 windows,
                 phases,
                 elapsed,
@@ -280,10 +274,7 @@ impl<E: Exchange> Driver<E> {
     fn over(&self, now: Instant) -> bool {
         self.progress.enough.load(Ordering::Relaxed)
             || self.options.requests.is_some_and(|n| self.sent >= n)
-            || self
-                .options
-                .duration
-                .is_some_and(|d| now.duration_since(self.start) >= d)
+            || self.options.duration.is_some_and(|d| now.duration_since(self.start) >= d)
     }
 
     /// Until something may have to be done without an event: a pace, a new attempt. Timeouts and
@@ -354,11 +345,7 @@ impl<E: Exchange> Driver<E> {
             at: made.unwrap_or_else(Instant::now),
             phase: self.progress.phase.load(Ordering::Relaxed),
         });
-        connection.outstanding = Some(Outstanding {
-            number,
-            since: due.at,
-            phase: due.phase,
-        });
+        connection.outstanding = Some(Outstanding { number, since: due.at, phase: due.phase });
         if let Some(pace) = self.options.pace {
             connection.next_at =
                 connection.next_at.max(now.checked_sub(pace).unwrap_or(now)) + pace;
@@ -408,12 +395,7 @@ impl<E: Exchange> Driver<E> {
         let Some(connection) = &mut self.connections[index] else {
             return;
         };
-        let Some(Outstanding {
-            number,
-            since,
-            phase,
-        }) = connection.outstanding
-        else {
+        let Some(Outstanding { number, since, phase }) = connection.outstanding else {
             return self.give_up(index, "unasked");
         };
         let verdict = self.exchange.response(index, number, &connection.received);

@@ -31,11 +31,7 @@ fn a_stall_is_seen_by_every_request_that_was_due_in_it() {
     let options = LoadOptions {
         connections: 1,
         duration: Some(LENGTH),
-        arrivals: Some(Arrivals {
-            per_second: 1_000.0,
-            zipf: 0.0,
-            seed: 7,
-        }),
+        arrivals: Some(Arrivals { per_second: 1_000.0, zipf: 0.0, seed: 7 }),
         ..LoadOptions::new(listener.local_addr().unwrap())
     };
     let server = thread::spawn(move || serve(&listener));

@@ -92,9 +92,7 @@ impl MemcachedCheck {
             let total = check.counters()?;
             let wanted = check.done.get("incr_hits").copied().unwrap_or(0);
             if total != wanted {
-                report
-                    .errors
-                    .insert("incr-sum".into(), total.abs_diff(wanted));
+                report.errors.insert("incr-sum".into(), total.abs_diff(wanted));
             }
         }
         Ok(report)
@@ -136,10 +134,7 @@ impl MemcachedCheck {
         let text = |command: String, reply: String| (command.into_bytes(), reply.into_bytes());
         let (pair, counted): (_, &[_]) = match number % KINDS {
             0 => (
-                text(
-                    format!("set {own} 5 0 {length}\r\n{value}\r\n"),
-                    "STORED\r\n".into(),
-                ),
+                text(format!("set {own} 5 0 {length}\r\n{value}\r\n"), "STORED\r\n".into()),
                 &[("cmd_set", 1)],
             ),
             1 => (
@@ -164,10 +159,7 @@ impl MemcachedCheck {
                 ),
                 &[("cmd_set", 2), ("cas_badval", 1), ("cas_misses", 1)],
             ),
-            4 => (
-                text(format!("incr {COUNTER} 1\r\n"), "*\r\n".into()),
-                &[("incr_hits", 1)],
-            ),
+            4 => (text(format!("incr {COUNTER} 1\r\n"), "*\r\n".into()), &[("incr_hits", 1)]),
             5 => (
                 text(
                     format!(
@@ -184,10 +176,7 @@ impl MemcachedCheck {
                     let _ = write!(command, " {name} baton:none:{number}");
                     let _ = write!(reply, "VALUE {name} 0 {}\r\n{value}\r\n", value.len());
                 }
-                (
-                    text(command + "\r\n", reply + "END\r\n"),
-                    &[("get_hits", 10), ("get_misses", 10)],
-                )
+                (text(command + "\r\n", reply + "END\r\n"), &[("get_hits", 10), ("get_misses", 10)])
             }
             // The first two are never answered; what they did shows.
             7 => (
@@ -232,14 +221,9 @@ impl MemcachedCheck {
                 for key in 0..20 {
                     let (name, value) = (fixed_key(key), fixed_value(self.run, key));
                     let length = value.len();
-                    let _ = write!(
-                        command,
-                        "set {name} 0 0 {length}\r\n{value}\r\nget {name}\r\n"
-                    );
-                    let _ = write!(
-                        reply,
-                        "STORED\r\nVALUE {name} 0 {length}\r\n{value}\r\nEND\r\n"
-                    );
+                    let _ = write!(command, "set {name} 0 0 {length}\r\n{value}\r\nget {name}\r\n");
+                    let _ =
+                        write!(reply, "STORED\r\nVALUE {name} 0 {length}\r\n{value}\r\nEND\r\n");
                 }
                 (text(command, reply), &[("cmd_set", 20), ("get_hits", 20)])
             }

@@ -88,11 +88,7 @@ impl RedisBench {
     /// If it fails, does not end, or says less than it was asked for.
     pub fn join(mut self) -> Result<RedisBenchReport> {
         let status = self.process.wait(self.options.deadline)?;
-        ensure!(
-            status.success(),
-            "redis-benchmark failed ({status}):\n{}",
-            self.process.tail()
-        );
+        ensure!(status.success(), "redis-benchmark failed ({status}):\n{}", self.process.tail());
         let tests = parse(&self.process.stdout())?;
         ensure!(
             tests.len() >= self.options.tests.len(),
@@ -100,11 +96,7 @@ impl RedisBench {
             self.process.tail()
         );
         let errors = count_errors(&self.process.stdout()) + count_errors(&self.process.stderr());
-        Ok(RedisBenchReport {
-            commands: self.options.commands * tests.len() as u64,
-            errors,
-            tests,
-        })
+        Ok(RedisBenchReport { commands: self.options.commands * tests.len() as u64, errors, tests })
     }
 }
 
@@ -148,14 +140,8 @@ mod tests {
         let tests = parse(text).unwrap();
         assert_eq!(tests.len(), 1);
         assert_eq!(tests[0].name, "SET");
-        assert_eq!(
-            (tests[0].p50_us, tests[0].p99_us, tests[0].max_us),
-            (295, 487, 663)
-        );
+        assert_eq!((tests[0].p50_us, tests[0].p99_us, tests[0].max_us), (295, 487, 663));
         assert!(parse("\"SET\",\"88\"\n").is_err());
-        assert_eq!(
-            count_errors("Error from server: x\nfine\nError: Connection reset\n"),
-            2
-        );
+        assert_eq!(count_errors("Error from server: x\nfine\nError: Connection reset\n"), 2);
     }
 }

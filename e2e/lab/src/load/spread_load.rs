@@ -85,8 +85,7 @@ pub fn spread<E: Exchange>(
     exchange: E,
 ) -> Result<(LoadReport, u64)> {
     let job = namespace.spawn(move || Client::new(options, exchange)?.run());
-    job.join()
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 impl<E: Exchange> Client<E> {
@@ -97,9 +96,7 @@ impl<E: Exchange> Client<E> {
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             connections: Vec::new(),
             servers: options.servers.iter().map(|_| Server::default()).collect(),
-            last: (0..options.at_once)
-                .map(|place| place % options.servers.len())
-                .collect(),
+            last: (0..options.at_once).map(|place| place % options.servers.len()).collect(),
             recorder: Recorder::new(WINDOW),
             start: Instant::now(),
             sent: 0,
@@ -135,13 +132,8 @@ impl<E: Exchange> Client<E> {
         }
         let elapsed = self.start.elapsed();
         let (latency, windows) = self.recorder.finish();
-        let report = LoadReport {
-            requests: self.done,
-            latency,
-            windows,
-            elapsed,
-            ..LoadReport::default()
-        };
+        let report =
+            LoadReport { requests: self.done, latency, windows, elapsed, ..LoadReport::default() };
         Ok((report, self.moved))
     }
 
@@ -164,11 +156,7 @@ impl<E: Exchange> Client<E> {
         let mut request = Vec::new();
         self.exchange.request(place, number, &mut request);
         let connection = &mut self.connections[index];
-        connection.request = Some(InFlight {
-            place,
-            number,
-            since: Instant::now(),
-        });
+        connection.request = Some(InFlight { place, number, since: Instant::now() });
         connection.stream.write_all(&request).context("a request")
     }
 
@@ -181,12 +169,7 @@ impl<E: Exchange> Client<E> {
         let index = self.connections.len();
         let data = epoll::EventData::new_u64(index as u64);
         epoll::add(&self.poller, &stream, data, epoll::EventFlags::IN)?;
-        self.connections.push(Connection {
-            stream,
-            server,
-            request: None,
-            received: Vec::new(),
-        });
+        self.connections.push(Connection { stream, server, request: None, received: Vec::new() });
         Ok(index)
     }
 
@@ -257,12 +240,9 @@ mod tests {
 
     #[test]
     fn places_stay_where_they_are_or_go_where_the_fewest_are_in_flight() {
-        for (last, in_flight, to) in [
-            (1, [2, 2, 2], 1),
-            (1, [2, 1, 1], 1),
-            (0, [2, 1, 1], 1),
-            (2, [1, 0, 2], 1),
-        ] {
+        for (last, in_flight, to) in
+            [(1, [2, 2, 2], 1), (1, [2, 1, 1], 1), (0, [2, 1, 1], 1), (2, [1, 0, 2], 1)]
+        {
             assert_eq!(fewest(last, in_flight.into_iter()), to, "{in_flight:?}");
         }
     }

@@ -119,10 +119,7 @@ impl Pod {
             arguments.extend(["-H".to_owned(), format!("{name}: {value}")]);
         }
         arguments.push(format!("http://{}{}", options.address, options.target));
-        Ok(Wrk {
-            process: self.spawn(&Spec::new("wrk", arguments))?,
-            duration: options.duration,
-        })
+        Ok(Wrk { process: self.spawn(&Spec::new("wrk", arguments))?, duration: options.duration })
     }
 }
 
@@ -141,11 +138,7 @@ impl Wrk {
     /// Waits for its end.
     pub fn join(mut self) -> Result<LoadReport> {
         let status = self.process.wait(self.duration + SLACK)?;
-        ensure!(
-            status.success(),
-            "wrk failed ({status}):\n{}",
-            self.process.tail()
-        );
+        ensure!(status.success(), "wrk failed ({status}):\n{}", self.process.tail());
         parse(&self.process.stdout())
     }
 }

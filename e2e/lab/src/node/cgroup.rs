@@ -106,18 +106,10 @@ fn parse(mounts: &str, controllers: impl Fn(&Path) -> String) -> Option<Hierarch
         }
     }
     match (first, second) {
-        (Some(mount), unified) => Some(Hierarchy {
-            mount,
-            version: Version::V1,
-            unified,
-        }),
+        (Some(mount), unified) => Some(Hierarchy { mount, version: Version::V1, unified }),
         (None, Some(mount)) => {
             let here = controllers(&mount).split_whitespace().any(|c| c == "cpu");
-            here.then_some(Hierarchy {
-                mount,
-                version: Version::V2,
-                unified: None,
-            })
+            here.then_some(Hierarchy { mount, version: Version::V2, unified: None })
         }
         (None, None) => None,
     }
@@ -170,9 +162,7 @@ impl Cgroup {
     pub(crate) fn throttled_periods(&self) -> Result<u64> {
         let path = self.path.join("cpu.stat");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix("nr_throttled "));
+        let value = text.lines().find_map(|line| line.strip_prefix("nr_throttled "));
         let value = value.with_context(|| format!("no nr_throttled in {}", path.display()))?;
         Ok(value.trim().parse()?)
     }

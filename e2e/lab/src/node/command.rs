@@ -37,11 +37,7 @@ pub fn with_input(program: &str, arguments: &[&str], input: &str) -> Result<Stri
             arguments.join(" "),
             output.status,
             String::from_utf8_lossy(&output.stderr).trim(),
-            if input.is_empty() {
-                String::new()
-            } else {
-                format!("\ninput was:\n{input}")
-            }
+            if input.is_empty() { String::new() } else { format!("\ninput was:\n{input}") }
         );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -25,14 +25,9 @@ pub(crate) fn get(namespace: &Namespace, address: SocketAddr, target: &str) -> R
         })?
         .with_context(|| format!("GET http://{address}{target}"))?;
     let text = String::from_utf8(bytes).context("answer is not text")?;
-    let (head, body) = text
-        .split_once("\r\n\r\n")
-        .with_context(|| format!("GET {target}: not an HTTP answer"))?;
+    let (head, body) =
+        text.split_once("\r\n\r\n").with_context(|| format!("GET {target}: not an HTTP answer"))?;
     let status = head.split(' ').nth(1).unwrap_or_default();
-    ensure!(
-        status == "200",
-        "GET http://{address}{target}: status {status}: {}",
-        body.trim()
-    );
+    ensure!(status == "200", "GET http://{address}{target}: status {status}: {}", body.trim());
     Ok(body.to_owned())
 }

@@ -2,10 +2,7 @@
 //!
 //! Owns: two system calls that rustix does not offer. A sum over `/proc/PID/task` would go
 //! backwards when a thread ends.
-#![allow(
-    unsafe_code,
-    reason = "clock_getcpuclockid(3) and its clock are not in rustix"
-)]
+#![allow(unsafe_code, reason = "clock_getcpuclockid(3) and its clock are not in rustix")]
 
 use std::{io, mem, time::Duration};
 
@@ -50,9 +47,6 @@ mod tests {
     #[test]
     fn no_process_is_an_error() {
         // Pids end at 4,194,304 (PID_MAX_LIMIT).
-        assert_eq!(
-            cpu_time(4_194_305).unwrap_err().raw_os_error(),
-            Some(libc::ESRCH)
-        );
+        assert_eq!(cpu_time(4_194_305).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 }

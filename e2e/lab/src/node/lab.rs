@@ -54,13 +54,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            pods: 4,
-            second_client: false,
-            mtu: 1500,
-            leg_mtu: Vec::new(),
-            dataplane_queues: 1,
-        }
+        Self { pods: 4, second_client: false, mtu: 1500, leg_mtu: Vec::new(), dataplane_queues: 1 }
     }
 }
 
@@ -68,19 +62,13 @@ impl Options {
     /// So many pods, two clients, and the rest as usual.
     #[must_use]
     pub fn with_clients(pods: usize) -> Self {
-        Self {
-            second_client: true,
-            ..Self::with_pods(pods)
-        }
+        Self { second_client: true, ..Self::with_pods(pods) }
     }
 
     /// So many pods, and the rest as usual.
     #[must_use]
     pub fn with_pods(pods: usize) -> Self {
-        Self {
-            pods,
-            ..Self::default()
-        }
+        Self { pods, ..Self::default() }
     }
 }
 
@@ -116,16 +104,7 @@ impl Pod {
     /// Its IPv6 address.
     #[must_use]
     pub fn ipv6(&self) -> IpAddr {
-        IpAddr::V6(Ipv6Addr::new(
-            0xfd77,
-            u16::from(self.subnet),
-            0,
-            0,
-            0,
-            0,
-            0,
-            2,
-        ))
+        IpAddr::V6(Ipv6Addr::new(0xfd77, u16::from(self.subnet), 0, 0, 0, 0, 0, 2))
     }
 
     /// A directory for its files.
@@ -167,9 +146,7 @@ impl Pod {
     }
 
     fn cgroup(&self) -> Result<&Cgroup> {
-        self.cgroup
-            .as_ref()
-            .with_context(|| format!("{} has no cgroup", self.name))
+        self.cgroup.as_ref().with_context(|| format!("{} has no cgroup", self.name))
     }
 }
 
@@ -212,9 +189,7 @@ impl Lab {
     }
 
     fn build(shared: &Arc<Shared>, options: &Options, hierarchy: &Hierarchy) -> Result<Self> {
-        shared
-            .record
-            .note(Thing::Directory(shared.directory().to_owned()))?;
+        shared.record.note(Thing::Directory(shared.directory().to_owned()))?;
         // Made here and nowhere else: an existing one, or one that is a link, is refused.
         DirBuilder::new()
             .mode(0o700)
@@ -255,9 +230,7 @@ impl Lab {
 
         // Forwarding first: it makes the router's IPv6 addresses those of a router from the start.
         router.namespace.set_sysctl("net/ipv4/ip_forward", "1")?;
-        router
-            .namespace
-            .set_sysctl("net/ipv6/conf/all/forwarding", "1")?;
+        router.namespace.set_sysctl("net/ipv6/conf/all/forwarding", "1")?;
         let legs = || pods.iter().chain(&clients).chain([&dataplane]);
         command::with_input("ip", &["-batch", "-"], &links(&router, legs(), options))?;
         let mut near = String::new();
@@ -284,13 +257,7 @@ impl Lab {
             command::with_input("ip", &["-n", name, "-batch", "-"], &v4)?;
             command::with_input("ip", &["-6", "-n", name, "-batch", "-"], &v6)?;
         }
-        Ok(Self {
-            shared: Arc::clone(shared),
-            router,
-            pods,
-            clients,
-            dataplane,
-        })
+        Ok(Self { shared: Arc::clone(shared), router, pods, clients, dataplane })
     }
 
     /// The lab's name on this machine, as `bt-demo-1234`: the prefix of its namespaces and cgroups.
@@ -352,9 +319,7 @@ impl Lab {
     /// All namespaces.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         let places = self.pods.iter().chain(&self.clients);
-        places
-            .chain([&self.router, &self.dataplane])
-            .map(|p| &p.namespace)
+        places.chain([&self.router, &self.dataplane]).map(|p| &p.namespace)
     }
 
     /// Removes everything now and says what could not be removed.
@@ -399,11 +364,7 @@ fn links<'a>(router: &Pod, legs: impl Iterator<Item = &'a Pod>, options: &Option
             .iter()
             .find(|(name, _)| *name == leg.name)
             .map_or(options.mtu, |(_, mtu)| *mtu);
-        let queues = if leg.subnet == DATAPLANE_SUBNET {
-            options.dataplane_queues
-        } else {
-            1
-        };
+        let queues = if leg.subnet == DATAPLANE_SUBNET { options.dataplane_queues } else { 1 };
         format!(
             "link add eth0 mtu {mtu} netns {} numtxqueues {queues} numrxqueues {queues} \
              type veth peer name {} mtu {mtu} numtxqueues {queues} numrxqueues {queues} netns {}\n",

@@ -42,10 +42,7 @@ impl Namespace {
         let path = path_of(name);
         let handle =
             File::open(&path).with_context(|| format!("no namespace {}", path.display()))?;
-        Ok(Self {
-            name: name.into(),
-            handle: Arc::new(handle),
-        })
+        Ok(Self { name: name.into(), handle: Arc::new(handle) })
     }
 
     /// Its name, as `ip netns` shows it.
@@ -76,8 +73,7 @@ impl Namespace {
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         thread::scope(|scope| {
             let job = scope.spawn(|| self.enter_this_thread().map(|()| work()));
-            job.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 

@@ -25,10 +25,7 @@ impl Lab {
     /// used meanwhile.
     #[must_use]
     pub fn others_cpu_time(&self) -> Duration {
-        let own: Vec<_> = self
-            .namespaces()
-            .filter_map(|n| netns::identity(n.name()))
-            .collect();
+        let own: Vec<_> = self.namespaces().filter_map(|n| netns::identity(n.name())).collect();
         let me = i32::try_from(std::process::id()).unwrap_or(0);
         let Ok(entries) = fs::read_dir("/proc") else {
             return Duration::ZERO;
@@ -52,15 +49,8 @@ fn parse(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
     // utime, stime, cutime and cstime are fields 14 to 17 of proc_pid_stat(5); the first here is
     // its third.
-    let ticks: u32 = fields
-        .get(11..15)?
-        .iter()
-        .filter_map(|f| f.parse::<u32>().ok())
-        .sum();
-    Some(Stat {
-        parent: fields.get(1)?.parse().ok()?,
-        time: TICK * ticks,
-    })
+    let ticks: u32 = fields.get(11..15)?.iter().filter_map(|f| f.parse::<u32>().ok()).sum();
+    Some(Stat { parent: fields.get(1)?.parse().ok()?, time: TICK * ticks })
 }
 
 #[cfg(test)]
@@ -70,10 +60,7 @@ mod tests {
     #[test]
     fn times_of_a_process_and_of_its_ended_children_are_summed() {
         let text = "77 (a) b) S 5 77 77 0 -1 4194560 1 2 3 4 100 20 3000 400 20 0 1 0 8 9 10";
-        let stat = Stat {
-            parent: 5,
-            time: Duration::from_millis(35_200),
-        };
+        let stat = Stat { parent: 5, time: Duration::from_millis(35_200) };
         assert_eq!(parse(text), Some(stat));
         assert_eq!(parse("77 (a) S 5 77"), None);
     }

@@ -110,10 +110,7 @@ impl Process {
             .process_group(0);
         let child = lab.record.start(|| {
             let child = namespace.run(|| command.spawn())?.with_context(|| {
-                format!(
-                    "starting `{}`: is it installed? (`make setup`)",
-                    spec.program.display()
-                )
+                format!("starting `{}`: is it installed? (`make setup`)", spec.program.display())
             })?;
             let group = i32::try_from(child.id())?;
             Ok((child, Thing::Group(group)))
@@ -218,11 +215,7 @@ impl Process {
         let end = Instant::now() + deadline;
         loop {
             if let Some(status) = self.try_wait()? {
-                bail!(
-                    "{} ended ({status}) before it was {what}:\n{}",
-                    self.name,
-                    self.tail()
-                );
+                bail!("{} ended ({status}) before it was {what}:\n{}", self.name, self.tail());
             }
             match condition() {
                 Ok(()) => return Ok(()),
@@ -351,11 +344,7 @@ impl Process {
     /// Handles of all processes of the group.
     fn members(&mut self) -> Result<Vec<OwnedFd>> {
         if let Some(status) = self.try_wait()? {
-            bail!(
-                "{} has ended by itself ({status}):\n{}",
-                self.name,
-                self.tail()
-            );
+            bail!("{} has ended by itself ({status}):\n{}", self.name, self.tail());
         }
         let group = self.group.as_raw_nonzero().get();
         let pids = procfs::processes()
@@ -363,9 +352,7 @@ impl Process {
             .filter(|p| p.group == group)
             .filter_map(|p| Pid::from_raw(p.pid));
         // One that ended since the look has nothing left to wait for.
-        Ok(pids
-            .filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
-            .collect())
+        Ok(pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect())
     }
 
     /// Waits for the leader and the given members. A process that its handle calls ended has closed
@@ -426,7 +413,5 @@ impl Drop for Process {
 }
 
 fn read_lossy(path: &Path) -> String {
-    fs::read(path)
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .unwrap_or_default()
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }

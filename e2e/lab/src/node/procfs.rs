@@ -44,9 +44,7 @@ fn state(of: &Path) -> Option<(String, i32)> {
 impl ProcessInfo {
     /// Device and inode of its network namespace.
     pub(crate) fn network(&self) -> Option<(u64, u64)> {
-        fs::metadata(format!("/proc/{}/ns/net", self.pid))
-            .ok()
-            .map(|m| (m.dev(), m.ino()))
+        fs::metadata(format!("/proc/{}/ns/net", self.pid)).ok().map(|m| (m.dev(), m.ino()))
     }
 
     /// Whether each of its threads has stopped, or ended.

@@ -185,11 +185,7 @@ impl Record {
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(Self {
             path,
-            state: Mutex::new(State {
-                file,
-                things: Things::default(),
-                closed: false,
-            }),
+            state: Mutex::new(State { file, things: Things::default(), closed: false }),
         })
     }
 
@@ -284,10 +280,7 @@ mod tests {
         let lines = things.0.iter().map(Thing::line);
         let text: String = lines.collect::<Result<_>>().unwrap();
         assert_eq!(Things::parse(&text), things);
-        assert_eq!(
-            Things::parse(&(text.clone() + "{\"Directory\":\"/tm\"}")),
-            things
-        );
+        assert_eq!(Things::parse(&(text.clone() + "{\"Directory\":\"/tm\"}")), things);
         assert_eq!(Things::parse(&(text + "what is this\n\n")), things);
     }
 }

@@ -84,11 +84,7 @@ impl Overheard {
                 break pairs;
             }
             let late = Instant::now() > deadline;
-            ensure!(
-                !late,
-                "{} of {count} responses are acknowledged",
-                pairs.len()
-            );
+            ensure!(!late, "{} of {count} responses are acknowledged", pairs.len());
             thread::sleep(Duration::from_millis(1));
         };
         let name = lab.dataplane_pod().name().to_owned();
@@ -136,10 +132,7 @@ fn pairs(heads: &Heads, port: u16) -> Vec<(Head, Head, u32)> {
 }
 
 fn sum(bytes: &[u8]) -> u32 {
-    bytes
-        .chunks(2)
-        .map(|pair| u32::from(u16::from_ne_bytes([pair[0], pair[1]])))
-        .sum()
+    bytes.chunks(2).map(|pair| u32::from(u16::from_ne_bytes([pair[0], pair[1]]))).sum()
 }
 
 /// A head for frames with so much data, all zeros, and what its checksum needs but the number at
@@ -193,9 +186,7 @@ fn run(pairs: &[(Head, Head, u32)], name: &str, length: u16, time: Duration) -> 
         map("flows")?.update(&slot.to_ne_bytes(), &value, MapFlags::ANY)?;
     }
     // `struct run`.
-    let mut value = [pairs.len() as u32, u32::from(length)]
-        .map(u32::to_ne_bytes)
-        .concat();
+    let mut value = [pairs.len() as u32, u32::from(length)].map(u32::to_ne_bytes).concat();
     value.extend([0; 16]);
     map("run")?.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)?;
     let flags = SocketFlags::CLOEXEC;
@@ -226,11 +217,7 @@ fn run(pairs: &[(Head, Head, u32)], name: &str, length: u16, time: Duration) -> 
         let bytes = value.get(at..at + 8).and_then(|b| b.try_into().ok());
         bytes.map_or(0, u64::from_ne_bytes)
     };
-    Ok(Blasted {
-        sent: number(8),
-        back: number(16),
-        took,
-    })
+    Ok(Blasted { sent: number(8), back: number(16), took })
 }
 
 #[cfg(test)]

@@ -88,10 +88,7 @@ impl Hold {
             counts: Arc::clone(&counts),
         };
         let (job, ended) = (std::thread::Builder::new(), Arc::clone(&stop));
-        let job = job
-            .name("faults".into())
-            .spawn(move || holder.run(&ended))
-            .ok();
+        let job = job.name("faults".into()).spawn(move || holder.run(&ended)).ok();
         Self { counts, stop, job }
     }
 
@@ -99,9 +96,7 @@ impl Hold {
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         match self.job.take() {
-            Some(job) => job
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Some(job) => job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             None => Ok(()),
         }
     }
@@ -188,8 +183,7 @@ impl Holder {
         }
         let time = Duration::from_micros(self.rng.u64(HOLD_MIN_US..=HOLD_MAX_US));
         self.sequence += 1;
-        self.held
-            .push(Reverse((Instant::now() + time, self.sequence, frame)));
+        self.held.push(Reverse((Instant::now() + time, self.sequence, frame)));
         Ok(())
     }
 
@@ -241,11 +235,7 @@ fn flip(frame: &mut [u8], rng: &mut fastrand::Rng) -> Option<usize> {
 fn segment_of(frame: &[u8]) -> Option<(usize, u16)> {
     let packet = frame.get(TAGGED_HEADER_BYTES..)?;
     let (header, addresses, protocol) = match packet.first()? >> 4 {
-        4 => (
-            usize::from(packet[0] & 0xf) * 4,
-            packet.get(12..20)?,
-            packet.get(9)?,
-        ),
+        4 => (usize::from(packet[0] & 0xf) * 4, packet.get(12..20)?, packet.get(9)?),
         6 => (IPV6_BYTES, packet.get(8..40)?, packet.get(6)?),
         _ => return None,
     };

@@ -58,16 +58,11 @@ impl Program {
             .open_memory(&OBJECT.0)?
             .load()
             .context("loading the fault program")?;
-        let mut program = Self {
-            programs: BTreeMap::new(),
-            maps: BTreeMap::new(),
-            _links: Vec::new(),
-        };
+        let mut program =
+            Self { programs: BTreeMap::new(), maps: BTreeMap::new(), _links: Vec::new() };
         for p in object.progs() {
             let name = p.name().to_string_lossy().into_owned();
-            program
-                .programs
-                .insert(name, p.as_fd().try_clone_to_owned()?);
+            program.programs.insert(name, p.as_fd().try_clone_to_owned()?);
         }
         for map in object.maps() {
             let name = map.name().to_string_lossy().into_owned();
@@ -87,10 +82,8 @@ impl Program {
     }
 
     fn link(&mut self, name: &str, interface: u32, point: Point) -> Result<()> {
-        let program = self
-            .programs
-            .get(name)
-            .with_context(|| format!("the object has no program {name}"))?;
+        let program =
+            self.programs.get(name).with_context(|| format!("the object has no program {name}"))?;
         let link = attach(program.as_fd(), interface, point)
             .with_context(|| format!("putting {name} at interface {interface}"))?;
         self._links.push(link);
@@ -98,9 +91,7 @@ impl Program {
     }
 
     fn map(&self, name: &str) -> Result<&MapHandle> {
-        self.maps
-            .get(name)
-            .with_context(|| format!("the object has no map {name}"))
+        self.maps.get(name).with_context(|| format!("the object has no map {name}"))
     }
 
     fn put(&self, map: &str, key: u32, value: &[u8]) -> Result<()> {
@@ -119,36 +110,14 @@ impl Program {
 
     /// What happened on a path so far.
     pub(crate) fn counts(&self, path: u32) -> Result<PathCounts> {
-        let bytes = self
-            .map("counts")?
-            .lookup(&path.to_ne_bytes(), MapFlags::ANY)?
-            .unwrap_or_default();
+        let bytes =
+            self.map("counts")?.lookup(&path.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
         let mut numbers = [0; COUNTS];
-        ensure!(
-            bytes.len() == COUNTS * 8,
-            "the program's counts have {} bytes",
-            bytes.len()
-        );
+        ensure!(bytes.len() == COUNTS * 8, "the program's counts have {} bytes", bytes.len());
         for (number, word) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
             *number = u64::from_ne_bytes(word.try_into().context("a word")?);
         }
-        let [
-            seen,
-            lost,
-            corrupted,
-            held,
-            doubled,
-            doubled_late,
-            overtaken,
-        ] = numbers;
-        Ok(PathCounts {
-            seen,
-            lost,
-            corrupted,
-            held,
-            doubled,
-            doubled_late,
-            overtaken,
-        })
+        let [seen, lost, corrupted, held, doubled, doubled_late, overtaken] = numbers;
+        Ok(PathCounts { seen, lost, corrupted, held, doubled, doubled_late, overtaken })
     }
 }

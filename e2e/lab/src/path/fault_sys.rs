@@ -2,10 +2,7 @@
 //! interface.
 //!
 //! Owns: their unsafe code. Knows nothing of faults.
-#![expect(
-    unsafe_code,
-    reason = "TUNSETIFF and BPF_LINK_CREATE have no safe binding"
-)]
+#![expect(unsafe_code, reason = "TUNSETIFF and BPF_LINK_CREATE have no safe binding")]
 
 use libbpf_rs::libbpf_sys as raw;
 use std::{

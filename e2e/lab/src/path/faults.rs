@@ -101,37 +101,25 @@ impl FaultRates {
     /// Packets that are lost.
     #[must_use]
     pub fn loss(per_mille: u32) -> Self {
-        Self {
-            lost: per_mille,
-            ..Self::default()
-        }
+        Self { lost: per_mille, ..Self::default() }
     }
 
     /// Packets with a wrong checksum.
     #[must_use]
     pub fn corruption(per_mille: u32) -> Self {
-        Self {
-            corrupted: per_mille,
-            ..Self::default()
-        }
+        Self { corrupted: per_mille, ..Self::default() }
     }
 
     /// Packets out of order.
     #[must_use]
     pub fn reordering(per_mille: u32) -> Self {
-        Self {
-            held: per_mille,
-            ..Self::default()
-        }
+        Self { held: per_mille, ..Self::default() }
     }
 
     /// Packets that come twice.
     #[must_use]
     pub fn duplication(per_mille: u32) -> Self {
-        Self {
-            doubled: per_mille,
-            ..Self::default()
-        }
+        Self { doubled: per_mille, ..Self::default() }
     }
 }
 
@@ -159,28 +147,17 @@ impl Lab {
         let sides = self.pods().iter().map(|p| (Side::Pods, p));
         let sides = sides.chain(self.clients().iter().map(|c| (Side::Clients, c)));
         let (sides, names): (Vec<Side>, Vec<&str>) = sides.map(|(s, p)| (s, Pod::name(p))).unzip();
-        let tap = namespace
-            .run(|| open_tap(TAP))?
-            .context("making a tap device (/dev/net/tun)")?;
+        let tap = namespace.run(|| open_tap(TAP))?.context("making a tap device (/dev/net/tun)")?;
         namespace.ip(&["link", "set", TAP, "txqueuelen", TAP_FRAMES, "up"])?;
         let program = namespace.run(|| {
             let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
             let index = |name: &str| {
                 name_to_index(&any, name).with_context(|| format!("no interface {name}"))
             };
-            let interfaces = names
-                .iter()
-                .map(|n| index(n))
-                .collect::<Result<Vec<u32>>>()?;
+            let interfaces = names.iter().map(|n| index(n)).collect::<Result<Vec<u32>>>()?;
             Program::attach(&interfaces, index(TAP)?)
         })??;
-        Ok(Faults {
-            program,
-            hold: Hold::start(tap, seed),
-            namespace,
-            seed,
-            sides,
-        })
+        Ok(Faults { program, hold: Hold::start(tap, seed), namespace, seed, sides })
     }
 }
 
@@ -199,8 +176,7 @@ impl Faults {
         ensure!(self.hold.runs(), "the thread that holds frames back ended");
         for path in self.paths(side, way) {
             // Each path has a sequence of its own.
-            self.program
-                .set(path, self.seed ^ u64::from(path), per_mille)?;
+            self.program.set(path, self.seed ^ u64::from(path), per_mille)?;
         }
         Ok(())
     }

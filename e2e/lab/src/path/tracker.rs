@@ -87,15 +87,12 @@ impl Tracker {
         let listed: serde_json::Value = serde_json::from_str(&text).context("nft -j")?;
         let objects = listed["nftables"].as_array().into_iter().flatten();
         let mut counters = objects.filter_map(|o| o["counter"]["packets"].as_u64());
-        counters
-            .next()
-            .with_context(|| format!("no counter in {text}"))
+        counters.next().with_context(|| format!("no counter in {text}"))
     }
 
     /// Sets a sysctl of tracking in the router's namespace, as `set("tcp_be_liberal", 1)`.
     pub fn set(&self, name: &str, value: u64) -> Result<()> {
-        self.node
-            .set_sysctl(&format!("{SYSCTLS}{name}"), &value.to_string())
+        self.node.set_sysctl(&format!("{SYSCTLS}{name}"), &value.to_string())
     }
 
     /// Takes the rule away. Entries stay until their time-outs.

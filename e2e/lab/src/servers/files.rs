@@ -62,8 +62,7 @@ impl Contents {
                 break;
             }
             let bytes = self.piece(number, &mut buffer);
-            to.write_all(&buffer[..bytes])
-                .with_context(|| format!("behind {written} bytes"))?;
+            to.write_all(&buffer[..bytes]).with_context(|| format!("behind {written} bytes"))?;
             written += bytes;
         }
         Ok(written)
@@ -81,14 +80,9 @@ impl Contents {
         for number in 0..self.bytes.div_ceil(PIECE) {
             let bytes = self.piece(number, &mut right);
             let at = number * PIECE;
-            from.read_exact(&mut read[..bytes])
-                .with_context(|| format!("behind {at} bytes"))?;
+            from.read_exact(&mut read[..bytes]).with_context(|| format!("behind {at} bytes"))?;
             let wrong = right[..bytes].iter().zip(&read).position(|(a, b)| a != b);
-            ensure!(
-                wrong.is_none(),
-                "byte {} is wrong",
-                at + wrong.unwrap_or_default()
-            );
+            ensure!(wrong.is_none(), "byte {} is wrong", at + wrong.unwrap_or_default());
         }
         Ok(())
     }

@@ -112,14 +112,7 @@ impl Pod {
 
     fn nginx_config(&self, directory: &Path, options: &NginxOptions) -> String {
         let (dir, pod) = (directory.display(), self.name());
-        let NginxOptions {
-            port,
-            backlog,
-            connections,
-            workers,
-            more,
-            ..
-        } = options;
+        let NginxOptions { port, backlog, connections, workers, more, .. } = options;
         let reuseport = if options.reuseport { " reuseport" } else { "" };
         let access = match options.peers {
             true => format!("{dir}/peers.log peer"),
@@ -223,9 +216,8 @@ pub fn echo_body(target: &str, nonce: &str) -> String {
 /// A text of words, which compresses about as well as a page does.
 fn page() -> String {
     let mut rng = fastrand::Rng::with_seed(1);
-    let words: Vec<String> = (0..400)
-        .map(|_| (0..rng.usize(2..10)).map(|_| rng.lowercase()).collect())
-        .collect();
+    let words: Vec<String> =
+        (0..400).map(|_| (0..rng.usize(2..10)).map(|_| rng.lowercase()).collect()).collect();
     let mut text = String::with_capacity(PAGE_BYTES + 16);
     while text.len() < PAGE_BYTES {
         text += &words[rng.usize(..words.len())];

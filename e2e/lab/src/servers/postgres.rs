@@ -54,24 +54,15 @@ impl Pod {
         let initdb = text(&programs.join("initdb"));
         let options = ["-D", &data, "-U", USER, "-A", "trust", "-N", "-E", "UTF8"];
         let locale = ["--locale=C"];
-        run(
-            "setpriv",
-            &[&AS_USER[..], &[&initdb], &options, &locale].concat(),
-        )?;
-        fs::write(
-            Path::new(&data).join("pg_hba.conf"),
-            "host all all all trust\n",
-        )?;
+        run("setpriv", &[&AS_USER[..], &[&initdb], &options, &locale].concat())?;
+        fs::write(Path::new(&data).join("pg_hba.conf"), "host all all all trust\n")?;
         let server = text(&programs.join(USER));
         let listen = format!("-D {data} -h * -p {POSTGRES_PORT} -k {data}");
         let tuned =
             "-c log_connections=on -c fsync=off -c shared_buffers=8MB -c max_connections=40";
         let arguments = AS_USER.into_iter().chain([server.as_str()]);
         let arguments = arguments.chain(listen.split(' ')).chain(tuned.split(' '));
-        self.serve(
-            Spec::new("setpriv", arguments).named("postgres"),
-            POSTGRES_PORT,
-        )
+        self.serve(Spec::new("setpriv", arguments).named("postgres"), POSTGRES_PORT)
     }
 
     /// What the server at `address` answers to a query, on a connection of its own.
@@ -79,11 +70,7 @@ impl Pod {
     /// # Errors
     /// If it does not, with what `psql` said.
     pub fn psql(&self, address: SocketAddr, query: &str) -> Result<String> {
-        let at = format!(
-            "-h {} -p {} -U {USER} -XAt -c",
-            address.ip(),
-            address.port()
-        );
+        let at = format!("-h {} -p {} -U {USER} -XAt -c", address.ip(), address.port());
         let arguments = at.split(' ').chain([query]);
         let mut process = self.spawn(&Spec::new("psql", arguments))?;
         let status = process.wait(DEADLINE)?;

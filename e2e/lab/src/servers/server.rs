@@ -32,16 +32,8 @@ impl Pod {
 
     /// The same, where a namespace sees it listen.
     pub(crate) fn serve_for(&self, from: &Namespace, spec: Spec, port: u16) -> Result<Server> {
-        let spec = Spec {
-            name: format!("{}-{}", spec.name, self.name()),
-            ..spec
-        };
-        let mut server = Server {
-            process: self.spawn(&spec)?,
-            spec,
-            pod: self.clone(),
-            port,
-        };
+        let spec = Spec { name: format!("{}-{}", spec.name, self.name()), ..spec };
+        let mut server = Server { process: self.spawn(&spec)?, spec, pod: self.clone(), port };
         server.process.wait_listening_for(from, server.address())?;
         Ok(server)
     }

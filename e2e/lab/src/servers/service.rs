@@ -45,11 +45,7 @@ impl Server {
     fn set(&self, target: &str) -> Result<()> {
         let response =
             HttpClient::connect(self.process.namespace(), self.address())?.get(target)?;
-        ensure!(
-            response.status == 200,
-            "{target}: status {}",
-            response.status
-        );
+        ensure!(response.status == 200, "{target}: status {}", response.status);
         Ok(())
     }
 }

@@ -226,31 +226,19 @@ mod tests {
     fn each_distribution_has_mean_one() {
         let n = 1_000_000;
         let mean = |d: Distribution| {
-            (0..n)
-                .map(|i| d.sample((f64::from(i) + 0.5) / f64::from(n)))
-                .sum::<f64>()
+            (0..n).map(|i| d.sample((f64::from(i) + 0.5) / f64::from(n))).sum::<f64>()
                 / f64::from(n)
         };
-        for d in [
-            Distribution::Constant,
-            Distribution::Exponential,
-            Distribution::Heavy,
-        ] {
+        for d in [Distribution::Constant, Distribution::Exponential, Distribution::Heavy] {
             assert!((mean(d) - 1.0).abs() < 0.01, "{d:?}: {}", mean(d));
         }
         // The longest 1 % of the heavy tail are a quarter of the work; of exponential times they
         // are 6 %.
         let tail = |d: Distribution| {
-            (990_000..n)
-                .map(|i| d.sample((f64::from(i) + 0.5) / f64::from(n)))
-                .sum::<f64>()
+            (990_000..n).map(|i| d.sample((f64::from(i) + 0.5) / f64::from(n))).sum::<f64>()
                 / f64::from(n)
         };
-        assert!(
-            tail(Distribution::Heavy) > 0.15,
-            "{}",
-            tail(Distribution::Heavy)
-        );
+        assert!(tail(Distribution::Heavy) > 0.15, "{}", tail(Distribution::Heavy));
         assert!(tail(Distribution::Exponential) < 0.06);
     }
 }

@@ -78,11 +78,7 @@ impl Pod {
     pub fn node(&self, port: u16) -> Result<Server> {
         let script = self.directory()?.join("server.js");
         fs::write(&script, SCRIPT).with_context(|| script.display().to_string())?;
-        let arguments = [
-            script.display().to_string(),
-            port.to_string(),
-            self.name().to_owned(),
-        ];
+        let arguments = [script.display().to_string(), port.to_string(), self.name().to_owned()];
         self.serve(Spec::new("node", arguments), port)
     }
 }

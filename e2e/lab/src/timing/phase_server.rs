@@ -83,12 +83,7 @@ impl Pod {
             let _stopped = stopped;
             server.run().context("phase server")
         });
-        Ok(PhaseServer {
-            address,
-            notes,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        Ok(PhaseServer { address, notes, stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -178,16 +173,8 @@ impl Server {
         )
         .context("epoll_ctl")?;
         let registered_ns = now_ns();
-        let accepted = Some(Accepted {
-            woken_ns,
-            accepted_ns,
-            registered_ns,
-        });
-        let connection = Connection {
-            socket,
-            accepted,
-            request: Vec::with_capacity(READ_BYTES),
-        };
+        let accepted = Some(Accepted { woken_ns, accepted_ns, registered_ns });
+        let connection = Connection { socket, accepted, request: Vec::with_capacity(READ_BYTES) };
         self.connections.insert(key, connection);
         Ok(())
     }
@@ -227,17 +214,14 @@ impl Connection {
             let sent_ns = now_ns();
             let accepted = self.accepted.take();
             if let Some(request) = number(target.as_bytes()) {
-                notes
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(ServerStamps {
-                        request,
-                        arrived_ns: received.at_ns,
-                        accepted,
-                        readable_ns,
-                        read_ns,
-                        sent_ns,
-                    });
+                notes.lock().unwrap_or_else(PoisonError::into_inner).push(ServerStamps {
+                    request,
+                    arrived_ns: received.at_ns,
+                    accepted,
+                    readable_ns,
+                    read_ns,
+                    sent_ns,
+                });
             }
             self.request.clear();
             // A buffer that was not filled was all there was; the next bytes are a new event.

@@ -73,10 +73,7 @@ pub fn target(request: u64) -> String {
 pub(crate) fn number(bytes: &[u8]) -> Option<u64> {
     let prefix = PREFIX.as_bytes();
     let start = bytes.windows(prefix.len()).position(|w| w == prefix)? + prefix.len();
-    let digits = bytes[start..]
-        .iter()
-        .take_while(|b| b.is_ascii_digit())
-        .count();
+    let digits = bytes[start..].iter().take_while(|b| b.is_ascii_digit()).count();
     let digits = &bytes[start..start + digits];
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
@@ -124,11 +121,7 @@ impl PhaseClient {
                 Err(Verdict::More) => continue,
                 _ => bail!("{:?}", String::from_utf8_lossy(&answer[..length])),
             }
-            return Ok(ClientStamps {
-                request,
-                sent_ns,
-                received_ns,
-            });
+            return Ok(ClientStamps { request, sent_ns, received_ns });
         }
     }
 }
@@ -139,22 +132,12 @@ mod tests {
 
     #[test]
     fn the_number_is_read_back_from_a_frame_and_from_nothing_else() {
-        let frame = [
-            &[0u8; 66][..],
-            format!("GET {} HTTP/1.1\r\n", target(1234)).as_bytes(),
-        ]
-        .concat();
+        let frame =
+            [&[0u8; 66][..], format!("GET {} HTTP/1.1\r\n", target(1234)).as_bytes()].concat();
         assert_eq!(number(&frame), Some(1234));
         let text = echo_body(&target(u64::MAX), "");
         assert_eq!(number(text.as_bytes()), Some(u64::MAX));
-        for none in [
-            "",
-            "GET /",
-            "/phase",
-            "/phase/",
-            "/phase/x1",
-            "/phase/99999999999999999999",
-        ] {
+        for none in ["", "GET /", "/phase", "/phase/", "/phase/x1", "/phase/99999999999999999999"] {
             assert_eq!(number(none.as_bytes()), None, "{none}");
         }
     }

@@ -67,9 +67,7 @@ impl Tap {
             let Some(at) = received.at_ns else { return };
             if let Some(request) = number(frame) {
                 current = Some(request);
-                all.entry(request)
-                    .or_default()
-                    .note(is_answer(frame), received.outgoing, at);
+                all.entry(request).or_default().note(is_answer(frame), received.outgoing, at);
             } else if let Some(request) = current
                 && !received.outgoing
                 && is_adoption(frame)
@@ -78,10 +76,7 @@ impl Tap {
                 stamps.adoption_from_ns.get_or_insert(at);
             }
         })?;
-        ensure!(
-            !all.is_empty(),
-            "no request passed the dataplane's interface"
-        );
+        ensure!(!all.is_empty(), "no request passed the dataplane's interface");
         Ok(all)
     }
 }
@@ -127,15 +122,9 @@ mod tests {
             stamps.answer_from_ns,
         ];
         assert_eq!(all, [Some(1), Some(2), Some(3), Some(4)]);
-        assert!(is_adoption(
-            &[&[0; 54][..], &[1, 1, 253, 28, 0xba, 0x70]].concat()
-        ));
-        assert!(!is_adoption(
-            &[&[0; 54][..], &[1, 1, 253, 28, 0xba, 0x71]].concat()
-        ));
-        assert!(!is_adoption(
-            &[&[0; 114][..], &[253, 28, 0xba, 0x70]].concat()
-        ));
+        assert!(is_adoption(&[&[0; 54][..], &[1, 1, 253, 28, 0xba, 0x70]].concat()));
+        assert!(!is_adoption(&[&[0; 54][..], &[1, 1, 253, 28, 0xba, 0x71]].concat()));
+        assert!(!is_adoption(&[&[0; 114][..], &[253, 28, 0xba, 0x70]].concat()));
         assert!(is_answer(b"....HTTP/1.1 200 OK\r\n"));
         assert!(!is_answer(b"....GET /phase/1 HTTP/1.1\r\nHost: 200 \r\n"));
     }

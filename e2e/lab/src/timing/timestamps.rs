@@ -5,10 +5,7 @@
 //! binding a packet socket to an interface). Never keeps a pointer beyond a call. The times are
 //! CLOCK_REALTIME, which all network namespaces share, so [`now_ns`] is comparable with them.
 
-#![expect(
-    unsafe_code,
-    reason = "no safe interface offers SCM_TIMESTAMPING or sockaddr_ll"
-)]
+#![expect(unsafe_code, reason = "no safe interface offers SCM_TIMESTAMPING or sockaddr_ll")]
 
 use std::{
     io, mem,
@@ -57,11 +54,7 @@ pub(crate) fn enable(socket: impl AsFd) -> io::Result<()> {
             mem::size_of_val(&flags) as libc::socklen_t,
         )
     };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Limits a packet socket to one interface, and starts it for frames of every protocol.
@@ -80,19 +73,12 @@ pub(crate) fn bind_packet(socket: impl AsFd, interface: u32) -> io::Result<()> {
             mem::size_of_val(&address) as libc::socklen_t,
         )
     };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// One `recvmsg`; flags of the socket (as non-blocking) hold.
 pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
-    let mut part = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = [0usize; CONTROL_WORDS];
     // SAFETY: `sockaddr_ll` is plain integers, for which all zeros is a value.
     let mut from: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -146,9 +132,7 @@ fn header(control: &[u8]) -> Option<(usize, i32, i32)> {
     };
     let (level, kind) = (integer(WORD_BYTES)?, integer(WORD_BYTES + 4)?);
     // A shorter length would go round for ever.
-    (HEADER_BYTES..=control.len())
-        .contains(&length)
-        .then_some((length, level, kind))
+    (HEADER_BYTES..=control.len()).contains(&length).then_some((length, level, kind))
 }
 
 fn word(bytes: &[u8]) -> Option<i64> {

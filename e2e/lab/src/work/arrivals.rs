@@ -42,15 +42,8 @@ impl Schedule {
         let mut rng = fastrand::Rng::with_seed(arrivals.seed);
         // The order in which connections open must not tell their rates.
         rng.shuffle(&mut shares);
-        let gaps_s: Vec<f64> = shares
-            .iter()
-            .map(|s| 1.0 / (s * arrivals.per_second))
-            .collect();
-        let mut schedule = Self {
-            rng,
-            gaps_s,
-            next: BinaryHeap::with_capacity(connections),
-        };
+        let gaps_s: Vec<f64> = shares.iter().map(|s| 1.0 / (s * arrivals.per_second)).collect();
+        let mut schedule = Self { rng, gaps_s, next: BinaryHeap::with_capacity(connections) };
         for connection in 0..connections {
             schedule.push(Duration::ZERO, connection);
         }
@@ -59,9 +52,7 @@ impl Schedule {
 
     /// When the next request is due.
     pub(crate) fn next_at(&self) -> Duration {
-        self.next
-            .peek()
-            .map_or(Duration::MAX, |Reverse((at, _))| *at)
+        self.next.peek().map_or(Duration::MAX, |Reverse((at, _))| *at)
     }
 
     /// Takes the first request that is due at `now`: its time and its connection.
@@ -100,11 +91,7 @@ mod tests {
     }
 
     fn equal(seed: u64) -> Arrivals {
-        Arrivals {
-            per_second: 2_000.0,
-            zipf: 0.0,
-            seed,
-        }
+        Arrivals { per_second: 2_000.0, zipf: 0.0, seed }
     }
 
     #[test]
@@ -135,10 +122,7 @@ mod tests {
     #[test]
     fn gaps_are_those_of_a_poisson_process() {
         let times = times(equal(2), 32);
-        let gaps: Vec<f64> = times
-            .windows(2)
-            .map(|w| (w[1].0 - w[0].0).as_secs_f64())
-            .collect();
+        let gaps: Vec<f64> = times.windows(2).map(|w| (w[1].0 - w[0].0).as_secs_f64()).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         // An even pace would have 0, a Poisson process has 1.
@@ -150,23 +134,14 @@ mod tests {
 
     #[test]
     fn unequal_connections_have_their_shares() {
-        let times = times(
-            Arrivals {
-                zipf: 1.0,
-                ..equal(3)
-            },
-            100,
-        );
+        let times = times(Arrivals { zipf: 1.0, ..equal(3) }, 100);
         let mut counts = vec![0usize; 100];
         for (_, connection) in &times {
             counts[*connection] += 1;
         }
         counts.sort_unstable_by(|a, b| b.cmp(a));
         let wanted = zipf_shares(100, 1.0)[0] * 20_000.0;
-        assert!(
-            (counts[0] as f64 - wanted).abs() < 5.0 * wanted.sqrt(),
-            "{counts:?}"
-        );
+        assert!((counts[0] as f64 - wanted).abs() < 5.0 * wanted.sqrt(), "{counts:?}");
         assert_eq!(counts.iter().sum::<usize>(), times.len());
     }
 

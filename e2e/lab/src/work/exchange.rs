@@ -97,11 +97,7 @@ impl LoadOptions {
     /// The same with so many connections and, if given, an end after so many requests.
     #[must_use]
     pub fn of(address: SocketAddr, connections: usize, requests: Option<u64>) -> Self {
-        Self {
-            connections,
-            requests,
-            ..Self::new(address)
-        }
+        Self { connections, requests, ..Self::new(address) }
     }
 }
 

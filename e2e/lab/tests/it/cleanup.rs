@@ -1,9 +1,6 @@
 //! Nothing is left behind: after a drop, after Ctrl-C, and after SIGKILL once the next lab starts.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test's helpers fail as the test itself does"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail as the test itself does")]
 
 use baton_lab::{Lab, NginxOptions, Options, RECORD_DIR};
 use std::{
@@ -85,13 +82,7 @@ fn ctrl_c_leaves_nothing() {
     let (mut child, id, _input) = hold();
     assert!(traces(&id).len() >= 18);
     let pid = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(traces(&id), [""; 0]);
 }

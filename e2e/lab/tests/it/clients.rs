@@ -1,9 +1,6 @@
 //! The checking clients accept what is right and notice what is wrong.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test's helpers fail as the test itself does"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail as the test itself does")]
 
 use baton_lab::{
     Counts, HttpEcho, Lab, LoadOptions, NginxOptions, Options, Pod, RedisBenchOptions, RedisCheck,
@@ -45,11 +42,7 @@ enum Fault {
 
 /// A server that answers `/echo/…` as nginx does, but for the fault.
 fn faulty_server(pod: &Pod, fault: Fault) -> SocketAddr {
-    let listener = pod
-        .namespace()
-        .run(|| TcpListener::bind("0.0.0.0:0"))
-        .unwrap()
-        .unwrap();
+    let listener = pod.namespace().run(|| TcpListener::bind("0.0.0.0:0")).unwrap().unwrap();
     let port = listener.local_addr().unwrap().port();
     // The thread ends with the test's process; a listener without clients does no harm.
     thread::spawn(move || {
@@ -115,18 +108,13 @@ fn http_faults_are_noticed_each_by_its_kind() {
         (Fault::NotHttp, Some("malformed")),
     ] {
         let address = faulty_server(&lab.pods()[0], fault);
-        let (report, echo) = HttpEcho::start(lab.client().namespace(), load(address, 100))
-            .unwrap()
-            .join()
-            .unwrap();
+        let (report, echo) =
+            HttpEcho::start(lab.client().namespace(), load(address, 100)).unwrap().join().unwrap();
         let kinds: Vec<_> = report.errors.keys().map(String::as_str).collect();
         assert_eq!(kinds, kind.into_iter().collect::<Vec<_>>(), "{fault:?}");
         // Every tenth response of a connection is wrong, so each connection brings nine right ones.
         if kind.is_some() {
-            assert!(
-                (7..=10).contains(&report.error_count()),
-                "{fault:?}: {report:?}"
-            );
+            assert!((7..=10).contains(&report.error_count()), "{fault:?}: {report:?}");
         }
         let lost = match fault {
             // The response itself was right, the second copy is too many.
@@ -148,13 +136,9 @@ fn a_killed_server_is_noticed() {
         ..load(nginx.address(), 0)
     };
     let running = HttpEcho::start(lab.client().namespace(), options).unwrap();
-    wait("requests", || {
-        running.progress().requests.load(Ordering::Relaxed) > 100
-    });
+    wait("requests", || running.progress().requests.load(Ordering::Relaxed) > 100);
     nginx.process.kill().unwrap();
-    wait("errors", || {
-        running.progress().errors.load(Ordering::Relaxed) > 4
-    });
+    wait("errors", || running.progress().errors.load(Ordering::Relaxed) > 4);
     let (report, _) = running.stop().unwrap();
     assert!(report.errors.contains_key("connect"), "{:?}", report.errors);
     let broken = |e: &Counts| e.keys().any(|k| k == "closed" || k == "reset");
@@ -169,27 +153,14 @@ fn http_load_against_nginx_has_no_error_and_keeps_its_pace() {
         .unwrap()
         .join()
         .unwrap();
-    assert_eq!(
-        (report.requests, report.error_count()),
-        (5_000, 0),
-        "{report:?}"
-    );
+    assert_eq!((report.requests, report.error_count()), (5_000, 0), "{report:?}");
     assert_eq!((echo.per_pod["pod-a"], echo.pod_changes), (5_000, 0));
 
-    let paced = LoadOptions {
-        pace: Some(Duration::from_millis(10)),
-        ..load(nginx.address(), 200)
-    };
-    let (report, _) = HttpEcho::start(lab.client().namespace(), paced)
-        .unwrap()
-        .join()
-        .unwrap();
+    let paced = LoadOptions { pace: Some(Duration::from_millis(10)), ..load(nginx.address(), 200) };
+    let (report, _) = HttpEcho::start(lab.client().namespace(), paced).unwrap().join().unwrap();
     // 200 requests over 4 connections at 10 ms each: 49 paces.
     assert!(report.elapsed >= Duration::from_millis(480), "{report:?}");
-    assert_eq!(
-        report.windows.iter().map(|w| w.latency.count).sum::<u64>(),
-        200
-    );
+    assert_eq!(report.windows.iter().map(|w| w.latency.count).sum::<u64>(), 200);
 }
 
 #[test]
@@ -199,11 +170,7 @@ fn redis_effects_are_counted_in_the_server() {
     let (client, address) = (lab.client().namespace(), redis.address());
     let start = |n| RedisCheck::start(client, &[address], load(address, n)).unwrap();
     let report = RedisCheck::finish(start(4_000)).unwrap();
-    assert_eq!(
-        (report.requests, report.error_count()),
-        (4_000, 0),
-        "{report:?}"
-    );
+    assert_eq!((report.requests, report.error_count()), (4_000, 0), "{report:?}");
 
     // One INCR too many, as a request that is executed twice would be.
     let running = start(20_000);
@@ -214,17 +181,11 @@ fn redis_effects_are_counted_in_the_server() {
 
     // A server that forgets: values that were there are missing.
     let running = start(6_000);
-    wait("half the commands", || {
-        running.progress().requests.load(Ordering::Relaxed) > 2_000
-    });
+    wait("half the commands", || running.progress().requests.load(Ordering::Relaxed) > 2_000);
     other.call(&[b"FLUSHALL"]).unwrap();
     let report = RedisCheck::finish(running).unwrap();
     for kind in ["reply", "set-missing", "incr-count"] {
-        assert!(
-            report.errors.contains_key(kind),
-            "{kind}: {:?}",
-            report.errors
-        );
+        assert!(report.errors.contains_key(kind), "{kind}: {:?}", report.errors);
     }
 }
 
@@ -235,15 +196,9 @@ fn wrk_and_redis_benchmark_give_figures() {
     let redis = lab.pods()[0].redis().unwrap();
     let options = WrkOptions::new(nginx.address(), Duration::from_secs(1));
     let report = lab.client().wrk(&options).unwrap().join().unwrap();
-    assert!(
-        report.requests > 1_000 && report.errors.is_empty(),
-        "{report:?}"
-    );
+    assert!(report.requests > 1_000 && report.errors.is_empty(), "{report:?}");
     assert!(0 < report.latency.p50_us && report.latency.p50_us <= report.latency.max_us);
-    let missing = WrkOptions {
-        target: "/missing".into(),
-        ..options
-    };
+    let missing = WrkOptions { target: "/missing".into(), ..options };
     let report = lab.client().wrk(&missing).unwrap().join().unwrap();
     assert_eq!(report.errors["status"], report.requests, "each is a 404");
     assert_eq!(report.error_count(), report.requests);
@@ -255,24 +210,12 @@ fn wrk_and_redis_benchmark_give_figures() {
         connections: 8,
         deadline: Duration::from_secs(60),
     };
-    let report = lab
-        .client()
-        .redis_benchmark(&options)
-        .unwrap()
-        .join()
-        .unwrap();
+    let report = lab.client().redis_benchmark(&options).unwrap().join().unwrap();
     assert_eq!((report.commands, report.errors), (20_000, 0), "{report:?}");
     // redis-benchmark ends at an error reply: here SET has no room.
     let mut admin = RedisClient::connect(lab.client().namespace(), redis.address()).unwrap();
-    admin
-        .call(&[b"CONFIG", b"SET", b"maxmemory", b"1"])
-        .unwrap();
-    let error = lab
-        .client()
-        .redis_benchmark(&options)
-        .unwrap()
-        .join()
-        .unwrap_err();
+    admin.call(&[b"CONFIG", b"SET", b"maxmemory", b"1"]).unwrap();
+    let error = lab.client().redis_benchmark(&options).unwrap().join().unwrap_err();
     assert!(format!("{error:#}").contains("OOM"), "{error:#}");
 }
 

@@ -1,9 +1,6 @@
 //! Servers that are killed, frozen and started again, and the clients that judge what comes of it.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test's helpers fail as the test itself does"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail as the test itself does")]
 
 use baton_lab::{
     HttpClient, HttpEcho, IdleConnections, Lab, Listen, Load, LoadOptions, NginxOptions, Options,
@@ -56,10 +53,7 @@ fn servers_come_back_at_once_however_they_ended() {
     }
     eprintln!("{:?} for one end and start of both", start.elapsed() / 20);
     assert_eq!(
-        RedisClient::connect(namespace, redis.address())
-            .unwrap()
-            .call(&[b"PING"])
-            .unwrap(),
+        RedisClient::connect(namespace, redis.address()).unwrap().call(&[b"PING"]).unwrap(),
         Reply::Simple("PONG".into())
     );
 }
@@ -99,10 +93,7 @@ fn counted_posts_are_answered_or_unknown() {
     let options = LoadOptions::of(counter.address(), 256, None);
     let load = PostCount::start(lab.client().namespace(), options).unwrap();
     for _ in 0..5 {
-        answered(
-            &load,
-            load.progress().requests.load(Ordering::Relaxed) + 500,
-        );
+        answered(&load, load.progress().requests.load(Ordering::Relaxed) + 500);
         counter.process.crash().unwrap();
         counter.restart().unwrap();
     }
@@ -121,9 +112,7 @@ fn counted_posts_are_answered_or_unknown() {
     let counted = counter.counted().unwrap();
     let file = counter.pod().directory().unwrap().join("count-8080");
     let mut append = OpenOptions::new().append(true).open(&file).unwrap();
-    append
-        .write_all(format!("{}\n", counted[0]).as_bytes())
-        .unwrap();
+    append.write_all(format!("{}\n", counted[0]).as_bytes()).unwrap();
     assert_eq!(posts.tally(&servers).unwrap().twice, 1);
     std::fs::write(&file, counted[1..].join("\n")).unwrap();
     assert_eq!(posts.tally(&servers).unwrap().missing, 1);
@@ -164,14 +153,7 @@ fn stateful_conversations_hold_with_one_server_and_show_a_mixed_up_one() {
     let bad = RedisStateful::start(namespace, mixed, &servers).unwrap();
     // One write goes to one server, so pipelines and single commands are right there; all else is
     // parted.
-    let parted = [
-        "transaction",
-        "watch",
-        "subscribe",
-        "select",
-        "auth",
-        "name",
-    ];
+    let parted = ["transaction", "watch", "subscribe", "select", "auth", "name"];
     wait_for("noticed by each", || {
         let failed = bad.failed();
         parted.iter().all(|name| failed.contains(name))
@@ -190,11 +172,7 @@ fn stateful_conversations_hold_with_one_server_and_show_a_mixed_up_one() {
 fn mix_up(lab: &Lab, servers: &[SocketAddr]) -> SocketAddr {
     let place = lab.dataplane_pod();
     let address = SocketAddr::new(place.ipv4(), 6379);
-    let listener = place
-        .namespace()
-        .run(|| TcpListener::bind(address))
-        .unwrap()
-        .unwrap();
+    let listener = place.namespace().run(|| TcpListener::bind(address)).unwrap().unwrap();
     let (namespace, servers) = (place.namespace().clone(), servers.to_vec());
     // The threads end with the test's process.
     thread::spawn(move || {
@@ -228,24 +206,15 @@ fn clients_behind_haproxy_see_a_killed_server_and_go_on() {
     let lab = lab("haproxy-kills", 2);
     let start = |pod: &Pod| pod.nginx(&NginxOptions::default());
     let mut nginx = lab.in_each_pod(start).unwrap();
-    let listen = Listen {
-        port: 80,
-        servers: nginx.iter().map(Server::named).collect(),
-        checked: true,
-    };
+    let listen =
+        Listen { port: 80, servers: nginx.iter().map(Server::named).collect(), checked: true };
     let haproxy = lab.haproxy(&[listen]).unwrap();
     let load = echo(&lab, haproxy.address(80), 16);
     answered(&load, 1_000);
     nginx[0].process.crash().unwrap();
-    answered(
-        &load,
-        load.progress().requests.load(Ordering::Relaxed) + 1_000,
-    );
+    answered(&load, load.progress().requests.load(Ordering::Relaxed) + 1_000);
     nginx[0].restart().unwrap();
-    answered(
-        &load,
-        load.progress().requests.load(Ordering::Relaxed) + 1_000,
-    );
+    answered(&load, load.progress().requests.load(Ordering::Relaxed) + 1_000);
     let (report, echo) = load.stop().unwrap();
     eprintln!("{:?} beside {} right", report.errors, report.requests);
     assert!(report.error_count() > 0);

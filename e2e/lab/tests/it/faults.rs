@@ -1,9 +1,6 @@
 //! The faults do what they say, exactly, and real TCP gets over them with every byte right.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test's helpers fail as the test itself does"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail as the test itself does")]
 
 use baton_lab::{
     DOWNLOAD_BYTES, FaultCounts, FaultRates, Faults, HttpClient, HttpEcho, Lab, LoadOptions,
@@ -42,10 +39,7 @@ impl Direct {
     /// Small requests on many connections and a large upload and download, every byte checked.
     fn traffic(&self) {
         let options = LoadOptions::of(self.nginx.address(), CONNECTIONS, Some(REQUESTS));
-        let (report, _) = HttpEcho::start(self.client(), options)
-            .unwrap()
-            .join()
-            .unwrap();
+        let (report, _) = HttpEcho::start(self.client(), options).unwrap().join().unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);
         assert_eq!(report.requests, REQUESTS);
         let upload = content(UPLOAD_BYTES, 9);
@@ -79,14 +73,7 @@ fn losses_are_those_that_the_seed_says() {
     direct.traffic();
     direct.faults.calm().unwrap();
     let all = direct.counts();
-    let (other, seen) = (
-        FaultCounts {
-            seen: 0,
-            lost: 0,
-            ..all
-        },
-        all.seen,
-    );
+    let (other, seen) = (FaultCounts { seen: 0, lost: 0, ..all }, all.seen);
     assert_eq!(other, FaultCounts::default());
     let expected: u64 = [Way::From, Way::To]
         .into_iter()
@@ -156,12 +143,7 @@ fn packets_come_twice_at_once_and_late() {
 #[test]
 fn all_at_once_over_ipv6() {
     let direct = Direct::new("f-six");
-    let rates = FaultRates {
-        lost: 10,
-        corrupted: 10,
-        held: 20,
-        doubled: 20,
-    };
+    let rates = FaultRates { lost: 10, corrupted: 10, held: 20, doubled: 20 };
     direct.faults.set_both(Side::Pods, rates).unwrap();
     direct.faults.set_both(Side::Clients, rates).unwrap();
     let options = LoadOptions::of(direct.nginx.address_v6(), CONNECTIONS, Some(REQUESTS));
@@ -180,17 +162,10 @@ fn all_at_once_over_ipv6() {
 #[test]
 fn nothing_is_left_when_faults_are_dropped() {
     let direct = Direct::new("f-end");
-    direct
-        .faults
-        .set_both(Side::Pods, FaultRates::loss(1_000))
-        .unwrap();
+    direct.faults.set_both(Side::Pods, FaultRates::loss(1_000)).unwrap();
     let router = direct.lab.router().namespace();
     assert!(router.ip(&["link"]).unwrap().contains("faults"));
-    let too_many = FaultRates {
-        lost: 600,
-        held: 600,
-        ..FaultRates::default()
-    };
+    let too_many = FaultRates { lost: 600, held: 600, ..FaultRates::default() };
     assert!(direct.faults.set_both(Side::Pods, too_many).is_err());
     let Direct { faults, nginx, lab } = direct;
     drop(faults);
@@ -215,9 +190,7 @@ fn kernel_counter(namespace: &Namespace, name: &str) -> u64 {
     let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
     let text = namespace.run(|| read("snmp") + &read("netstat")).unwrap();
     let (group, name) = name.split_once('.').unwrap();
-    let mut lines = text
-        .lines()
-        .filter_map(|l| l.strip_prefix(group)?.strip_prefix(": "));
+    let mut lines = text.lines().filter_map(|l| l.strip_prefix(group)?.strip_prefix(": "));
     let names = lines.next().unwrap().split(' ');
     let mut both = names.zip(lines.next().unwrap().split(' '));
     both.find(|(n, _)| *n == name).unwrap().1.parse().unwrap()

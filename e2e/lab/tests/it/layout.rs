@@ -20,29 +20,19 @@ fn nginx_and_redis_serve_checked_content_over_ipv4_and_ipv6() {
         let nginx = pod.nginx(&NginxOptions::default()).unwrap();
         for (name, address) in [("v4", nginx.address()), ("v6", nginx.address_v6())] {
             let mut http = HttpClient::connect(client, address).unwrap();
-            let echo = http
-                .request("GET", "/echo/x?y=1", &[("X-Nonce", "abc")], &[])
-                .unwrap();
+            let echo = http.request("GET", "/echo/x?y=1", &[("X-Nonce", "abc")], &[]).unwrap();
             assert_eq!(echo.pod(), Some(pod.name()));
             assert_eq!(echo.body, echo_body("/echo/x?y=1", "abc").as_bytes());
             let download = http.get("/files/10m.bin").unwrap();
             assert!(download.body == content(DOWNLOAD_BYTES, 0));
-            let put = http
-                .request("PUT", &format!("/upload/{name}"), &[], &upload)
-                .unwrap();
+            let put = http.request("PUT", &format!("/upload/{name}"), &[], &upload).unwrap();
             assert_eq!(put.status, 201);
             assert!(nginx.uploaded(name).unwrap() == upload);
         }
         let redis = pod.redis().unwrap();
         let mut redis = RedisClient::connect(client, redis.address()).unwrap();
-        assert_eq!(
-            redis.call(&[b"SET", b"a", b"b"]).unwrap(),
-            Reply::Simple("OK".into())
-        );
-        assert_eq!(
-            redis.call(&[b"GET", b"a"]).unwrap(),
-            Reply::Bulk(Some(b"b".to_vec()))
-        );
+        assert_eq!(redis.call(&[b"SET", b"a", b"b"]).unwrap(), Reply::Simple("OK".into()));
+        assert_eq!(redis.call(&[b"GET", b"a"]).unwrap(), Reply::Bulk(Some(b"b".to_vec())));
     }
 }
 
@@ -52,21 +42,13 @@ fn haproxy_stands_in_the_dataplanes_place() {
     let servers: Vec<_> = lab
         .pods()
         .iter()
-        .map(|p| {
-            (
-                p.name().to_owned(),
-                p.nginx(&NginxOptions::default()).unwrap(),
-            )
-        })
+        .map(|p| (p.name().to_owned(), p.nginx(&NginxOptions::default()).unwrap()))
         .collect();
     let haproxy = lab
         .haproxy(&[Listen {
             checked: false,
             port: 80,
-            servers: servers
-                .iter()
-                .map(|(n, s)| (n.clone(), s.address()))
-                .collect(),
+            servers: servers.iter().map(|(n, s)| (n.clone(), s.address())).collect(),
         }])
         .unwrap();
     let mut pods: Vec<_> = (0..2)
@@ -79,11 +61,7 @@ fn haproxy_stands_in_the_dataplanes_place() {
         .collect();
     pods.sort_by(|a, b| a.1.cmp(&b.1));
     let names: Vec<_> = pods.iter().map(|(_, pod)| pod.as_str()).collect();
-    assert_eq!(
-        names,
-        ["pod-a", "pod-b"],
-        "leastconn spreads two connections"
-    );
+    assert_eq!(names, ["pod-a", "pod-b"], "leastconn spreads two connections");
 }
 
 #[test]
@@ -114,48 +92,25 @@ fn the_dataplanes_pod_is_like_the_others_and_legs_have_their_mtu() {
     let place = lab.dataplane_pod().namespace();
     let links = place.ip(&["-o", "link"]).unwrap();
     assert_eq!(links.lines().count(), 2, "lo and eth0 only: {links}");
-    let features = place
-        .run(|| run_command("ethtool", &["-k", "eth0"]))
-        .unwrap()
-        .unwrap();
-    for feature in [
-        "tcp-segmentation-offload: on",
-        "tx-checksumming: on",
-        "generic-segmentation-offload: on",
-    ] {
-        assert!(
-            features.contains(feature),
-            "{feature} missing in {features}"
-        );
+    let features = place.run(|| run_command("ethtool", &["-k", "eth0"])).unwrap().unwrap();
+    for feature in
+        ["tcp-segmentation-offload: on", "tx-checksumming: on", "generic-segmentation-offload: on"]
+    {
+        assert!(features.contains(feature), "{feature} missing in {features}");
     }
-    let queues = place
-        .run(|| run_command("ethtool", &["-l", "eth0"]))
-        .unwrap()
-        .unwrap();
-    assert_eq!(
-        queues.matches("2\n").count(),
-        4,
-        "two of two queues each way: {queues}"
-    );
+    let queues = place.run(|| run_command("ethtool", &["-l", "eth0"])).unwrap().unwrap();
+    assert_eq!(queues.matches("2\n").count(), 4, "two of two queues each way: {queues}");
 }
 
 #[test]
 fn a_process_that_ends_early_is_reported_with_its_words() {
     let lab = lab(1);
     let mut process = lab.pods()[0]
-        .spawn(&baton_lab::Spec::new(
-            "sh",
-            ["-c", "echo what went wrong >&2; exit 3"],
-        ))
+        .spawn(&baton_lab::Spec::new("sh", ["-c", "echo what went wrong >&2; exit 3"]))
         .unwrap();
-    let error = process
-        .wait_listening("127.0.0.1:9".parse().unwrap())
-        .unwrap_err();
+    let error = process.wait_listening("127.0.0.1:9".parse().unwrap()).unwrap_err();
     let text = format!("{error:#}");
-    assert!(
-        text.contains("what went wrong") && text.contains("exit status: 3"),
-        "{text}"
-    );
+    assert!(text.contains("what went wrong") && text.contains("exit status: 3"), "{text}");
     let error = lab.pods()[0]
         .spawn(&baton_lab::Spec::new("/nonexistent/server", [""; 0]))
         .and_then(|mut p| p.wait(std::time::Duration::from_secs(5)));

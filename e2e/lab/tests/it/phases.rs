@@ -1,10 +1,7 @@
 //! The server that notes its steps answers right, and the notes of client, server and tap are in
 //! order.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test's helpers fail as the test itself does"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail as the test itself does")]
 
 use baton_lab::{
     HttpClient, Lab, Options, PhaseClient, PhaseServer, ServerStamps, echo_body, phase_target,

@@ -14,11 +14,7 @@ fn cpu_time_under_load_is_near_the_limit() {
     // Two children in one pod share its limit.
     let busy = Spec::new("sh", ["-c", "(while :; do :; done) & while :; do :; done"]);
     let process = pod.spawn(&busy).unwrap();
-    assert!(
-        pod.processes()
-            .unwrap()
-            .contains(&i32::try_from(process.pid()).unwrap())
-    );
+    assert!(pod.processes().unwrap().contains(&i32::try_from(process.pid()).unwrap()));
 
     let share = |seconds: f64| {
         let (start, before) = (Instant::now(), process.cpu_time());
@@ -35,8 +31,5 @@ fn cpu_time_under_load_is_near_the_limit() {
     for nonsense in [0.0, -1.0, 0.1, f64::NAN] {
         assert!(pod.throttle(nonsense).is_err(), "{nonsense}");
     }
-    assert!(
-        lab.client().throttle(5.0).is_err(),
-        "a client has no cgroup"
-    );
+    assert!(lab.client().throttle(5.0).is_err(), "a client has no cgroup");
 }

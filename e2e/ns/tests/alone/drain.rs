@@ -21,16 +21,10 @@ const TIME: Duration = Duration::from_secs(1);
 #[test]
 fn ten_thousand_idle_connections_leave_in_a_second() -> Result<()> {
     let options = Options::with_pods(3);
-    let web = NginxOptions {
-        connections: CONNECTIONS as u32 + 1_000,
-        ..NginxOptions::default()
-    };
+    let web = NginxOptions { connections: CONNECTIONS as u32 + 1_000, ..NginxOptions::default() };
     let mut scene = Scene::with_nginx("drain", &options, &web)?;
     scene.config.policies[0].migration = Migration::default();
-    scene.config.policies[0].drain = Drain {
-        quiet: QUIET,
-        ..Drain::default()
-    };
+    scene.config.policies[0].drain = Drain { quiet: QUIET, ..Drain::default() };
     // All of them begin on pod-a.
     for backend in &mut scene.config.policies[0].backends[1..] {
         backend.weight = 0;
@@ -60,10 +54,7 @@ fn ten_thousand_idle_connections_leave_in_a_second() -> Result<()> {
     let drain = scene.backend(0, "pod-a")?.drain;
     eprintln!("{CONNECTIONS} connections left in {taken:?} (limit {limit:?}): {drain:?}");
     let drain = drain.context("a draining backend without figures of its drain")?;
-    ensure!(
-        drain.moved == CONNECTIONS as u64 && drain.closed == 0,
-        "{drain:?}"
-    );
+    ensure!(drain.moved == CONNECTIONS as u64 && drain.closed == 0, "{drain:?}");
     let on = round_is_right(&scene, &mut idle)?;
     ensure!(!on.contains(&"pod-a".to_owned()), "{on:?}");
     scene.nothing_lost(0)?;
@@ -77,14 +68,8 @@ fn ten_thousand_idle_connections_leave_in_a_second() -> Result<()> {
     ensure!(before > 0, "no flow on pod-b");
     let start = Instant::now();
     let words = scene.explained(scene.dataplane()?.tool(&["drain", "pod-b", "--wait"]))?;
-    eprintln!(
-        "{before} connections left in {:?}:\n{words}",
-        start.elapsed()
-    );
-    ensure!(
-        flows(&scene, "pod-b")? == 0,
-        "the command ended before the drain"
-    );
+    eprintln!("{before} connections left in {:?}:\n{words}", start.elapsed());
+    ensure!(flows(&scene, "pod-b")? == 0, "the command ended before the drain");
     let on = round_is_right(&scene, &mut idle)?;
     ensure!(!on.contains(&"pod-b".to_owned()), "{on:?}");
     scene.nothing_lost(0)?;
@@ -133,10 +118,7 @@ fn a_drain_ends_though_servers_do_not_close_what_their_clients_closed() -> Resul
     let command = ["drain", "pod-a", "--policy", "chat", "--wait"];
     let words = scene.explained(scene.dataplane()?.tool(&command))?;
     eprintln!("{words}");
-    ensure!(
-        scene.backend(1, "pod-a")?.flows == 0,
-        "the command ended before the drain"
-    );
+    ensure!(scene.backend(1, "pod-a")?.flows == 0, "the command ended before the drain");
     // Each client is told.
     for stream in &mut streams {
         let mut byte = [0];
@@ -147,10 +129,7 @@ fn a_drain_ends_though_servers_do_not_close_what_their_clients_closed() -> Resul
         }
     }
     let lost = scene.policy(1)?.lost_total;
-    ensure!(
-        lost.get("drain_deadline") == Some(&(WEBSOCKETS as u64)),
-        "{lost:?}"
-    );
+    ensure!(lost.get("drain_deadline") == Some(&(WEBSOCKETS as u64)), "{lost:?}");
     Ok(())
 }
 

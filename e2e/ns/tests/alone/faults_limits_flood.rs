@@ -74,10 +74,7 @@ fn a_minute_of_10_000_syns_a_second_harms_no_one_who_is_connected() -> Result<()
     ensure!(explained, "these are not {SYNS} and {NEW}");
     assert_eq!(full, 0, "the table of flows is full");
     // A client repeats its SYN after 1 s.
-    ensure!(
-        repeated <= overrun,
-        "{repeated} times a new client waited for a second"
-    );
+    ensure!(repeated <= overrun, "{repeated} times a new client waited for a second");
     ensure!(
         memory_half <= memory_before + TOUCHED_KIB_MAX && memory <= memory_half + GROWTH_KIB_MAX,
         "memory grew"
@@ -139,10 +136,7 @@ fn comes_new(scene: &Scene) -> Result<()> {
 /// SYNs that real clients had to send again.
 fn syns_repeated(scene: &Scene) -> Result<u64> {
     let counters = kernel_counters(scene.lab.client().namespace())?;
-    counters
-        .get("TcpExt.TCPSynRetrans")
-        .copied()
-        .context("none")
+    counters.get("TcpExt.TCPSynRetrans").copied().context("none")
 }
 
 /// What became of SYNs: a flow, no room for one, no port for one.
@@ -171,10 +165,7 @@ fn overruns(scene: &Scene) -> Result<u64> {
         + dropped(node, "dataplane", "tx")?
         + dropped(own, "eth0", "rx")?;
     let state = scene.state()?;
-    let io = state
-        .counters
-        .iter()
-        .filter(|(name, _)| name.starts_with("io_drops_total"));
+    let io = state.counters.iter().filter(|(name, _)| name.starts_with("io_drops_total"));
     Ok(on_links + io.map(|(_, count)| count).sum::<u64>())
 }
 

@@ -57,11 +57,7 @@ fn in_scene(mut scene: Scene, name: &str, sides: &[Side], rates: FaultRates) -> 
     let faults = scene.lab.faults(SEED)?;
     let client = scene.lab.client().namespace();
     let options = |port| -> Result<LoadOptions> {
-        Ok(LoadOptions::of(
-            scene.address(port)?,
-            CONNECTIONS,
-            Some(REQUESTS),
-        ))
+        Ok(LoadOptions::of(scene.address(port)?, CONNECTIONS, Some(REQUESTS)))
     };
     let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
     let redis = RedisCheck::start(client, &servers, options(REDIS_PORT)?)?;
@@ -117,10 +113,7 @@ fn in_scene(mut scene: Scene, name: &str, sides: &[Side], rates: FaultRates) -> 
     // sent.
     let resets = seen.counter("resets_sent_total{to=\"client\"}")?;
     let of_no_flow = seen.counter("drops_total{reason=\"no_flow\"}")?;
-    assert!(
-        resets <= of_no_flow,
-        "{resets} resets, {of_no_flow} late copies"
-    );
+    assert!(resets <= of_no_flow, "{resets} resets, {of_no_flow} late copies");
     // The client's kernel says so too: none of its connections ended by a reset.
     let kernel = kernel_counters(seen.scene.lab.client().namespace())?;
     assert_eq!(kernel["Tcp.EstabResets"], 0);
@@ -239,20 +232,11 @@ fn to_the_others(seen: &Seen) -> Result<()> {
         for place in lab.pods().iter().chain(lab.clients()) {
             dropped += kernel_counters(place.namespace())?["Tcp.InCsumErrors"];
         }
-        for outcome in [
-            "bad_checksum",
-            "bad_tag",
-            "bad_layout",
-            "unknown_epoch",
-            "stray_answer",
-        ] {
+        for outcome in ["bad_checksum", "bad_tag", "bad_layout", "unknown_epoch", "stray_answer"] {
             dropped += seen.scene.shim_counter(&[&format!("\"{outcome}\"")])?;
         }
         let surely = came.corrupted - came.corrupted_offset;
-        ensure!(
-            (surely..=came.corrupted).contains(&dropped),
-            "{came:?}, {dropped} dropped"
-        );
+        ensure!((surely..=came.corrupted).contains(&dropped), "{came:?}, {dropped} dropped");
         Ok(())
     })
 }

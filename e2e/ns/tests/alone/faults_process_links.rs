@@ -86,10 +86,7 @@ fn the_interface_of_the_dataplane_goes_down_and_up() -> Result<()> {
     scene.wait_adoptable()?;
     moves_on(&scene, &load)?;
     let metrics = scene.dataplane()?.control_text("/metrics")?;
-    ensure!(
-        metrics.contains("baton_dataplane_link_changes_total 6\n"),
-        "{metrics}"
-    );
+    ensure!(metrics.contains("baton_dataplane_link_changes_total 6\n"), "{metrics}");
     // Its own silence is not the pods'.
     for counter in [
         "backends_down_total{reason=\"silent\"}",
@@ -127,10 +124,7 @@ fn moves_on(scene: &Scene, load: &Load<HttpEcho>) -> Result<()> {
 /// The link up and its default route, which the kernel took away with it, back.
 fn up_again(place: &baton_lab::Namespace, route: &str) -> Result<()> {
     place.ip(&["link", "set", "eth0", "up"])?;
-    let words: Vec<_> = ["route", "add"]
-        .into_iter()
-        .chain(route.split_whitespace())
-        .collect();
+    let words: Vec<_> = ["route", "add"].into_iter().chain(route.split_whitespace()).collect();
     place.ip(&words).map(drop).context("the default route")
 }
 

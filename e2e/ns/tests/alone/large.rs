@@ -24,10 +24,7 @@ fn large_requests_stay_where_moving_is_a_choice() -> Result<()> {
             let pod = small(&mut client, n)?;
             let bytes = content(size, fastrand::u64(..));
             let on = upload_bytes(&scene, &mut client, &format!("stay-{n}"), &bytes)?;
-            ensure!(
-                on == pod,
-                "upload {n} of {size} bytes went from {pod} to {on}"
-            );
+            ensure!(on == pod, "upload {n} of {size} bytes went from {pod} to {on}");
             moves += 1;
         }
     }
@@ -42,20 +39,16 @@ fn large_requests_stay_where_moving_is_a_choice() -> Result<()> {
 #[test]
 fn large_requests_leave_draining_pods_without_a_retransmission_time_out() -> Result<()> {
     let mut scene = Scene::with_pods("large-drain", 2)?;
-    scene.config.policies[0].migration = Migration {
-        mode: MigrationMode::DrainOnly,
-        ..Migration::default()
-    };
+    scene.config.policies[0].migration =
+        Migration { mode: MigrationMode::DrainOnly, ..Migration::default() };
     scene.start()?;
     let namespace = scene.lab.client().namespace();
     for (what, off) in VARIANTS {
         offer_all_but(namespace, off)?;
         let mut client = HttpClient::connect(namespace, scene.address(HTTP_PORT)?)?;
         for size in SIZES {
-            let (moves, waited) = (
-                scene.counter("migrations_total")?,
-                scene.counter("backlog_segments_total")?,
-            );
+            let (moves, waited) =
+                (scene.counter("migrations_total")?, scene.counter("backlog_segments_total")?);
             // The same without a drain: what time-outs there are without moves.
             let before = timeouts(&scene)?;
             for n in 0..UPLOADS {
@@ -68,10 +61,7 @@ fn large_requests_leave_draining_pods_without_a_retransmission_time_out() -> Res
             for n in 1..=UPLOADS {
                 scene.dataplane()?.tool(&["drain", &pod])?;
                 let on = put(&scene, &mut client, n, size)?;
-                ensure!(
-                    on != pod,
-                    "{what}: upload {n} of {size} bytes stayed on {pod}"
-                );
+                ensure!(on != pod, "{what}: upload {n} of {size} bytes stayed on {pod}");
                 scene.dataplane()?.tool(&["drain", &pod, "--undo"])?;
                 pod = on;
             }
@@ -86,10 +76,7 @@ fn large_requests_leave_draining_pods_without_a_retransmission_time_out() -> Res
             ensure!(waited > 0, "{what}: nothing waited for a window");
             // A pod that gets no CPU for 200 ms has its client time out while bytes wait for its
             // window: 5 in 20 at a load of 15 on two CPUs, none on an idle machine.
-            ensure!(
-                moving * 2 < UPLOADS,
-                "{what}: {moving} time-outs, {staying} staying"
-            );
+            ensure!(moving * 2 < UPLOADS, "{what}: {moving} time-outs, {staying} staying");
         }
     }
     scene.nothing_lost(0)?;

@@ -57,16 +57,10 @@ fn a_frozen_pod_is_noticed_by_few() -> Result<()> {
     rounds.sort_by_key(|round| round.0);
     scene.explained(no_error(&report, None))?;
     let figures = scene.nothing_lost(0)?;
-    eprintln!(
-        "{} rescued, {} replayed",
-        figures.rescues_total, figures.replays_total
-    );
+    eprintln!("{} rescued, {} replayed", figures.rescues_total, figures.replays_total);
     let few = || {
         ensure!(rounds.len() == FROZEN.len(), "{} rounds", rounds.len());
-        ensure!(
-            figures.replays_total > 0,
-            "no request was sent again during the freeze"
-        );
+        ensure!(figures.replays_total > 0, "no request was sent again during the freeze");
         let (ratio, before, during) = rounds[FROZEN.len() / 2];
         ensure!(
             ratio <= 300,
@@ -85,9 +79,7 @@ fn an_interface_that_is_gone() -> Result<()> {
     load.progress().next_phase();
     occupied(&scene, "pod-b")?;
     let start = Instant::now();
-    scene.lab.pods()[1]
-        .namespace()
-        .ip(&["link", "del", "eth0"])?;
+    scene.lab.pods()[1].namespace().ip(&["link", "del", "eth0"])?;
     let detected = detection(&scene, "pod-b", start)?;
     more(&load, 5_000)?;
     finish(&scene, load, "interface gone", detected)
@@ -102,16 +94,10 @@ fn a_node_that_drops_everything_and_comes_back() -> Result<()> {
     occupied(&scene, "pod-b")?;
     let router = scene.lab.router().namespace();
     nft(router, "add table ip silent")?;
-    nft(
-        router,
-        "add chain ip silent forward { type filter hook forward priority 0; }",
-    )?;
+    nft(router, "add chain ip silent forward { type filter hook forward priority 0; }")?;
     let start = Instant::now();
     let address = scene.lab.pods()[1].ipv4();
-    nft(
-        router,
-        &format!("add rule ip silent forward ip daddr {address} drop"),
-    )?;
+    nft(router, &format!("add rule ip silent forward ip daddr {address} drop"))?;
     let detected = detection(&scene, "pod-b", start)?;
     more(&load, 5_000)?;
     nft(router, "delete table ip silent")?;
@@ -142,10 +128,7 @@ fn idle_connections_leave_a_pod_that_is_gone() -> Result<()> {
     detection(&scene, "pod-b", Instant::now())?;
     let gone = until("counted", || {
         let silent = scene.counter("owners_lost_total{how=\"silent\"}")?;
-        ensure!(
-            silent == there,
-            "{silent} owners silent, {there} flows there"
-        );
+        ensure!(silent == there, "{silent} owners silent, {there} flows there");
         let rescued = scene.backend(0, "pod-b")?.rescued_total;
         ensure!(rescued == there, "{rescued} rescued of {there}");
         Ok(())
@@ -158,10 +141,7 @@ fn idle_connections_leave_a_pod_that_is_gone() -> Result<()> {
 
 fn scene(name: &str, mode: MigrationMode, timeout: Micros) -> Result<Scene> {
     let mut scene = Scene::with_pods(name, 4)?;
-    scene.config.policies[0].migration = Migration {
-        mode,
-        ..Migration::default()
-    };
+    scene.config.policies[0].migration = Migration { mode, ..Migration::default() };
     scene.config.policies[0].response_timeout = Some(timeout);
     scene.config.policies[0].health.base_ejection_time = Micros::from_secs(3);
     scene.start()?;
@@ -169,10 +149,7 @@ fn scene(name: &str, mode: MigrationMode, timeout: Micros) -> Result<Scene> {
 }
 
 fn start(scene: &Scene) -> Result<Load<HttpEcho>> {
-    let options = LoadOptions {
-        pace: Some(PACE),
-        ..scene.http_load(CONNECTIONS, None)?
-    };
+    let options = LoadOptions { pace: Some(PACE), ..scene.http_load(CONNECTIONS, None)? };
     HttpEcho::start(scene.lab.client().namespace(), options)
 }
 

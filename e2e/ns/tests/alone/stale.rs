@@ -65,10 +65,7 @@ fn a_killed_dataplane_is_followed_without_a_retransmission_timeout() -> Result<(
     }
     // Paced: unpaced, its moves would use up the ports.
     let pace = Some(Duration::from_millis(10));
-    let options = LoadOptions {
-        pace,
-        ..LoadOptions::new(address)
-    };
+    let options = LoadOptions { pace, ..LoadOptions::new(address) };
     let load = HttpEcho::start(scene.lab.clients()[1].namespace(), options)?;
     more(&load, 1_000)?;
     scene.dataplane_mut()?.process.kill()?;
@@ -83,28 +80,15 @@ fn a_killed_dataplane_is_followed_without_a_retransmission_timeout() -> Result<(
         http_without_error(&scene, options)?;
     }
     let after = kernel_counters(&namespace)?;
-    for name in [
-        "TcpExt.TCPTimeouts",
-        "TcpExt.TCPSynRetrans",
-        "Tcp.RetransSegs",
-    ] {
-        let (before, after) = (
-            before.get(name).context(name)?,
-            after.get(name).context(name)?,
-        );
-        assert_eq!(
-            after, before,
-            "{name}: a request waited for a retransmission"
-        );
+    for name in ["TcpExt.TCPTimeouts", "TcpExt.TCPSynRetrans", "Tcp.RetransSegs"] {
+        let (before, after) = (before.get(name).context(name)?, after.get(name).context(name)?);
+        assert_eq!(after, before, "{name}: a request waited for a retransmission");
     }
     assert!(
         scene.counter("stale_sockets_total")? > 0,
         "nothing stale was met: the test shows nothing"
     );
-    eprintln!(
-        "stale sockets met: {}",
-        scene.counter("stale_sockets_total")?
-    );
+    eprintln!("stale sockets met: {}", scene.counter("stale_sockets_total")?);
     drop(load.stop()?);
     drop(quiet);
     Ok(())

@@ -38,11 +38,7 @@ impl<E: Exchange> Clients<E> {
             epoll::add(&poll, &stream, data, epoll::EventFlags::IN)?;
             streams.push((stream, Vec::new()));
         }
-        Ok(Self {
-            streams,
-            poll,
-            exchange,
-        })
+        Ok(Self { streams, poll, exchange })
     }
 
     /// One request on each of these connections, at once; which one is answered when and by whom.
@@ -50,8 +46,7 @@ impl<E: Exchange> Clients<E> {
         let mut bytes = Vec::new();
         for connection in on {
             bytes.clear();
-            self.exchange
-                .request(*connection as usize, first + connection, &mut bytes);
+            self.exchange.request(*connection as usize, first + connection, &mut bytes);
             self.streams[*connection as usize].0.write_all(&bytes)?;
         }
         let mut answers = BTreeMap::new();
@@ -59,15 +54,8 @@ impl<E: Exchange> Clients<E> {
         let mut events = Vec::with_capacity(64);
         while answers.len() < on.len() {
             ensure!(Instant::now() < end, "{} are answered", answers.len());
-            let second = Timespec {
-                tv_sec: 1,
-                tv_nsec: 0,
-            };
-            epoll::wait(
-                &self.poll,
-                rustix::buffer::spare_capacity(&mut events),
-                Some(&second),
-            )?;
+            let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+            epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&second))?;
             let at = Instant::now();
             for event in events.drain(..) {
                 let connection = event.data.u64();
@@ -86,17 +74,11 @@ impl<E: Exchange> Clients<E> {
         let count = stream.read(&mut room)?;
         ensure!(count > 0, "connection {connection} was closed");
         received.extend_from_slice(&room[..count]);
-        match self
-            .exchange
-            .response(connection as usize, first + connection, received)
-        {
+        match self.exchange.response(connection as usize, first + connection, received) {
             Verdict::More => Ok(None),
             Verdict::Right(_) => {
                 let text = String::from_utf8_lossy(received);
-                let pod = text
-                    .split("X-Pod: ")
-                    .nth(1)
-                    .and_then(|t| t.split('\r').next());
+                let pod = text.split("X-Pod: ").nth(1).and_then(|t| t.split('\r').next());
                 let pod = pod.context("no X-Pod")?.to_owned();
                 received.clear();
                 Ok(Some(pod))
@@ -116,10 +98,8 @@ fn stands_still<E: Exchange>(
     let all: Vec<u64> = (0..CONNECTIONS).collect();
     let before = clients.round(0, &all)?;
     let name = server.pod().name().to_owned();
-    let there: Vec<u64> = all
-        .into_iter()
-        .filter(|connection| before[connection].1 == name)
-        .collect();
+    let there: Vec<u64> =
+        all.into_iter().filter(|connection| before[connection].1 == name).collect();
     server.process.freeze()?;
     let began = Instant::now();
     let after = scene.explained(clients.round(CONNECTIONS, &there))?;

@@ -23,22 +23,13 @@ fn requests_leave_a_throttled_pod() -> Result<()> {
         let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
         let (report, echo) = http_without_error(&scene, options)?;
         let share = echo.per_pod.get("pod-a").copied().unwrap_or(0);
-        eprintln!(
-            "{:?}: pod-a served {share}, {:?}",
-            migration.mode, report.latency
-        );
+        eprintln!("{:?}: pod-a served {share}, {:?}", migration.mode, report.latency);
         shares.push(share);
     }
     let state = scene.state()?;
     let slow = &state.policies[0].backends[0];
-    assert!(
-        slow.migrations_out_total > 0,
-        "nothing left the throttled pod: {slow:?}"
-    );
-    assert!(
-        shares[1] < shares[0],
-        "pod-a served {shares:?} of {REQUESTS} requests each"
-    );
+    assert!(slow.migrations_out_total > 0, "nothing left the throttled pod: {slow:?}");
+    assert!(shares[1] < shares[0], "pod-a served {shares:?} of {REQUESTS} requests each");
     Ok(())
 }
 

@@ -65,16 +65,10 @@ fn closes(name: &str, reuseport: bool) -> Result<()> {
             balanced = balanced.min(scene.explained(result)?);
         }
         eprintln!("{what}: closed after {alone:?} directly, {balanced:?} through Baton");
-        ensure!(
-            balanced <= alone + SLACK,
-            "{what}: {balanced:?}, directly {alone:?}"
-        );
+        ensure!(balanced <= alone + SLACK, "{what}: {balanced:?}, directly {alone:?}");
     }
     nothing_rescued(&scene)?;
-    ensure!(
-        scene.counter("resets_sent_total{to=\"client\"}")? == 0,
-        "a client was reset"
-    );
+    ensure!(scene.counter("resets_sent_total{to=\"client\"}")? == 0, "a client was reset");
     Ok(())
 }
 
@@ -83,10 +77,9 @@ fn closes(name: &str, reuseport: bool) -> Result<()> {
 #[test]
 fn a_close_instead_of_an_answer_runs_once_and_ejects_nobody() -> Result<()> {
     const CLOSES: usize = 1_000;
-    for (name, migration) in [
-        ("closebetter", Migration::default()),
-        ("closealways", baton_ns::always()),
-    ] {
+    for (name, migration) in
+        [("closebetter", Migration::default()), ("closealways", baton_ns::always())]
+    {
         let mut scene = Scene::with_pods(name, 4)?;
         scene.config.policies[0].migration = migration;
         scene.start()?;
@@ -268,20 +261,14 @@ fn connect(scene: &Scene, address: SocketAddr) -> Result<HttpClient> {
 }
 
 fn right(response: &Response) -> Result<()> {
-    ensure!(
-        response.status == 200 && response.body == b"ok",
-        "{response:?}"
-    );
+    ensure!(response.status == 200 && response.body == b"ok", "{response:?}");
     Ok(())
 }
 
 /// Time until the end of the stream. A reset is an error of the read, and so are bytes.
 fn end_of(client: &HttpClient) -> Result<Duration> {
     let start = Instant::now();
-    let n = client
-        .stream()
-        .read(&mut [0; 16])
-        .context("waiting for the close")?;
+    let n = client.stream().read(&mut [0; 16]).context("waiting for the close")?;
     ensure!(n == 0, "{n} bytes instead of a close");
     Ok(start.elapsed())
 }

@@ -64,11 +64,7 @@ fn a_server_whose_successor_listens_already_costs_no_idle_connection() -> Result
 
 /// Several workers share the listeners with their master: whose copy is closed last is chance.
 fn nginx(reuseport: bool) -> NginxOptions {
-    NginxOptions {
-        workers: 2,
-        reuseport,
-        ..NginxOptions::default()
-    }
+    NginxOptions { workers: 2, reuseport, ..NginxOptions::default() }
 }
 
 fn scene(name: &str, web: &NginxOptions) -> Result<Scene> {
@@ -86,9 +82,8 @@ fn open(scene: &Scene, count: usize) -> Result<IdleConnections> {
 fn quit(name: &str, reuseport: bool, connections: &[usize]) -> Result<()> {
     let mut scene = scene(name, &nginx(reuseport))?;
     let rounds = rounds();
-    for (count, up) in connections
-        .iter()
-        .flat_map(|count| [(*count, KNOWN), (*count, Duration::ZERO)])
+    for (count, up) in
+        connections.iter().flat_map(|count| [(*count, KNOWN), (*count, Duration::ZERO)])
     {
         let closed = shut_down(&mut scene, count, up, rounds)?;
         eprintln!(
@@ -111,10 +106,7 @@ fn shut_down(scene: &mut Scene, count: usize, up: Duration, rounds: usize) -> Re
     let mut closed = 0;
     for round in 0..rounds {
         let answers = idle.round();
-        ensure!(
-            answers.right == count as u64,
-            "{count} connections, round {round}: {answers:?}"
-        );
+        ensure!(answers.right == count as u64, "{count} connections, round {round}: {answers:?}");
         thread::sleep(up);
         // Each pod in turn, so that every connection is met in every second round at least.
         let nginx = &mut scene.nginx[round % 2];

@@ -36,10 +36,7 @@ fn pods_without_shim_are_killed_and_restarted_in_turn() -> Result<()> {
         let name = scene.kill(kill)?;
         wait_up(&scene, 0, &name)?;
     }
-    eprintln!(
-        "{kills} kills, {:?} for each cycle",
-        start.elapsed() / u32::try_from(kills)?
-    );
+    eprintln!("{kills} kills, {:?} for each cycle", start.elapsed() / u32::try_from(kills)?);
     more(&load, 500)?;
     let (report, _) = load.stop()?;
     let figures = scene.nothing_lost(0)?;
@@ -67,11 +64,8 @@ fn redis_without_shim_is_killed_while_commands_move() -> Result<()> {
     scene.config.policies[REDIS_POLICY].protocol = Protocol::Resp;
     start_alone(&mut scene)?;
     let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
-    let options = LoadOptions::of(
-        scene.address(REDIS_PORT)?,
-        CONNECTIONS,
-        Some((KILLS + 1) * COMMANDS),
-    );
+    let options =
+        LoadOptions::of(scene.address(REDIS_PORT)?, CONNECTIONS, Some((KILLS + 1) * COMMANDS));
     let load = RedisCheck::start_reading(scene.lab.client().namespace(), &servers, options)?;
     for kill in 0..KILLS {
         answered(&load, kill * COMMANDS + COMMANDS / 2)?;
@@ -132,10 +126,7 @@ fn idle_connections_of_a_pod_without_shim_go_on_elsewhere() -> Result<()> {
 fn idle_connections_leave_a_draining_pod_without_shim() -> Result<()> {
     let mut scene = Scene::with_pods("translatedrain", 3)?;
     scene.config.policies[0].migration = Migration::default();
-    scene.config.policies[0].drain = Drain {
-        quiet: QUIET,
-        ..Drain::default()
-    };
+    scene.config.policies[0].drain = Drain { quiet: QUIET, ..Drain::default() };
     for backend in &mut scene.config.policies[0].backends[1..] {
         backend.weight = 0;
     }
@@ -157,10 +148,7 @@ fn idle_connections_leave_a_draining_pod_without_shim() -> Result<()> {
     });
     scene.explained(empty)?;
     let drain = scene.backend(0, "pod-a")?.drain;
-    eprintln!(
-        "{IDLE} connections left in {:?}: {drain:?}",
-        start.elapsed()
-    );
+    eprintln!("{IDLE} connections left in {:?}: {drain:?}", start.elapsed());
     let moved = drain.map_or(0, |drain| drain.moved);
     ensure!(moved == IDLE as u64, "{moved} moved");
     let round = right(&scene, &mut idle)?;

@@ -33,10 +33,7 @@ fn requests_to_sandboxes_each_after_a_move() -> Result<()> {
     let options = LoadOptions::of(scene.address(PORT)?, CONNECTIONS, Some(REQUESTS));
     let (report, echo) = http_without_error(&scene, options)?;
     let moves = translations(&scene)?;
-    eprintln!(
-        "{:.0} requests/s, {moves} translations",
-        report.per_second()
-    );
+    eprintln!("{:.0} requests/s, {moves} translations", report.per_second());
     ensure!(echo.pod_changes == REQUESTS - CONNECTIONS as u64);
     ensure!(moves >= REQUESTS - CONNECTIONS as u64, "{moves}");
     nothing_was_reset(&scene)

@@ -29,8 +29,7 @@ fn scene(name: &str) -> Result<Scene> {
 /// TCP sockets that the kernels of the pods have.
 fn sockets(scene: &Scene) -> Result<Vec<usize>> {
     let pods = scene.nginx.iter();
-    pods.map(|nginx| tcp_sockets(nginx.pod().namespace()))
-        .collect()
+    pods.map(|nginx| tcp_sockets(nginx.pod().namespace())).collect()
 }
 
 /// Each client asks once a second, at its own time. Then one pod drains.
@@ -45,11 +44,7 @@ fn many_clients_have_few_connections_at_the_pods() -> Result<()> {
     };
     let options = LoadOptions {
         connections: MANY,
-        arrivals: Some(Arrivals {
-            per_second: MANY as f64,
-            zipf: 0.0,
-            seed: 1,
-        }),
+        arrivals: Some(Arrivals { per_second: MANY as f64, zipf: 0.0, seed: 1 }),
         ..LoadOptions::new(scene.address(HTTP_PORT)?)
     };
     let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
@@ -77,11 +72,7 @@ fn many_clients_have_few_connections_at_the_pods() -> Result<()> {
         seen[SAMPLES - 1],
     );
     let (report, _) = load.stop()?;
-    eprintln!(
-        "{:.0} requests/s, {:?}",
-        report.per_second(),
-        report.latency
-    );
+    eprintln!("{:.0} requests/s, {:?}", report.per_second(), report.latency);
     let check = || {
         ensure!(report.error_count() == 0, "{:?}", report.errors);
         ensure!(seen[SAMPLES / 2] < MANY / 20, "{seen:?}");

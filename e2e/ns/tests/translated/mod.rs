@@ -28,10 +28,7 @@ const TRACKED_PAIRS: u32 = 1 << 18;
 /// Starts the dataplane alone, without keys: nothing on the node helps it, and nothing adopts.
 fn start_alone(scene: &mut Scene) -> Result<()> {
     scene.config.keys = Vec::new().into();
-    scene.config.limits = Some(Limits {
-        tracked_pairs: TRACKED_PAIRS,
-        ..Limits::default()
-    });
+    scene.config.limits = Some(Limits { tracked_pairs: TRACKED_PAIRS, ..Limits::default() });
     scene.start_dataplane()
 }
 

@@ -23,11 +23,7 @@ fn http_requests_each_after_a_translation() -> Result<()> {
     let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
     let (report, echo) = http_without_error(&scene, options)?;
     let moves = translations(&scene)?;
-    eprintln!(
-        "{:.0} requests/s, {moves} translations, {:?}",
-        report.per_second(),
-        report.latency
-    );
+    eprintln!("{:.0} requests/s, {moves} translations, {:?}", report.per_second(), report.latency);
     ensure!(moves >= REQUESTS - CONNECTIONS as u64, "{moves}");
     // The client saw it too.
     assert_eq!(echo.pod_changes, REQUESTS - CONNECTIONS as u64);
@@ -48,10 +44,7 @@ fn redis_commands_each_after_a_translation() -> Result<()> {
     start_alone(&mut scene)?;
     let report = redis_without_error(&scene, CONNECTIONS, REQUESTS)?;
     let moves = translations(&scene)?;
-    eprintln!(
-        "{:.0} commands/s, {moves} translations",
-        report.per_second()
-    );
+    eprintln!("{:.0} commands/s, {moves} translations", report.per_second());
     ensure!(moves >= REQUESTS - CONNECTIONS as u64, "{moves}");
     scene.nothing_lost(REDIS_POLICY)?;
     nothing_was_reset(&scene)
@@ -67,10 +60,7 @@ fn redis_sessions_move_by_translation() -> Result<()> {
     let (rounds, _) = beside_commands(&scene, CONNECTIONS, SOME)?;
     let figures = scene.nothing_lost(REDIS_POLICY)?;
     let moves = translations(&scene)?;
-    eprintln!(
-        "{rounds:?}, {moves} translations of {}",
-        figures.migrations_total
-    );
+    eprintln!("{rounds:?}, {moves} translations of {}", figures.migrations_total);
     for conversation in ["select", "auth"] {
         ensure!(rounds[conversation] >= 5, "{rounds:?}");
     }
@@ -136,15 +126,9 @@ fn adoptions_and_translations_take_turns_on_the_same_connections() -> Result<()>
         translated += onto(&[2, 3]);
     }
     eprintln!("{all} moves: {adopted} onto pods that adopt, {moves} translations");
-    ensure!(
-        moves == translated,
-        "{moves} translations, {translated} onto pods that do not adopt"
-    );
+    ensure!(moves == translated, "{moves} translations, {translated} onto pods that do not adopt");
     let share = SOME / 4;
-    ensure!(
-        adopted > share && translated > share,
-        "{adopted} and {translated}"
-    );
+    ensure!(adopted > share && translated > share, "{adopted} and {translated}");
     nothing_was_reset(&scene)
 }
 
@@ -157,10 +141,7 @@ fn the_policys_method_decides() -> Result<()> {
     let options = scene.http_load(CONNECTIONS, Some(SOME))?;
     http_without_error(&scene, options)?;
     let (all, moves) = (scene.counter("migrations_total")?, translations(&scene)?);
-    ensure!(
-        moves == all && all >= SOME - CONNECTIONS as u64,
-        "{moves} of {all}"
-    );
+    ensure!(moves == all && all >= SOME - CONNECTIONS as u64, "{moves} of {all}");
 
     move_by(&mut scene, MoveMethod::Adoption);
     scene.reconfigure()?;

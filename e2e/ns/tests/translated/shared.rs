@@ -46,10 +46,7 @@ fn requests_and_commands_travel_on_others_legs() -> Result<()> {
     ensure!(http > REQUESTS / 2, "{http} requests on others' legs");
     let report = redis_without_error(&scene, CONNECTIONS, REQUESTS)?;
     let redis = shared(&scene)? - http;
-    eprintln!(
-        "{:.0} commands/s, {redis} on others' legs",
-        report.per_second()
-    );
+    eprintln!("{:.0} commands/s, {redis} on others' legs", report.per_second());
     ensure!(redis > REQUESTS / 2, "{redis} commands on others' legs");
     scene.nothing_lost(REDIS_POLICY)?;
     nothing_was_reset(&scene)

@@ -35,15 +35,10 @@ impl Authority {
     fn new() -> Result<Self> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "the admin's own");
+        params.distinguished_name.push(DnType::CommonName, "the admin's own");
         let key = KeyPair::generate()?;
         let pem = params.self_signed(&key)?.pem();
-        Ok(Self {
-            issuer: Issuer::new(params, key),
-            pem,
-        })
+        Ok(Self { issuer: Issuer::new(params, key), pem })
     }
 
     fn sign(&self, name: Name, purpose: ExtendedKeyUsagePurpose) -> Result<Supplied> {
@@ -102,19 +97,14 @@ async fn supplied_certificates_are_used_and_stay() -> Result<()> {
         admin.apply(&service(&namespace, identity)).await?;
         let policy = class.policy(&namespace, identity, identity, port);
         admin.apply(&policy).await?;
-        class
-            .served(&world.admin, has(&namespace, identity))
-            .await?;
+        class.served(&world.admin, has(&namespace, identity)).await?;
         // What nobody supplied it makes by itself, and that is the end of a turn over all of them.
         let shim = World::secret("baton-shim-tls");
-        let made = world.admin.until("the shims' certificate", &shim, |s| {
-            s["data"]["tls.crt"].is_string()
-        });
+        let made = world
+            .admin
+            .until("the shims' certificate", &shim, |s| s["data"]["tls.crt"].is_string());
         let made = made.await?;
-        assert_eq!(
-            made["metadata"]["labels"]["app.kubernetes.io/managed-by"],
-            "baton-operator"
-        );
+        assert_eq!(made["metadata"]["labels"]["app.kubernetes.io/managed-by"], "baton-operator");
         for secret in &before {
             assert_eq!(admin.get(secret).await?, *secret, "{}", running.log());
         }
@@ -138,23 +128,13 @@ async fn a_supplied_certificate_that_is_garbage_keeps_no_other_from_being_made()
     let operator = world.start_operator("garbage", &[])?;
     let told = wait_for("the log names the Secret", async || {
         let log = operator.log();
-        let line = log
-            .lines()
-            .find(|l| l.contains("ERROR") && l.contains("baton-shim-tls"));
+        let line = log.lines().find(|l| l.contains("ERROR") && l.contains("baton-shim-tls"));
         line.map(str::to_owned).context("no line")
     });
     let told = told.await.with_context(|| operator.log())?;
     assert!(told.contains("tls."), "the file is not named: {told}");
-    for name in [
-        "baton-ca",
-        "baton-dataplane-tls",
-        "baton-operator-tls",
-        "baton-adoption-keys",
-    ] {
-        world
-            .admin
-            .until(name, &World::secret(name), |s| s["data"].is_object())
-            .await?;
+    for name in ["baton-ca", "baton-dataplane-tls", "baton-operator-tls", "baton-adoption-keys"] {
+        world.admin.until(name, &World::secret(name), |s| s["data"].is_object()).await?;
     }
     assert_eq!(admin.get(&before).await?, before);
     Ok(())

@@ -37,10 +37,7 @@ async fn the_next_operator_removes_what_nobody_asks_for_any_more() -> Result<()>
     };
     let served = class.served(&admin, one).await?;
     let served = served_policy(&served[0].snapshot, &namespace, "web").context("a policy")?;
-    let load = |flows| Load {
-        flows,
-        ..Load::default()
-    };
+    let load = |flows| Load { flows, ..Load::default() };
     class.dataplanes[0].set_figures(vec![figures(served, &[("a", load(30))])]);
     let costs = |flows: &'static str| move |pod: &Value| cost(pod) == Some(flows);
     admin.until("a costs 30", &backend, costs("30")).await?;
@@ -56,9 +53,6 @@ async fn the_next_operator_removes_what_nobody_asks_for_any_more() -> Result<()>
     admin.apply(&policy).await?;
     let _third = world.start_operator("costs", &[])?;
     admin.condition(&policy, "Programmed", "True").await?;
-    world
-        .admin
-        .until("the cost is gone", &backend, |pod| cost(pod).is_none())
-        .await?;
+    world.admin.until("the cost is gone", &backend, |pod| cost(pod).is_none()).await?;
     Ok(())
 }

@@ -52,11 +52,7 @@ impl Gateway {
     async fn start(client: Client) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let way = Way {
-            client,
-            open: watch::Sender::new(true),
-            writes: Arc::default(),
-        };
+        let way = Way { client, open: watch::Sender::new(true), writes: Arc::default() };
         let task = tokio::spawn(serve(listener, way.clone()));
         Ok(Self { address, way, task })
     }
@@ -109,9 +105,7 @@ async fn serve(listener: TcpListener, way: Way) {
         connections.spawn(async move {
             let service = service_fn(move |request| way.clone().pass(request));
             // It ends when the operator closes it.
-            let _ = http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
@@ -127,21 +121,10 @@ impl Way {
         let services = path.starts_with("/api/v1/") && path.contains("/services");
         let name = serde_json::from_slice(&body).unwrap_or(Value::Null)["metadata"]["name"]
             .as_str()
-            .map_or_else(
-                || path.rsplit('/').next().unwrap_or_default().to_owned(),
-                str::to_owned,
-            );
-        head.uri = head
-            .uri
-            .path_and_query()
-            .context("a path")?
-            .as_str()
-            .parse()?;
+            .map_or_else(|| path.rsplit('/').next().unwrap_or_default().to_owned(), str::to_owned);
+        head.uri = head.uri.path_and_query().context("a path")?.as_str().parse()?;
         head.headers.remove(header::HOST);
-        let answer = self
-            .client
-            .send(Request::from_parts(head, Body::from(body.to_vec())))
-            .await?;
+        let answer = self.client.send(Request::from_parts(head, Body::from(body.to_vec()))).await?;
         if services && method != Method::GET {
             let mut writes = self.writes.lock().expect("nobody panics with it");
             writes.push(format!("{method} {name} {}", answer.status().as_u16()));
@@ -167,9 +150,8 @@ impl Way {
 /// The admission policy and its binding.
 fn guards() -> Result<Vec<Value>> {
     let all = manifests::folder("operator/rbac")?.into_iter();
-    let guards: Vec<Value> = all
-        .filter(|m| m["metadata"]["name"] == "baton-operator-frontends")
-        .collect();
+    let guards: Vec<Value> =
+        all.filter(|m| m["metadata"]["name"] == "baton-operator-frontends").collect();
     ensure!(guards.len() == 2, "{guards:?}");
     Ok(guards)
 }
@@ -258,22 +240,13 @@ async fn stays(world: &mut World) -> Result<()> {
     admin.apply(&first).await?;
     let made = service(&namespace, "made");
     let ports = |count: usize| {
-        move |s: &Value| {
-            s["spec"]["ports"]
-                .as_array()
-                .is_some_and(|p| p.len() == count)
-        }
+        move |s: &Value| s["spec"]["ports"].as_array().is_some_and(|p| p.len() == count)
     };
     admin.until("it is made", &made, ports(2)).await?;
     // What the create has set an apply takes away.
-    admin
-        .apply(&policy(&namespace, "first", "made", &[80]))
-        .await?;
+    admin.apply(&policy(&namespace, "first", "made", &[80])).await?;
     let one = admin.until("it has one port", &made, ports(1)).await?;
-    let mut managers = one["metadata"]["managedFields"]
-        .as_array()
-        .into_iter()
-        .flatten();
+    let mut managers = one["metadata"]["managedFields"].as_array().into_iter().flatten();
     ensure!(
         managers.all(|m| m["manager"] != "baton-operator-frontend" || m["operation"] == "Apply"),
         "{one}"
@@ -291,9 +264,7 @@ async fn stays(world: &mut World) -> Result<()> {
     // One in the place of what the operator has made.
     admin.delete(&made).await?;
     let again = admin.apply(&made).await?;
-    admin
-        .apply(&policy(&namespace, "first", "made", &[80, 82]))
-        .await?;
+    admin.apply(&policy(&namespace, "first", "made", &[80, 82])).await?;
     gateway.wrote(admin, "PATCH made 4").await?;
     unchanged(admin, &again).await?;
 
@@ -301,9 +272,7 @@ async fn stays(world: &mut World) -> Result<()> {
     let not_owned = |c: &Value| c["reason"] == "FrontendNotOwned";
     for policy in [&first, &second] {
         let what = "the policy says whose it is";
-        admin
-            .condition_where(what, policy, "Degraded", not_owned)
-            .await?;
+        admin.condition_where(what, policy, "Degraded", not_owned).await?;
     }
     for before in [&others, &again] {
         unchanged(admin, before).await?;

@@ -18,10 +18,8 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// The labels of host-shims by default.
-const SHIM: [(&str, &str); 2] = [
-    ("app.kubernetes.io/name", "baton"),
-    ("app.kubernetes.io/component", "host-shim"),
-];
+const SHIM: [(&str, &str); 2] =
+    [("app.kubernetes.io/name", "baton"), ("app.kubernetes.io/component", "host-shim")];
 
 /// A shim and its pod.
 async fn shim(admin: &Admin, number: u8, labels: &Value, node: &str) -> Result<Shim> {
@@ -38,10 +36,7 @@ async fn shim(admin: &Admin, number: u8, labels: &Value, node: &str) -> Result<S
 async fn files(admin: &Admin, name: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     let secret = admin.get(&World::secret(name)).await?;
     let data: BTreeMap<String, ByteString> = serde_json::from_value(secret["data"].clone())?;
-    Ok(data
-        .into_iter()
-        .map(|(name, bytes)| (name, bytes.0))
-        .collect())
+    Ok(data.into_iter().map(|(name, bytes)| (name, bytes.0)).collect())
 }
 
 /// The adoption keys by epoch, and the epoch to sign with.
@@ -111,10 +106,7 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
     let first = keys.current;
     dataplane.set_key_epochs(&[first]);
     shim_at.set(&[first], &[(&own, Some(why)), (&other, None)]);
-    let obstacle = Load {
-        obstacle: Some(Adoptability::NoAdopter),
-        ..Load::default()
-    };
+    let obstacle = Load { obstacle: Some(Adoptability::NoAdopter), ..Load::default() };
     dataplane.set_figures(vec![figures(served, &[("a", obstacle)])]);
     let says = format!("cannot have it adopt: {why}");
     let told = |c: &Value| {
@@ -122,30 +114,16 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
         let translated = c["reason"] == "ByTranslation";
         translated && message.contains(&says) && message.contains("1 of 2 backends")
     };
-    admin
-        .condition_where(
-            "Adoptable says what the shim says",
-            &policy,
-            "Adoptable",
-            told,
-        )
-        .await?;
+    admin.condition_where("Adoptable says what the shim says", &policy, "Adoptable", told).await?;
     shim_at.set(&[first], &[(&own, None), (&other, None)]);
     dataplane.set_figures(vec![figures(served, &[])]);
     let adopts = |c: &Value| c["reason"] == "Adoptable";
-    admin
-        .condition_where("all adopt", &policy, "Adoptable", adopts)
-        .await?;
+    admin.condition_where("all adopt", &policy, "Adoptable", adopts).await?;
 
     // Keys: the next one is signed with when the dataplane and the shim have it, and not before.
     let ask = json!({ "metadata": { "annotations": { "baton.dev/rotate": "now" } } });
-    admin
-        .merge(&World::secret("baton-adoption-keys"), "", &ask)
-        .await?;
-    let both = Keys::until(&admin, "there is a second key", |keys| {
-        keys.epochs.len() == 2
-    })
-    .await?;
+    admin.merge(&World::secret("baton-adoption-keys"), "", &ask).await?;
+    let both = Keys::until(&admin, "there is a second key", |keys| keys.epochs.len() == 2).await?;
     assert_eq!(both.current, first);
     assert_eq!(both.epochs[&first], keys.epochs[&first]);
     let second = both.epochs.keys().copied().find(|epoch| *epoch != first);
@@ -175,10 +153,7 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
         for (file, content) in files(&admin, name).await? {
             let content = String::from_utf8(content)?;
             if file.ends_with(".key") {
-                let shown = content
-                    .lines()
-                    .filter(|l| l.len() > 40)
-                    .any(|l| log.contains(l));
+                let shown = content.lines().filter(|l| l.len() > 40).any(|l| log.contains(l));
                 assert!(!shown, "the log shows {file} of {name}");
             }
         }
@@ -227,18 +202,13 @@ async fn each_shim_is_sent_the_keys_of_the_node_that_its_pod_is_on() -> Result<(
     }
     // What a shim was sent is what lets a rotation go on.
     let ask = json!({ "metadata": { "annotations": { "baton.dev/rotate": "now" } } });
-    admin
-        .merge(&World::secret("baton-adoption-keys"), "", &ask)
-        .await?;
+    admin.merge(&World::secret("baton-adoption-keys"), "", &ask).await?;
     let settled = Keys::until(&admin, "another one signs alone", |keys| {
         keys.current != first && keys.epochs.len() == 1
     });
     let settled = settled.await?;
     for (at, node) in nodes.into_iter().enumerate() {
-        wait_for("only the new one is sent", async || {
-            sent(at, settled.current, &settled)
-        })
-        .await?;
+        wait_for("only the new one is sent", async || sent(at, settled.current, &settled)).await?;
         let all = shims[at].sent();
         assert!(all.iter().all(|keys| keys.node == node), "{all:?}");
         // The first, both, both with the new one in front, the new one.
@@ -306,9 +276,7 @@ async fn an_excluded_node_is_sent_no_key_and_nothing_is_adopted_there() -> Resul
         let message = c["message"].as_str().unwrap_or_default();
         c["reason"] == "ByTranslation" && message.contains("is excluded from adoptions")
     };
-    admin
-        .condition_where("Adoptable names the node", &policy, "Adoptable", told)
-        .await?;
+    admin.condition_where("Adoptable names the node", &policy, "Adoptable", told).await?;
     // The rotation begins by itself, and ends although that node's host-shim keeps what it had.
     Keys::until(&admin, "another key", |keys| keys.epochs.len() == 2).await?;
     dataplane.set_key_epochs(&[first, first.wrapping_add(1)]);
@@ -317,22 +285,14 @@ async fn an_excluded_node_is_sent_no_key_and_nothing_is_adopted_there() -> Resul
     dataplane.set_key_epochs(&[second]);
     Keys::until(&admin, "the first is gone", |keys| keys.epochs.len() == 1).await?;
     let had = lost.sent();
-    ensure!(
-        had.iter()
-            .flat_map(|sent| &sent.keys)
-            .all(|key| key.epoch == first),
-        "{had:?}"
-    );
+    ensure!(had.iter().flat_map(|sent| &sent.keys).all(|key| key.epoch == first), "{had:?}");
 
     exclude(Value::Null).await?;
     class.served(&admin, on(Some(LOST))).await?;
     wait_for("it is let in", async || {
         let sent = lost.sent();
         let last = sent.last().context("nothing is sent")?;
-        ensure!(
-            last.keys.len() == 1 && last.keys[0].epoch == second,
-            "{last:?}"
-        );
+        ensure!(last.keys.len() == 1 && last.keys[0].epoch == second, "{last:?}");
         Ok(())
     })
     .await

@@ -39,9 +39,7 @@ async fn moment(rng: &mut fastrand::Rng, number: u32, dataplanes: &[Dataplane]) 
     }
     let dataplane = &dataplanes[rng.usize(..dataplanes.len())];
     let before = dataplane.pushes().len();
-    dataplane
-        .wait_pushes(DEADLINE, |pushes| pushes.len() > before)
-        .await?;
+    dataplane.wait_pushes(DEADLINE, |pushes| pushes.len() > before).await?;
     sleep(AFTER_PUSH.mul_f64(rng.f64())).await;
     Ok(())
 }
@@ -97,17 +95,11 @@ async fn an_operator_that_is_killed_at_any_moment_changes_no_content() -> Result
     settled(&world, &class, &script).await?;
     operator.take().context("an operator")?.kill()?;
     let pushes: Vec<usize> = class.dataplanes.iter().map(|d| d.pushes().len()).collect();
-    println!(
-        "{KILLS} kills during {} changes; pushes by dataplane: {pushes:?}",
-        script.changes
-    );
+    println!("{KILLS} kills during {} changes; pushes by dataplane: {pushes:?}", script.changes);
     for dataplane in &class.dataplanes {
         script.nothing_live_was_dropped(&dataplane.history())?;
         let pushes = dataplane.pushes();
-        assert!(
-            pushes.is_sorted_by(|a, b| a.generation < b.generation),
-            "{pushes:?}"
-        );
+        assert!(pushes.is_sorted_by(|a, b| a.generation < b.generation), "{pushes:?}");
     }
 
     // An operator that knows nothing but the final objects, with dataplanes that have never had

@@ -33,9 +33,7 @@ impl MidPush {
         let leader = world.start_operator_at(kubeconfig, &format!("{namespace}-first"), &[])?;
         let class = Class::start(&world.admin, &namespace, 3).await?;
         let before = add(&world, &class, &namespace, "before", 8_000).await?;
-        class
-            .served(&world.admin, has(&namespace, "before"))
-            .await?;
+        class.served(&world.admin, has(&namespace, "before")).await?;
         world.admin.condition(&before, "Programmed", "True").await?;
         // From here on it can only be the standby.
         let standby = world.start_operator(&format!("{namespace}-second"), &[])?;
@@ -49,21 +47,10 @@ impl MidPush {
         for other in [&class.dataplanes[0], &class.dataplanes[2]] {
             other.wait(DEADLINE, has(&namespace, "during")).await?;
         }
-        assert!(
-            !stuck
-                .newest()
-                .is_some_and(|a| has(&namespace, "during")(&a.snapshot))
-        );
+        assert!(!stuck.newest().is_some_and(|a| has(&namespace, "during")(&a.snapshot)));
         // Whoever pushes next is answered.
         stuck.set_pushes(Pushes::Prompt);
-        Ok(Self {
-            world,
-            class,
-            namespace,
-            leader: Some(leader),
-            standby: Some(standby),
-            during,
-        })
+        Ok(Self { world, class, namespace, leader: Some(leader), standby: Some(standby), during })
     }
 
     fn stuck(&self) -> &Dataplane {
@@ -74,17 +61,10 @@ impl MidPush {
     /// leader's push go on.
     async fn finished_by_the_standby(&self) -> Result<()> {
         let admin = &self.world.admin;
-        let during = self
-            .class
-            .served(admin, has(&self.namespace, "during"))
-            .await?;
+        let during = self.class.served(admin, has(&self.namespace, "during")).await?;
         let finished = &during[1];
         admin.condition(&self.during, "Programmed", "True").await?;
-        let held = self
-            .stuck()
-            .pushes()
-            .into_iter()
-            .find(|push| push.answered.is_none());
+        let held = self.stuck().pushes().into_iter().find(|push| push.answered.is_none());
         let held = held.context("the first leader's push is held still")?;
         assert!(
             epoch(held.generation) < epoch(finished.snapshot.generation),
@@ -95,9 +75,7 @@ impl MidPush {
         self.stuck().release();
         let pushes = self
             .stuck()
-            .wait_pushes(DEADLINE, |pushes| {
-                pushes.iter().all(|p| p.answered.is_some())
-            })
+            .wait_pushes(DEADLINE, |pushes| pushes.iter().all(|p| p.answered.is_some()))
             .await?;
         let late = pushes.iter().find(|p| p.generation == held.generation);
         let late = late.and_then(|push| push.answered);
@@ -120,10 +98,7 @@ impl MidPush {
         let mut contents = Vec::new();
         for dataplane in &self.class.dataplanes {
             let pushes = dataplane.pushes();
-            assert!(
-                pushes.is_sorted_by(|a, b| a.generation < b.generation),
-                "{pushes:?}"
-            );
+            assert!(pushes.is_sorted_by(|a, b| a.generation < b.generation), "{pushes:?}");
             contents.push(dataplane.newest().context("a snapshot")?.content);
         }
         assert!(contents.iter().all(|content| *content == contents[0]));
@@ -194,12 +169,7 @@ async fn a_leader_is_cut_off_in_mid_push() -> Result<()> {
     logged(leader, "leading no more").await?;
     scene.finished_by_the_standby().await?;
     let newest = |scene: &MidPush| -> Result<u64> {
-        Ok(scene
-            .stuck()
-            .newest()
-            .context("a snapshot")?
-            .snapshot
-            .generation)
+        Ok(scene.stuck().newest().context("a snapshot")?.snapshot.generation)
     };
     let by_standby = newest(&scene)?;
 

@@ -48,11 +48,7 @@ async fn secrets_and_the_lease_go_with_the_account_and_an_admins_secret_stays() 
     for object in made() {
         let there = |o: &Value| !o["data"].is_null() || !o["spec"]["holderIdentity"].is_null();
         let stored = world.admin.until("it is made", &object, there).await?;
-        assert_eq!(
-            stored["metadata"]["ownerReferences"],
-            Value::Null,
-            "{stored}"
-        );
+        assert_eq!(stored["metadata"]["ownerReferences"], Value::Null, "{stored}");
         before.push(stored["data"].clone());
     }
     earlier.kill()?;
@@ -60,10 +56,7 @@ async fn secrets_and_the_lease_go_with_the_account_and_an_admins_secret_stays() 
     let operator = world.start_operator("owners-next", &["--owned-by-account"])?;
     for (object, data) in made().zip(before) {
         let owned = |o: &Value| o["metadata"]["ownerReferences"] == expected;
-        let stored = world
-            .admin
-            .until("it has its owner", &object, owned)
-            .await?;
+        let stored = world.admin.until("it has its owner", &object, owned).await?;
         assert_eq!(stored["data"], data, "contents stay");
     }
     // One that is made now has it from the start.

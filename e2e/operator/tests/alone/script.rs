@@ -108,8 +108,7 @@ impl Script {
         let live = self.policies.remove(&name).context("a policy")?;
         let now = Instant::now();
         for (address, _) in &live.pods {
-            self.removed
-                .insert((self.full(&name), Some(format!("{address}:8080"))), now);
+            self.removed.insert((self.full(&name), Some(format!("{address}:8080"))), now);
         }
         self.removed.insert((self.full(&name), None), now);
         admin.delete(&live.manifest).await
@@ -157,11 +156,8 @@ impl Script {
         }
         let addresses: Vec<&str> = live.pods.iter().map(|(address, _)| &**address).collect();
         let mut manifest = slice(&self.namespace, &name, &addresses);
-        for (endpoint, (_, pod)) in manifest["endpoints"]
-            .as_array_mut()
-            .context("endpoints")?
-            .iter_mut()
-            .zip(&live.pods)
+        for (endpoint, (_, pod)) in
+            manifest["endpoints"].as_array_mut().context("endpoints")?.iter_mut().zip(&live.pods)
         {
             endpoint["conditions"] = json!({
                 "ready": *pod == Pod::Ready,

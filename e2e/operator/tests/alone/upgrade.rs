@@ -36,15 +36,11 @@ fn older(definition: &Value, fields: &[(&str, &str)]) -> Result<Value> {
     let spec = version.pointer_mut("/schema/openAPIV3Schema/properties/spec");
     let spec = spec.context("a spec")?;
     let rules = spec.as_object_mut().context("a schema")?;
-    rules
-        .remove("x-kubernetes-validations")
-        .context("rules of the whole spec")?;
+    rules.remove("x-kubernetes-validations").context("rules of the whole spec")?;
     for (at, field) in fields {
         let object = spec.pointer_mut(at).context("an object of the spec")?;
         let known = object["properties"].as_object_mut().context("fields")?;
-        known
-            .remove(*field)
-            .with_context(|| format!("{at} {field}"))?;
+        known.remove(*field).with_context(|| format!("{at} {field}"))?;
         if let Some(default) = object["default"].as_object_mut() {
             default.remove(*field);
         }
@@ -86,9 +82,7 @@ async fn an_upgrade_under_a_running_operator_keeps_what_is_served() -> Result<()
     let stored = admin.get(&web).await?;
     for (at, field) in POLICY_FIELDS {
         let at = at.replace("/properties", "").replace("/items", "/0");
-        let known = stored
-            .pointer(&format!("/spec{at}"))
-            .and_then(|o| o.get(field));
+        let known = stored.pointer(&format!("/spec{at}")).and_then(|o| o.get(field));
         assert_eq!(known, None, "the older definition knows {field}");
     }
 
@@ -118,9 +112,7 @@ async fn an_upgrade_under_a_running_operator_keeps_what_is_served() -> Result<()
     // As long as the server has not ended the watches from before the upgrade, it prunes fields
     // from their events that only the new definition knows. It ends them all at once.
     let ended = pin!(older_watch.for_each(|_| ready(())));
-    timeout(DEADLINE, ended)
-        .await
-        .context("older watches go on")?;
+    timeout(DEADLINE, ended).await.context("older watches go on")?;
     // A change that only the new definition knows goes through, and is the only push: the upgrade
     // was none.
     let mut changed = web.clone();

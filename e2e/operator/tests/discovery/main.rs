@@ -66,10 +66,7 @@ async fn scheduled(
         }
     }
     let stored = admin.apply(&pod).await?;
-    let uid = stored["metadata"]["uid"]
-        .as_str()
-        .context("a UID")?
-        .to_owned();
+    let uid = stored["metadata"]["uid"].as_str().context("a UID")?.to_owned();
     Ok((pod, uid))
 }
 
@@ -83,9 +80,7 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
     let Some((server, admin, namespace)) = with_service("discovery", "web", &spec).await? else {
         return Ok(());
     };
-    let identity = server
-        .service_account("baton-system", "baton-host-shim")
-        .await?;
+    let identity = server.service_account("baton-system", "baton-host-shim").await?;
     let kubeconfig = server.kubeconfig_file(&identity)?;
     let folder = server.folder().join(DISCOVERY);
     let (shim, pins) = Shim::ready(&kubeconfig, &folder).await?;
@@ -99,20 +94,12 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
     ensure!(shim.pod(&first_name)?.is_none());
     let web = policy(&namespace, "web", "web", 8_080);
     admin.apply(&web).await?;
-    shim.until(
-        "the Pod of the new policy has the adopter",
-        is_attached,
-        &first_name,
-    )
-    .await?;
+    shim.until("the Pod of the new policy has the adopter", is_attached, &first_name).await?;
 
     // Pods that start: the adopter's attach latency after Pod Ready.
     let mut times = Vec::new();
     for number in 1..=STARTS {
-        let (name, ip) = (
-            format!("web-{number}"),
-            Ipv4Addr::new(10, 99, 1, number as u8),
-        );
+        let (name, ip) = (format!("web-{number}"), Ipv4Addr::new(10, 99, 1, number as u8));
         let (pod, uid) = scheduled(&admin, DISCOVERY, &namespace, &name, &Value::Null).await?;
         let full = format!("{namespace}/{name}");
         shim.until(
@@ -137,23 +124,15 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
             ensure!(before.elapsed() < Duration::from_secs(20), "{}", shim.log());
         }
         times.push(started.elapsed());
-        admin
-            .delete_with(&pod, &json!({ "gracePeriodSeconds": 0 }))
-            .await?;
+        admin.delete_with(&pod, &json!({ "gracePeriodSeconds": 0 })).await?;
         // A forced deletion: the API server forgets it before its processes end, whose last
         // segments need the mark.
         let gone = |pod: Option<Value>| {
             pod.is_some_and(|pod| pod["gone"] == true && pod["attached"] == true)
         };
-        shim.until("the Pod that went has it still", gone, &full)
-            .await?;
+        shim.until("the Pod that went has it still", gone, &full).await?;
         drop(sandbox);
-        shim.until(
-            "the Pod that ended is forgotten",
-            |pod| pod.is_none(),
-            &full,
-        )
-        .await?;
+        shim.until("the Pod that ended is forgotten", |pod| pod.is_none(), &full).await?;
     }
     times.sort();
     println!(
@@ -187,27 +166,22 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
         let why = |pod: Option<Value>| {
             pod.is_some_and(|p| p["reason"].as_str().is_some_and(|r| r.contains(said)))
         };
-        shim.until(said, why, &format!("{namespace}/{name}"))
-            .await?;
+        shim.until(said, why, &format!("{namespace}/{name}")).await?;
     }
 
     // The next shim takes over what the last one left, without taking it off.
     shim.end()?;
     let shim = Shim::start(&kubeconfig, &folder)?;
-    shim.until("the next shim has it", is_attached, &first_name)
-        .await?;
+    shim.until("the next shim has it", is_attached, &first_name).await?;
     ensure!(shim.log().contains("taken_over=true"), "{}", shim.log());
 
     // The policy goes: nothing is left on the Pod.
     admin.delete(&web).await?;
-    shim.until("the Pod is let go", |pod| pod.is_none(), &first_name)
-        .await?;
+    shim.until("the Pod is let go", |pod| pod.is_none(), &first_name).await?;
     let left = pins.files()?;
     ensure!(left == nothing_attached, "{left:?} {nothing_attached:?}");
     ensure!(!shim.log().contains("not detached"), "{}", shim.log());
-    admin
-        .delete_with(&first, &json!({ "gracePeriodSeconds": 0 }))
-        .await?;
+    admin.delete_with(&first, &json!({ "gracePeriodSeconds": 0 })).await?;
     shim.end()
 }
 
@@ -218,9 +192,7 @@ async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() 
     let Some((server, admin, namespace)) = with_service("slices", "manual", &spec).await? else {
         return Ok(());
     };
-    admin
-        .apply(&policy(&namespace, "manual", "manual", 8_090))
-        .await?;
+    admin.apply(&policy(&namespace, "manual", "manual", 8_090)).await?;
     let mut sandboxes = Vec::new();
     for (at, name) in ["named", "four", "six", "nobodys"].into_iter().enumerate() {
         let (_, uid) = scheduled(&admin, SLICES, &namespace, name, &Value::Null).await?;
@@ -229,17 +201,7 @@ async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() 
         let sandbox = Sandbox::start(&uid, 100 + at, four)?;
         let six = format!("fd00:99::{number}");
         let address = format!("{six}/64");
-        run(&[
-            "ip",
-            "-n",
-            &sandbox.netns,
-            "addr",
-            "add",
-            &address,
-            "dev",
-            "eth0",
-            "nodad",
-        ])?;
+        run(&["ip", "-n", &sandbox.netns, "addr", "add", &address, "dev", "eth0", "nodad"])?;
         sandboxes.push(sandbox);
         let pod = baton_operator_tests::cluster::pod(&namespace, name);
         let both = json!([{ "ip": four.to_string() }, { "ip": six }]);
@@ -247,9 +209,7 @@ async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() 
             json!({ "status": { "phase": "Running", "podIP": four.to_string(), "podIPs": both } });
         admin.merge(&pod, "/status", &status).await?;
     }
-    let identity = server
-        .service_account("baton-system", "baton-host-shim")
-        .await?;
+    let identity = server.service_account("baton-system", "baton-host-shim").await?;
     let kubeconfig = server.kubeconfig_file(&identity)?;
     let (shim, _pins) = Shim::ready(&kubeconfig, &server.folder().join(SLICES)).await?;
     let full = |name: &str| format!("{namespace}/{name}");
@@ -275,30 +235,16 @@ async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() 
     admin.apply(&four).await?;
     admin.apply(&six).await?;
     for name in ["named", "four", "six"] {
-        shim.until(
-            "the Pod that a slice names has the adopter",
-            is_attached,
-            &full(name),
-        )
-        .await?;
+        shim.until("the Pod that a slice names has the adopter", is_attached, &full(name)).await?;
     }
-    ensure!(
-        shim.pod(&full("nobodys"))?.is_none(),
-        "it is said to be on another node"
-    );
+    ensure!(shim.pod(&full("nobodys"))?.is_none(), "it is said to be on another node");
 
     admin.delete(&six).await?;
-    shim.until(
-        "the Pod that no slice names is let go",
-        |pod| pod.is_none(),
-        &full("six"),
-    )
-    .await?;
+    shim.until("the Pod that no slice names is let go", |pod| pod.is_none(), &full("six")).await?;
     ensure!(is_attached(shim.pod(&full("four"))?), "{}", shim.log());
     admin.delete(&four).await?;
     for name in ["named", "four"] {
-        shim.until("the Pod is let go", |pod| pod.is_none(), &full(name))
-            .await?;
+        shim.until("the Pod is let go", |pod| pod.is_none(), &full(name)).await?;
     }
     ensure!(!shim.log().contains("not detached"), "{}", shim.log());
     shim.end()

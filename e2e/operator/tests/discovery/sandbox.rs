@@ -24,9 +24,7 @@ fn cgroups() -> Result<PathBuf> {
         let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
         lines.find_map(|l| (l.get(2) == Some(&kind)).then(|| PathBuf::from(l[1])))
     };
-    of_kind("cgroup2")
-        .or_else(|| of_kind("cgroup"))
-        .context("no control groups are mounted")
+    of_kind("cgroup2").or_else(|| of_kind("cgroup")).context("no control groups are mounted")
 }
 
 /// What a kubelet and a runtime make of a Pod: namespace, interface, control group, one process.
@@ -50,19 +48,8 @@ impl Sandbox {
         let _ = run(&["ip", "netns", "del", &netns]);
         run(&["ip", "netns", "add", &netns])?;
         let peer = format!("btd{}x{number}", process::id() % 10_000);
-        run(&[
-            "ip", "-n", &netns, "link", "add", "eth0", "type", "veth", "peer", "name", &peer,
-        ])?;
-        run(&[
-            "ip",
-            "-n",
-            &netns,
-            "addr",
-            "add",
-            &format!("{ip}/24"),
-            "dev",
-            "eth0",
-        ])?;
+        run(&["ip", "-n", &netns, "link", "add", "eth0", "type", "veth", "peer", "name", &peer])?;
+        run(&["ip", "-n", &netns, "addr", "add", &format!("{ip}/24"), "dev", "eth0"])?;
         run(&["ip", "-n", &netns, "link", "set", "eth0", "up"])?;
         let group = cgroups()?.join(format!("bt-{}/{group}", process::id()));
         fs::create_dir_all(&group)?;
@@ -76,11 +63,7 @@ impl Sandbox {
             .stdin(Stdio::null())
             .spawn()
             .context("starting a process through setpriv (util-linux)")?;
-        Ok(Self {
-            netns,
-            group,
-            process,
-        })
+        Ok(Self { netns, group, process })
     }
 }
 
@@ -91,10 +74,7 @@ impl Drop for Sandbox {
         let _ = run(&["ip", "netns", "del", &self.netns]);
         let mut group = self.group.as_path();
         // Up to the test's own group; those that another pod uses still stay.
-        while group
-            .file_name()
-            .is_some_and(|name| !name.to_string_lossy().contains("cgroup"))
-        {
+        while group.file_name().is_some_and(|name| !name.to_string_lossy().contains("cgroup")) {
             if fs::remove_dir(group).is_err() {
                 break;
             }

@@ -41,10 +41,7 @@ impl Shim {
             "discovery": { "node": name, "kubeconfig": kubeconfig },
         });
         fs::write(folder.join("shim.yaml"), config.to_string())?;
-        let log = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(folder.join("log"))?;
+        let log = fs::File::options().append(true).create(true).open(folder.join("log"))?;
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(baton_operator_tests::operator::binary("host-shim")?)
@@ -53,12 +50,7 @@ impl Shim {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
-        Ok(Self {
-            child,
-            control,
-            folder: folder.to_owned(),
-            pins,
-        })
+        Ok(Self { child, control, folder: folder.to_owned(), pins })
     }
 
     /// One that knows what the API server has, and its pins.
@@ -81,10 +73,7 @@ impl Shim {
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
         let mut stream = TcpStream::connect_timeout(&self.control, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-        )?;
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         let (head, body) = text.split_once("\r\n\r\n").context("an answer")?;
@@ -119,11 +108,7 @@ impl Shim {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
         let status = self.child.wait()?;
-        ensure!(
-            status.success(),
-            "host-shim ended with {status}: {}",
-            self.log()
-        );
+        ensure!(status.success(), "host-shim ended with {status}: {}", self.log());
         Ok(())
     }
 }

@@ -58,10 +58,7 @@ async fn an_api_server() -> Result<()> {
     });
     let began = Instant::now();
     populate(&admin, &world).await?;
-    println!(
-        "the API server has all objects after {:.0} s",
-        began.elapsed().as_secs_f64()
-    );
+    println!("the API server has all objects after {:.0} s", began.elapsed().as_secs_f64());
     let mut scene = Scene {
         size,
         world: &world,
@@ -74,9 +71,7 @@ async fn an_api_server() -> Result<()> {
         for slice in manifests::parse(&world.slice(at, round))? {
             let path = path(&slice).context("a slice has a name")?;
             let kind = "application/merge-patch+json";
-            send(&admin, Method::PATCH, &path, kind, &slice)
-                .await?
-                .object()?;
+            send(&admin, Method::PATCH, &path, kind, &slice).await?.object()?;
         }
         Ok(())
     };
@@ -91,9 +86,7 @@ async fn an_api_server() -> Result<()> {
     let policies = policies["items"].as_array().context("a list")?;
     assert_eq!(policies.len(), size.policies);
     for policy in policies {
-        let conditions = policy["status"]["conditions"]
-            .as_array()
-            .context("a status")?;
+        let conditions = policy["status"]["conditions"].as_array().context("a status")?;
         let accepted = conditions.iter().find(|c| c["type"] == "Accepted");
         assert_eq!(accepted.context("Accepted")?["status"], "True", "{policy}");
     }
@@ -110,11 +103,7 @@ async fn material(admin: &Client, arguments: &[OsString], server: &ApiServer) ->
             let bytes: ByteString = serde_json::from_value(secret["data"][name].clone())?;
             Ok(bytes.0)
         };
-        Ok(Material::from_pem(
-            &field("tls.crt")?,
-            &field("tls.key")?,
-            &field("ca.crt")?,
-        )?)
+        Ok(Material::from_pem(&field("tls.crt")?, &field("tls.key")?, &field("ca.crt")?)?)
     });
     let found = found.await.with_context(|| operator.log())?;
     operator.terminate()?;
@@ -131,22 +120,14 @@ async fn populate(admin: &Client, world: &Arc<World>) -> Result<()> {
         apply(admin, &account).await?.object()?;
     }
     for mut object in manifests::parse(&world.system())? {
-        let status = object
-            .as_object_mut()
-            .and_then(|fields| fields.remove("status"));
+        let status = object.as_object_mut().and_then(|fields| fields.remove("status"));
         apply(admin, &object).await?.object()?;
         if let Some(status) = status {
             let path = format!("{}/status", path(&object).context("a pod has a name")?);
             let status = json!({ "status": status });
-            send(
-                admin,
-                Method::PATCH,
-                &path,
-                "application/merge-patch+json",
-                &status,
-            )
-            .await?
-            .object()?;
+            send(admin, Method::PATCH, &path, "application/merge-patch+json", &status)
+                .await?
+                .object()?;
         }
     }
     let mut makers = JoinSet::new();
@@ -174,11 +155,9 @@ async fn create(admin: &Client, object: &Value) -> Result<()> {
     let path = path(object).context("an object has a name")?;
     let (collection, _) = path.rsplit_once('/').context("a path")?;
     let uri = format!("{collection}?fieldManager=kube-controller-manager");
-    let created = tokio::time::timeout(
-        DEADLINE,
-        send(admin, Method::POST, &uri, "application/json", object),
-    )
-    .await;
+    let created =
+        tokio::time::timeout(DEADLINE, send(admin, Method::POST, &uri, "application/json", object))
+            .await;
     created.context("no answer")??.object()?;
     Ok(())
 }

@@ -45,20 +45,10 @@ struct Size {
 fn size() -> Result<Size> {
     let Ok(policies) = env::var("BATON_SCALE_POLICIES") else {
         let policies = POLICIES_DEFAULT;
-        return Ok(Size {
-            policies,
-            polls: 1,
-            changes: 3,
-        });
+        return Ok(Size { policies, polls: 1, changes: 3 });
     };
-    let policies = policies
-        .parse()
-        .context("BATON_SCALE_POLICIES: expected a number")?;
-    Ok(Size {
-        policies,
-        polls: POLLS_OF_A_BENCH,
-        changes: 20,
-    })
+    let policies = policies.parse().context("BATON_SCALE_POLICIES: expected a number")?;
+    Ok(Size { policies, polls: POLLS_OF_A_BENCH, changes: 20 })
 }
 
 /// Two dataplanes for each class, which share its port.
@@ -85,11 +75,7 @@ async fn dataplanes(
             pairs.push([one, other]);
         }
     }
-    anyhow::ensure!(
-        pairs.len() == classes,
-        "no ports are free at {} and {second}",
-        first.0
-    );
+    anyhow::ensure!(pairs.len() == classes, "no ports are free at {} and {second}", first.0);
     let ports = pairs.iter().map(|[one, _]| one.address().port()).collect();
     Ok((pairs, ports))
 }
@@ -128,9 +114,7 @@ impl Scene<'_> {
         };
         let then = operator.memory()?;
         let is_told = |n: f64| n >= writes as f64;
-        let told = operator
-            .until("baton_operator_writes_total", DEADLINE, is_told)
-            .await?;
+        let told = operator.until("baton_operator_writes_total", DEADLINE, is_told).await?;
         operator.until(in_sync, DEADLINE, |n| n == all).await?;
         let (clock, used) = (Instant::now(), operator.processor()?);
         let all = self.dataplanes.iter().flatten();
@@ -258,11 +242,7 @@ async fn a_directory_of_manifests() -> Result<()> {
         scene.life("restart", size.policies, change).await?,
     ];
     let statuses = fs::read_dir(folder.0.join("state/status"))?.count();
-    assert_eq!(
-        statuses,
-        size.policies + world.control_ports.len(),
-        "each object has its status"
-    );
+    assert_eq!(statuses, size.policies + world.control_ports.len(), "each object has its status");
     print(&title("a directory of manifests", &world), &lives);
     Ok(())
 }

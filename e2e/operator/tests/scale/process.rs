@@ -61,25 +61,14 @@ impl Operator {
                 sleep(SAMPLE_INTERVAL).await;
             }
         });
-        Ok(Self {
-            process,
-            began,
-            metrics,
-            own_peak,
-            sampler,
-        })
+        Ok(Self { process, began, metrics, own_peak, sampler })
     }
 
     /// What it takes and took.
     pub fn memory(&self) -> Result<Memory> {
         let own = memory_bytes(self.process.id(), "RssAnon").with_context(|| self.log())?;
         let (resident, peak) = self.process.memory_bytes()?;
-        Ok(Memory {
-            resident,
-            peak,
-            own,
-            own_peak: own.max(*self.own_peak.borrow()),
-        })
+        Ok(Memory { resident, peak, own, own_peak: own.max(*self.own_peak.borrow()) })
     }
 
     /// Processor time so far.
@@ -87,12 +76,8 @@ impl Operator {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
         // Behind the name, which may hold anything: user and system time are fields 14 and 15 of
         // the whole.
-        let fields: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .collect();
+        let fields: Vec<&str> =
+            stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks = |at: usize| -> Result<u64> { Ok(fields.get(at).context("a field")?.parse()?) };
         // Linux has 100 ticks a second in what it tells processes.
         Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
@@ -110,9 +95,7 @@ impl Operator {
             let rest = line.strip_prefix(name);
             rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
         });
-        Ok(lines
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum())
+        Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
     /// Waits until a figure satisfies; gives when.
@@ -139,9 +122,7 @@ impl Operator {
 
     /// Ends it with SIGTERM and waits for it.
     pub fn terminate(self) -> Result<()> {
-        let Self {
-            process, sampler, ..
-        } = self;
+        let Self { process, sampler, .. } = self;
         sampler.abort();
         let log = process.log_file().to_owned();
         let status = process.terminate()?;

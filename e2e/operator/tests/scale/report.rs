@@ -32,43 +32,23 @@ pub struct Life {
 pub fn print(title: &str, lives: &[Life]) {
     let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     println!("\n{title}");
-    println!(
-        "  {:<44}{}",
-        "",
-        lives
-            .iter()
-            .map(|l| format!("{:>16}", l.what))
-            .collect::<String>()
-    );
+    println!("  {:<44}{}", "", lives.iter().map(|l| format!("{:>16}", l.what)).collect::<String>());
     let row = |name: &str, of: &dyn Fn(&Life) -> String| {
-        let cells: String = lives
-            .iter()
-            .map(|life| format!("{:>16}", of(life)))
-            .collect();
+        let cells: String = lives.iter().map(|life| format!("{:>16}", of(life))).collect();
         println!("  {name:<44}{cells}");
     };
-    row("start to all dataplanes in sync", &|l| {
-        format!("{:.2} s", l.synchronised.as_secs_f64())
-    });
+    row("start to all dataplanes in sync", &|l| format!("{:.2} s", l.synchronised.as_secs_f64()));
     row("start to all statuses written", &|l| {
-        l.told.map_or("-".to_owned(), |told| {
-            format!("{:.2} s", told.as_secs_f64())
-        })
+        l.told.map_or("-".to_owned(), |told| format!("{:.2} s", told.as_secs_f64()))
     });
     row("memory when in sync", &|l| mb(l.then.resident));
     row("memory settled", &|l| mb(l.settled.resident));
     row("of it not the program's file", &|l| mb(l.settled.own));
     row("memory at its peak", &|l| mb(l.settled.peak));
     row("of it not the program's file", &|l| mb(l.settled.own_peak));
-    row("processor while figures change", &|l| {
-        format!("{:.0} %", l.processor * 100.0)
-    });
-    row("change of a slice to dataplanes, median", &|l| {
-        millis(at(&l.changes, 50))
-    });
-    row("change of a slice to dataplanes, worst", &|l| {
-        millis(at(&l.changes, 100))
-    });
+    row("processor while figures change", &|l| format!("{:.0} %", l.processor * 100.0));
+    row("change of a slice to dataplanes, median", &|l| millis(at(&l.changes, 50)));
+    row("change of a slice to dataplanes, worst", &|l| millis(at(&l.changes, 100)));
     for life in lives {
         let over = |what: &str, is: bool, value: String, limit: String| {
             if is {
@@ -79,12 +59,7 @@ pub fn print(title: &str, lives: &[Life]) {
             }
         };
         let peak = life.settled.peak;
-        over(
-            "memory at its peak",
-            peak > MEMORY_LIMIT_BYTES,
-            mb(peak),
-            mb(MEMORY_LIMIT_BYTES),
-        );
+        over("memory at its peak", peak > MEMORY_LIMIT_BYTES, mb(peak), mb(MEMORY_LIMIT_BYTES));
         let start = life.synchronised;
         over(
             "start to in sync",
@@ -106,13 +81,9 @@ pub fn print(title: &str, lives: &[Life]) {
 fn at(times: &[Duration], percent: usize) -> Option<Duration> {
     let mut times = times.to_vec();
     times.sort();
-    times
-        .get((times.len() * percent).div_ceil(100).checked_sub(1)?)
-        .copied()
+    times.get((times.len() * percent).div_ceil(100).checked_sub(1)?).copied()
 }
 
 fn millis(time: Option<Duration>) -> String {
-    time.map_or("-".to_owned(), |t| {
-        format!("{:.0} ms", t.as_secs_f64() * 1e3)
-    })
+    time.map_or("-".to_owned(), |t| format!("{:.0} ms", t.as_secs_f64() * 1e3))
 }

@@ -93,12 +93,7 @@ impl World {
     fn address(at: usize, endpoint: usize, round: usize) -> String {
         let number = at * ENDPOINTS_EACH + endpoint;
         let first = if round == 0 { 10 } else { 11 + round };
-        format!(
-            "{first}.{}.{}.{}",
-            number / 62_500,
-            number / 250 % 250,
-            number % 250 + 1
-        )
+        format!("{first}.{}.{}.{}", number / 62_500, number / 250 % 250, number % 250 + 1)
     }
 
     /// What the dataplanes of a class must have when the policies of `changed` are in their round.
@@ -107,12 +102,8 @@ impl World {
         own.map(|at| {
             let round = changed.get(&at).copied().unwrap_or_default();
             let name = format!("{}/{}/main", self.namespace(at), Self::name(at));
-            let endpoints = (0..ENDPOINTS_EACH).map(|e| {
-                format!(
-                    "{}:8080",
-                    Self::address(at, e, if e == 0 { round } else { 0 })
-                )
-            });
+            let endpoints = (0..ENDPOINTS_EACH)
+                .map(|e| format!("{}:8080", Self::address(at, e, if e == 0 { round } else { 0 })));
             (name, endpoints.collect())
         })
         .collect()

@@ -18,10 +18,7 @@ fn cost(pod: &Value) -> Option<&str> {
 }
 
 fn flows(flows: u64) -> Load {
-    Load {
-        flows,
-        ..Load::default()
-    }
+    Load { flows, ..Load::default() }
 }
 
 #[tokio::test]
@@ -53,45 +50,25 @@ async fn the_cost_follows_the_flows_and_goes_with_the_wish() -> Result<()> {
     // Of ten flows two can never move (100 each), three wait for an answer (10 each), five are at
     // rest (1 each); fifty more are at rest on the other dataplane. Costs that differ by a tenth or
     // less are as good as equal, so none do here.
-    let dear = Load {
-        flows: 10,
-        pinned: 2,
-        outstanding: 3,
-        obstacle: None,
-    };
+    let dear = Load { flows: 10, pinned: 2, outstanding: 3, obstacle: None };
     class.dataplanes[0].set_figures(vec![figures(served, &[("a", dear)])]);
     class.dataplanes[1].set_figures(vec![figures(served, &[("a", flows(50)), ("c", flows(9))])]);
     policy["spec"]["podDeletionCost"] = "Enabled".into();
     admin.apply(&policy).await?;
-    admin
-        .until("a costs 285", &a, |pod| cost(pod) == Some("285"))
-        .await?;
-    admin
-        .until("b costs nothing", &b, |pod| cost(pod) == Some("0"))
-        .await?;
-    admin
-        .until("69 flows", &policy, |p| p["status"]["flows"] == 69)
-        .await?;
+    admin.until("a costs 285", &a, |pod| cost(pod) == Some("285")).await?;
+    admin.until("b costs nothing", &b, |pod| cost(pod) == Some("0")).await?;
+    admin.until("69 flows", &policy, |p| p["status"]["flows"] == 69).await?;
 
     class.dataplanes[0].set_figures(vec![figures(served, &[("b", flows(100))])]);
     class.dataplanes[1].set_figures(vec![figures(served, &[])]);
-    admin
-        .until("b costs 100", &b, |pod| cost(pod) == Some("100"))
-        .await?;
-    admin
-        .until("a costs nothing", &a, |pod| cost(pod) == Some("0"))
-        .await?;
+    admin.until("b costs 100", &b, |pod| cost(pod) == Some("100")).await?;
+    admin.until("a costs nothing", &a, |pod| cost(pod) == Some("0")).await?;
 
     policy["spec"]["podDeletionCost"] = "Disabled".into();
     admin.apply(&policy).await?;
     for pod in [&a, &b] {
-        let left = admin
-            .until("the cost is gone", pod, |pod| cost(pod).is_none())
-            .await?;
-        assert_eq!(
-            left["metadata"]["annotations"],
-            json!({ "kept": "as it is" })
-        );
+        let left = admin.until("the cost is gone", pod, |pod| cost(pod).is_none()).await?;
+        assert_eq!(left["metadata"]["annotations"], json!({ "kept": "as it is" }));
     }
     assert_eq!(cost(&admin.get(&c).await?), Some("-7"));
     Ok(())

@@ -22,9 +22,7 @@ const FOLDER: &str = "e2e/operator/tests/together";
 /// The objects as they are stored, with defaults.
 async fn apply(world: &World, namespace: &str, class: &str) -> Result<Vec<Value>> {
     let text = fs::read_to_string(manifests::root().join(FOLDER).join("fields.yaml"))?;
-    let text = text
-        .replace("{namespace}", namespace)
-        .replace("{class}", class);
+    let text = text.replace("{namespace}", namespace).replace("{class}", class);
     let mut stored = Vec::new();
     for manifest in manifests::parse(&text)? {
         let applied = world.admin.apply(&manifest).await;
@@ -35,11 +33,7 @@ async fn apply(world: &World, namespace: &str, class: &str) -> Result<Vec<Value>
 
 /// Pods that are there before their policies: `heavy` with a share, `plain` without one, `leaving`.
 async fn pods(world: &World, namespace: &str) -> Result<()> {
-    for (name, address) in [
-        ("heavy", "10.3.0.1"),
-        ("plain", "10.3.0.2"),
-        ("leaving", "10.3.0.3"),
-    ] {
+    for (name, address) in [("heavy", "10.3.0.1"), ("plain", "10.3.0.2"), ("leaving", "10.3.0.3")] {
         let mut pod = pod(namespace, name);
         if name == "heavy" {
             pod["metadata"]["labels"]["shop.example/weight"] = "7".into();
@@ -75,11 +69,8 @@ fn left_out(kind: &str, objects: &[Value]) -> Result<Vec<String>> {
     let schema = definition.and_then(|d| d.pointer(schema));
     let leaves = leaves(schema.context("a schema")?, "spec");
     assert!(leaves.len() >= 8, "{kind}: {leaves:?}");
-    let objects: Vec<Value> = objects
-        .iter()
-        .filter(|object| object["kind"] == kind)
-        .cloned()
-        .collect();
+    let objects: Vec<Value> =
+        objects.iter().filter(|object| object["kind"] == kind).cloned().collect();
     Ok(missing(&leaves, &objects))
 }
 
@@ -99,11 +90,7 @@ async fn every_field_reaches_the_snapshot() -> Result<()> {
     let default = Class::start_as(admin, "fields-default", 1, &json!({ "default": true })).await?;
     pods(&world, &namespace).await?;
     let objects = apply(&world, &namespace, "fields").await?;
-    assert_eq!(
-        left_out("LoadBalancerPolicy", &objects)?,
-        [""; 0],
-        "fields.yaml leaves these out"
-    );
+    assert_eq!(left_out("LoadBalancerPolicy", &objects)?, [""; 0], "fields.yaml leaves these out");
     for policy in objects.iter().filter(|o| o["kind"] == "LoadBalancerPolicy") {
         admin.condition(policy, "Programmed", "True").await?;
     }
@@ -179,28 +166,17 @@ async fn every_field_of_a_class_does_what_it_is_for() -> Result<()> {
     few_policies.served(admin, has).await?;
     let (_, leg) = web(&few_policies, "leg", 1_100).await?;
     admin
-        .condition_where(
-            "its port is a leg's",
-            &leg,
-            "Accepted",
-            refused("PortInLegRange"),
-        )
+        .condition_where("its port is a leg's", &leg, "Accepted", refused("PortInLegRange"))
         .await?;
     // What is reserved, allowed and not allowed.
     for (name, port, reason) in [
-        (
-            "control",
-            few_policies.dataplanes[0].address().port(),
-            "PortReserved",
-        ),
+        ("control", few_policies.dataplanes[0].address().port(), "PortReserved"),
         ("reserved", 9_001, "PortReserved"),
         ("given-out", 18_002, "PortIsAFrontends"),
         ("low", 81, "NotAllowed"),
     ] {
         let (_, policy) = web(&few_policies, name, port).await?;
-        admin
-            .condition_where(name, &policy, "Accepted", refused(reason))
-            .await?;
+        admin.condition_where(name, &policy, "Accepted", refused(reason)).await?;
     }
     let (_, low) = web(&few_policies, "http", 80).await?;
     admin.condition(&low, "Accepted", "True").await?;
@@ -212,27 +188,13 @@ async fn every_field_of_a_class_does_what_it_is_for() -> Result<()> {
     }
     let (_, many) = web(&few_backends, "many", 8_080).await?;
     admin
-        .condition_where(
-            "there is no room",
-            &many,
-            "Programmed",
-            refused("ClassBackendLimit"),
-        )
+        .condition_where("there is no room", &many, "Programmed", refused("ClassBackendLimit"))
         .await?;
     // Two listeners, where one is possible.
     let mut two = one.clone();
-    let listeners = two["spec"]["listeners"]
-        .as_array_mut()
-        .context("listeners")?;
+    let listeners = two["spec"]["listeners"].as_array_mut().context("listeners")?;
     listeners.push(json!({ "name": "more", "port": 8_081, "servicePort": 80 }));
     admin.apply(&two).await?;
-    admin
-        .condition_where(
-            "there is no room",
-            &two,
-            "Programmed",
-            refused("PolicyLimit"),
-        )
-        .await?;
+    admin.condition_where("there is no room", &two, "Programmed", refused("PolicyLimit")).await?;
     Ok(())
 }

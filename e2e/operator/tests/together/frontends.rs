@@ -63,12 +63,7 @@ async fn leads_to(
     let listed = get(&world.admin.client, &path).await?;
     let (mut by, mut to) = (BTreeSet::new(), BTreeSet::new());
     for slice in listed["items"].as_array().context("slices")? {
-        by.insert(
-            slice["metadata"]["labels"][BY]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
-        );
+        by.insert(slice["metadata"]["labels"][BY].as_str().unwrap_or_default().to_owned());
         let endpoints = slice["endpoints"].as_array().into_iter().flatten();
         for endpoint in endpoints.filter(|e| e["conditions"]["ready"] == true) {
             for port in slice["ports"].as_array().into_iter().flatten() {
@@ -112,10 +107,7 @@ async fn stay_in_their_zone(world: &World, namespace: &str) -> Result<()> {
         let zones = endpoints.map(|e| e["hints"]["forZones"][0]["name"].clone());
         zones.eq([json!("zone-a"), json!("zone-a")])
     };
-    world
-        .admin
-        .until("its endpoints are for their zone", &slice, hinted)
-        .await?;
+    world.admin.until("its endpoints are for their zone", &slice, hinted).await?;
     Ok(())
 }
 
@@ -143,19 +135,10 @@ async fn a_service_is_made_mended_and_goes_with_its_policy() -> Result<()> {
     let front = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": "front", "namespace": namespace },
     });
-    let made = admin
-        .until("it is made", &front, |s| {
-            s["spec"]["ports"][0]["port"] == 80
-        })
-        .await?;
+    let made = admin.until("it is made", &front, |s| s["spec"]["ports"][0]["port"] == 80).await?;
     ensure!(made["spec"]["selector"].is_null(), "{made}");
-    ensure!(
-        made["metadata"]["annotations"]["shop.example/kept"] == "1",
-        "{made}"
-    );
-    let port = made["spec"]["ports"][0]["targetPort"]
-        .as_u64()
-        .context("a number")?;
+    ensure!(made["metadata"]["annotations"]["shop.example/kept"] == "1", "{made}");
+    let port = made["spec"]["ports"][0]["targetPort"].as_u64().context("a number")?;
     ensure!((18_000..20_000).contains(&port), "{port}");
     let pods = ["http 10.5.0.1:8080", "http 10.5.0.2:8080"];
     leads(&world, (&namespace, "front"), "baton-operator", &pods).await?;
@@ -170,9 +153,7 @@ async fn a_service_is_made_mended_and_goes_with_its_policy() -> Result<()> {
 
     // A pod goes, a port is changed, a slice is deleted.
     let not_ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
-    admin
-        .merge(&pod(&namespace, "b"), "/status", &not_ready)
-        .await?;
+    admin.merge(&pod(&namespace, "b"), "/status", &not_ready).await?;
     leads(&world, (&namespace, "front"), "baton-operator", &pods[..1]).await?;
     let ports = json!({ "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": 1 }] } });
     admin.merge(&front, "", &ports).await?;
@@ -183,9 +164,7 @@ async fn a_service_is_made_mended_and_goes_with_its_policy() -> Result<()> {
     let none = json!({ "spec": { "frontend": { "service": { "annotations": null } } } });
     admin.merge(&policy, "", &none).await?;
     let annotations = |s: &Value| s["metadata"]["annotations"] == theirs["metadata"]["annotations"];
-    admin
-        .until("ours goes, theirs stays", &front, annotations)
-        .await?;
+    admin.until("ours goes, theirs stays", &front, annotations).await?;
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": { "name": "front-baton-ipv4-0", "namespace": namespace },
@@ -222,16 +201,12 @@ async fn a_slice_of_somebody_else_stays_as_it_is() -> Result<()> {
         })
     };
     let theirs = admin.apply(&slice("front-baton-ipv4-0")).await?;
-    admin
-        .apply(&policy(&namespace, "others", "pods", "front"))
-        .await?;
+    admin.apply(&policy(&namespace, "others", "pods", "front")).await?;
     let ours = slice("front-baton-ipv4-1");
     let is_ours = |s: &Value| s["metadata"]["labels"][BY] == "baton-operator";
     let made = admin.until("one beside it", &ours, is_ours).await?;
     let not_ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
-    admin
-        .merge(&pod(&namespace, "b"), "/status", &not_ready)
-        .await?;
+    admin.merge(&pod(&namespace, "b"), "/status", &not_ready).await?;
     let rewritten = |s: &Value| {
         let ready = s["endpoints"].as_array().into_iter().flatten();
         let ready = ready.filter(|e| e["conditions"]["ready"] == true);
@@ -265,9 +240,7 @@ async fn a_service_that_clients_have_is_taken_over_and_given_back() -> Result<()
     admin.apply(&policy).await?;
     let left_alone = |c: &Value| c["reason"] == "FrontendNotOwned";
     let what = "a Service that is not given to it is left alone";
-    admin
-        .condition_where(what, &policy, "Degraded", left_alone)
-        .await?;
+    admin.condition_where(what, &policy, "Degraded", left_alone).await?;
     leads(&world, (&namespace, "web"), cluster, &pods).await?;
 
     // As `kubectl baton attach` does.
@@ -284,17 +257,8 @@ async fn a_service_that_clients_have_is_taken_over_and_given_back() -> Result<()
     admin.delete(&policy).await?;
     leads(&world, (&namespace, "web"), cluster, &pods).await?;
     let after = admin.get(&web).await?;
-    ensure!(
-        after["spec"]["selector"] == json!({ "app": "shop" }),
-        "{after}"
-    );
-    ensure!(
-        after["metadata"]["labels"]["baton.dev/policy"].is_null(),
-        "{after}"
-    );
-    ensure!(
-        after["spec"]["clusterIP"] == before["spec"]["clusterIP"],
-        "{after}"
-    );
+    ensure!(after["spec"]["selector"] == json!({ "app": "shop" }), "{after}");
+    ensure!(after["metadata"]["labels"]["baton.dev/policy"].is_null(), "{after}");
+    ensure!(after["spec"]["clusterIP"] == before["spec"]["clusterIP"], "{after}");
     Ok(())
 }

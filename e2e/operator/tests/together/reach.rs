@@ -17,23 +17,15 @@ async fn a_port_that_no_service_leads_to_is_said_and_the_policy_is_ready() -> Re
     let admin = &world.admin;
     let namespace = world.server.namespace("reach").await?.name;
     let class = Class::start(admin, "reach", 1).await?;
-    for object in [
-        service(&namespace, "web"),
-        slice(&namespace, "web", &["10.6.0.1"]),
-    ] {
+    for object in [service(&namespace, "web"), slice(&namespace, "web", &["10.6.0.1"])] {
         admin.apply(&object).await?;
     }
     let policy = class.policy(&namespace, "web", "web", 8_091);
     admin.apply(&policy).await?;
     let unreached = |c: &Value| c["reason"] == "NoServicePort";
-    let said = admin
-        .condition_where("it is said", &policy, "Degraded", unreached)
-        .await?;
+    let said = admin.condition_where("it is said", &policy, "Degraded", unreached).await?;
     let message = said["message"].as_str().unwrap_or_default();
-    ensure!(
-        said["status"] == "True" && message.contains("port 8091 (listener main)"),
-        "{said}"
-    );
+    ensure!(said["status"] == "True" && message.contains("port 8091 (listener main)"), "{said}");
     admin.condition(&policy, "Ready", "True").await?;
 
     // A Service in front of the dataplane, with another port and then with this one.

@@ -33,12 +33,7 @@ fn cases(class: &Class, namespace: &str) -> [Case; 7] {
         policy["spec"]["frontend"] = json!({ "service": { "name": front } });
         policy
     };
-    let case = |policy, condition, reason, says| Case {
-        policy,
-        condition,
-        reason,
-        says,
-    };
+    let case = |policy, condition, reason, says| Case { policy, condition, reason, says };
     [
         case(
             policy("nothing", "nothing", 8_101),
@@ -46,42 +41,12 @@ fn cases(class: &Class, namespace: &str) -> [Case; 7] {
             "TargetNotFound",
             "create it, or correct spec.targetRefs[0].name",
         ),
-        case(
-            policy("outside", "outside", 8_102),
-            "Accepted",
-            "Invalid",
-            "is of type ExternalName",
-        ),
-        case(
-            policy("node", "node", 10_250),
-            "Accepted",
-            "PortReserved",
-            "expected another port",
-        ),
-        case(
-            policy("taken", "taken", 8_100),
-            "Accepted",
-            "Conflicted",
-            "good",
-        ),
-        case(
-            policy("same", "good", 8_103),
-            "Accepted",
-            "Conflicted",
-            "delete one of the two",
-        ),
-        case(
-            fronted("gitops", "theirs"),
-            "Degraded",
-            "FrontendNotOwned",
-            "theirs",
-        ),
-        case(
-            fronted("full", "full-front"),
-            "Accepted",
-            "NoFrontendPort",
-            "spec.frontendPorts",
-        ),
+        case(policy("outside", "outside", 8_102), "Accepted", "Invalid", "is of type ExternalName"),
+        case(policy("node", "node", 10_250), "Accepted", "PortReserved", "expected another port"),
+        case(policy("taken", "taken", 8_100), "Accepted", "Conflicted", "good"),
+        case(policy("same", "good", 8_103), "Accepted", "Conflicted", "delete one of the two"),
+        case(fronted("gitops", "theirs"), "Degraded", "FrontendNotOwned", "theirs"),
+        case(fronted("full", "full-front"), "Accepted", "NoFrontendPort", "spec.frontendPorts"),
     ]
 }
 
@@ -94,9 +59,7 @@ async fn events(world: &World, namespace: &str, policy: &str) -> Result<Vec<(Val
     let about = items.iter().filter(|e| {
         e["regarding"]["kind"] == "LoadBalancerPolicy" && e["regarding"]["name"] == policy
     });
-    Ok(about
-        .map(|e| (e["reason"].clone(), e["series"]["count"].clone()))
-        .collect())
+    Ok(about.map(|e| (e["reason"].clone(), e["series"]["count"].clone())).collect())
 }
 
 /// The conditions that are bad by themselves, not because another one is.
@@ -108,14 +71,7 @@ fn bad(stored: &Value) -> Vec<(String, String)> {
         .into_iter()
         .flatten()
         .filter(|c| c["type"] != "Ready" && !follows.iter().any(|reason| c["reason"] == *reason))
-        .filter(|c| {
-            c["status"]
-                == if c["type"] == "Degraded" {
-                    "True"
-                } else {
-                    "False"
-                }
-        })
+        .filter(|c| c["status"] == if c["type"] == "Degraded" { "True" } else { "False" })
         .map(|c| (text(c, "type"), text(c, "reason")))
         .collect()
 }
@@ -136,9 +92,7 @@ async fn what_a_policy_cannot_have_is_said_once_and_harms_nobody() -> Result<()>
         let slice = slice_of_pods(&namespace, name, NODE, &[("web-0", "10.13.0.1")]);
         admin.apply(&slice).await
     };
-    admin
-        .pod(&pod(&namespace, "web-0"), NODE, "10.13.0.1")
-        .await?;
+    admin.pod(&pod(&namespace, "web-0"), NODE, "10.13.0.1").await?;
     for name in ["good", "node", "taken", "full", "gitops", "first"] {
         backed(name).await?;
     }
@@ -157,18 +111,10 @@ async fn what_a_policy_cannot_have_is_said_once_and_harms_nobody() -> Result<()>
     let before = admin.get(&good).await?["status"]["conditions"].clone();
 
     let cases = cases(&class, &namespace);
-    for Case {
-        policy,
-        condition,
-        reason,
-        says,
-    } in &cases
-    {
+    for Case { policy, condition, reason, says } in &cases {
         admin.apply(policy).await?;
         let said = |c: &Value| c["reason"] == *reason;
-        let said = admin
-            .condition_where(reason, policy, condition, said)
-            .await?;
+        let said = admin.condition_where(reason, policy, condition, said).await?;
         let message = said["message"].as_str().unwrap_or_default();
         ensure!(message.contains(says), "{message}");
         let name = policy["metadata"]["name"].as_str().context("a name")?;
@@ -181,13 +127,7 @@ async fn what_a_policy_cannot_have_is_said_once_and_harms_nobody() -> Result<()>
         .with_context(|| admin.log())?;
     }
     // Whatever would be said besides, or again, has been said when all of it was.
-    for Case {
-        policy,
-        condition,
-        reason,
-        ..
-    } in &cases
-    {
+    for Case { policy, condition, reason, .. } in &cases {
         let stored = admin.get(policy).await?;
         let wanted = vec![((*condition).to_owned(), (*reason).to_owned())];
         ensure!(bad(&stored) == wanted, "{reason}: {}", stored["status"]);
@@ -199,9 +139,6 @@ async fn what_a_policy_cannot_have_is_said_once_and_harms_nobody() -> Result<()>
     ensure!(before == after, "{before} became {after}");
     class.served(admin, has(&namespace, "good")).await?;
     let theirs = admin.get(&somebodys(&namespace)).await?;
-    ensure!(
-        theirs["spec"]["selector"] == json!({ "app": "theirs" }),
-        "{theirs}"
-    );
+    ensure!(theirs["spec"]["selector"] == json!({ "app": "theirs" }), "{theirs}");
     Ok(())
 }

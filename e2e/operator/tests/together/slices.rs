@@ -58,10 +58,7 @@ async fn pods_come_flap_end_and_go_by_way_of_real_slices() -> Result<()> {
         let is = |s: &baton_api::Snapshot| {
             served_policy(s, &namespace, "web").is_some_and(|p| backends(p) == wanted)
         };
-        class
-            .served(admin, is)
-            .await
-            .with_context(|| what.to_owned())
+        class.served(admin, is).await.with_context(|| what.to_owned())
     };
     let both = ["a 10.2.0.1:8080", "b 10.2.0.2:8080"];
     until("both pods serve", &both).await?;
@@ -87,9 +84,7 @@ async fn pods_come_flap_end_and_go_by_way_of_real_slices() -> Result<()> {
     until("a is gone", &["b 10.2.0.2:8080"]).await?;
 
     // A pod of the same address, as a new one may have, is another backend.
-    admin
-        .pod(&pod_of(&namespace, "c"), NODE, "10.2.0.1")
-        .await?;
+    admin.pod(&pod_of(&namespace, "c"), NODE, "10.2.0.1").await?;
     until("c is there", &["b 10.2.0.2:8080", "c 10.2.0.1:8080"]).await?;
     let counted = |p: &Value| p["status"]["backends"]["summary"] == "2/2";
     admin.until("2 of 2 backends", &policy, counted).await?;

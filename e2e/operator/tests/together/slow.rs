@@ -32,11 +32,7 @@ impl Three {
         };
         let namespace = world.server.namespace(name).await?.name;
         let class = Class::start(&world.admin, name, 3).await?;
-        let three = Self {
-            world,
-            class,
-            namespace,
-        };
+        let three = Self { world, class, namespace };
         let first = three.add(0).await?;
         three.class.served(&three.world.admin, three.has(0)).await?;
         let admin = &three.world.admin;
@@ -50,9 +46,7 @@ impl Three {
         admin.apply(&service(&self.namespace, &name)).await?;
         let slice = slice(&self.namespace, &name, &["10.0.0.1"]);
         admin.apply(&slice).await?;
-        let policy = self
-            .class
-            .policy(&self.namespace, &name, &name, 8_000 + number);
+        let policy = self.class.policy(&self.namespace, &name, &name, 8_000 + number);
         admin.apply(&policy).await?;
         Ok(policy)
     }
@@ -86,9 +80,7 @@ impl Three {
                 && (lags(0), lags(1), lags(2)) == (false, true, false)
         };
         let admin = &self.world.admin;
-        admin
-            .condition_where(&what, policy, "Programmed", said)
-            .await
+        admin.condition_where(&what, policy, "Programmed", said).await
     }
 }
 
@@ -105,22 +97,15 @@ async fn a_slow_dataplane_holds_up_nobody_and_then_gets_the_newest_only() -> Res
     for number in 1..=CHANGES {
         policies.push(three.add(number).await?);
         three.others_have(number).await?;
-        slow.wait_pushes(DEADLINE, |pushes| pushes.last().is_some_and(is_held))
-            .await?;
+        slow.wait_pushes(DEADLINE, |pushes| pushes.last().is_some_and(is_held)).await?;
         // The others have it, and of the slow one the status says that it has not, also where
         // nothing was sent to it yet.
-        three
-            .said(&policies[policies.len() - 1], "has not acknowledged it yet")
-            .await?;
+        three.said(&policies[policies.len() - 1], "has not acknowledged it yet").await?;
         assert!(!slow.newest().is_some_and(|a| three.has(1)(&a.snapshot)));
     }
     // What was programmed before stays so.
     let first = three.class.policy(&three.namespace, "p0", "p0", 8_000);
-    three
-        .world
-        .admin
-        .condition(&first, "Programmed", "True")
-        .await?;
+    three.world.admin.condition(&first, "Programmed", "True").await?;
 
     slow.set_pushes(Pushes::Late(SLOW));
     let recovered = Instant::now();
@@ -129,19 +114,13 @@ async fn a_slow_dataplane_holds_up_nobody_and_then_gets_the_newest_only() -> Res
         let admin = &three.world.admin;
         admin.condition(policy, "Programmed", "True").await?;
     }
-    let newest = three
-        .class
-        .served(&three.world.admin, three.has(CHANGES))
-        .await?;
+    let newest = three.class.served(&three.world.admin, three.has(CHANGES)).await?;
     for arrival in &newest {
         assert_eq!(arrival.content, newest[0].content);
         assert_eq!(arrival.snapshot.policies.len(), usize::from(CHANGES) + 1);
     }
-    let after: Vec<Push> = slow
-        .pushes()
-        .into_iter()
-        .filter(|push| push.received > recovered)
-        .collect();
+    let after: Vec<Push> =
+        slow.pushes().into_iter().filter(|push| push.received > recovered).collect();
     let [push] = after.as_slice() else {
         panic!("one push brings it up to date, not {after:?}");
     };
@@ -173,16 +152,9 @@ async fn a_dataplane_that_never_answers_is_named_with_the_reason() -> Result<()>
     let held = silent.pushes().iter().filter(|p| is_held(p)).count();
     assert!(held > 0, "{:?}", silent.pushes());
     silent.release();
-    let pushes = silent
-        .wait_pushes(DEADLINE, |pushes| !pushes.iter().any(is_held))
-        .await?;
-    let conflicts = pushes
-        .iter()
-        .filter(|p| p.answered == Some(StatusCode::CONFLICT));
+    let pushes = silent.wait_pushes(DEADLINE, |pushes| !pushes.iter().any(is_held)).await?;
+    let conflicts = pushes.iter().filter(|p| p.answered == Some(StatusCode::CONFLICT));
     assert_eq!(conflicts.count(), held, "{pushes:?}");
-    assert!(
-        pushes.is_sorted_by(|a, b| a.generation < b.generation),
-        "{pushes:?}"
-    );
+    assert!(pushes.is_sorted_by(|a, b| a.generation < b.generation), "{pushes:?}");
     Ok(())
 }

@@ -38,11 +38,7 @@ impl Two {
             return Ok(None);
         };
         let tenant = async |kind: &str, last: u8| {
-            let namespace = world
-                .server
-                .namespace(&format!("{name}-{kind}"))
-                .await?
-                .name;
+            let namespace = world.server.namespace(&format!("{name}-{kind}")).await?.name;
             let address = format!("10.{network}.0.{last}");
             let admin = &world.admin;
             admin.apply(&service(&namespace, "web")).await?;
@@ -58,12 +54,7 @@ impl Two {
             "reservedPorts": ["9910", "10250"],
         });
         let class = Class::start_as(&world.admin, name, 1, &spec).await?;
-        let two = Self {
-            world,
-            class,
-            good,
-            evil,
-        };
+        let two = Self { world, class, good, evil };
         two.goes_on(0).await?;
         Ok(Some(two))
     }
@@ -97,9 +88,7 @@ impl Two {
                 && c["reason"] == reason
                 && words.iter().all(|words| message.contains(words))
         };
-        admin
-            .condition_where(&what, policy, "Accepted", said)
-            .await?;
+        admin.condition_where(&what, policy, "Accepted", said).await?;
         let none = |s: &Snapshot| served_policy(s, &self.evil.namespace, "web").is_none();
         self.class.served(admin, none).await?;
         Ok(())
@@ -119,11 +108,7 @@ async fn a_tenant_gets_no_port_and_no_address_that_it_is_not_allowed() -> Result
     let policy = |port| two.class.policy(evil, "web", "web", port);
     let control = two.class.dataplanes[0].address().port();
     for (port, reason, words) in [
-        (
-            22,
-            "NotAllowed",
-            "ports 1024-65535 of the dataplanes' own addresses",
-        ),
+        (22, "NotAllowed", "ports 1024-65535 of the dataplanes' own addresses"),
         (10_250, "PortReserved", "spec.reservedPorts"),
         (9_910, "PortReserved", "expected another port"),
         (control, "PortReserved", "spec.controlPort"),
@@ -137,10 +122,7 @@ async fn a_tenant_gets_no_port_and_no_address_that_it_is_not_allowed() -> Result
     for address in [two.good.address.as_str(), "192.0.2.1"] {
         let mut elsewhere = policy(8_500);
         elsewhere["spec"]["listeners"][0]["addresses"] = json!([address]);
-        let words = [
-            address,
-            "an admin of BatonDataplane ports change its spec.allowed",
-        ];
+        let words = [address, "an admin of BatonDataplane ports change its spec.allowed"];
         two.refused(&elsewhere, "NotAllowed", &words).await?;
     }
     two.goes_on(1).await?;
@@ -171,16 +153,14 @@ async fn a_namespaces_labels_say_what_it_is_allowed() -> Result<()> {
     let two = or_skip!(Two::start("labels", 12, allowed).await?);
     let (admin, evil) = (&two.world.admin, &two.evil.namespace);
     let policy = two.class.policy(evil, "web", "web", 8_500);
-    two.refused(&policy, "NotAllowed", &["may have nothing"])
-        .await?;
+    two.refused(&policy, "NotAllowed", &["may have nothing"]).await?;
     let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": evil } });
     let label = |value: Value| json!({ "metadata": { "labels": { "tier": value } } });
     admin.merge(&object, "", &label("front".into())).await?;
     admin.condition(&policy, "Programmed", "True").await?;
     two.class.served(admin, has(evil, "web")).await?;
     admin.merge(&object, "", &label(Value::Null)).await?;
-    two.refused(&policy, "NotAllowed", &["may have nothing"])
-        .await?;
+    two.refused(&policy, "NotAllowed", &["may have nothing"]).await?;
     two.goes_on(1).await
 }
 
@@ -213,9 +193,7 @@ async fn endpoints_that_are_another_namespaces_pods_are_not_used() -> Result<()>
             && message.contains(victim)
             && message.contains("spec.allowed[].endpoints")
     };
-    admin
-        .condition_where("the endpoint is named", &policy, "Degraded", said)
-        .await?;
+    admin.condition_where("the endpoint is named", &policy, "Degraded", said).await?;
     let endpoints = |s: &Snapshot| -> Option<Vec<String>> {
         let policy = served_policy(s, evil, "web")?;
         let all = policy.backends.iter().map(|b| b.endpoint.to_string());

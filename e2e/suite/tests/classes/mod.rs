@@ -69,13 +69,8 @@ pub fn second(site: &Site, first: &str, table: &mut Table) -> Result<()> {
     }
     let states = states(site, "baton.dev/class=internal")?;
     let flows = states.iter().flat_map(policies);
-    let flows: u64 = flows
-        .filter_map(|policy| policy["flowsTotal"].as_u64())
-        .sum();
-    ensure!(
-        seen.requests > 0 && flows >= 64,
-        "{flows} connections: {seen:?}"
-    );
+    let flows: u64 = flows.filter_map(|policy| policy["flowsTotal"].as_u64()).sum();
+    ensure!(seen.requests > 0 && flows >= 64, "{flows} connections: {seen:?}");
     let asked = site.baton(&["status", "-o", "json"]);
     let asked = asked.context("kubectl baton status")?;
     ensure!(asked.contains("baton-lb-dataplane-internal-"), "{asked}");

@@ -61,52 +61,31 @@ pub fn through(site: &Site, workload: &str, table: &mut Table) -> Result<()> {
     let address = site.field("store", "service/web", ".spec.clusterIP")?;
     let dry = site.baton(&["attach", "svc/web", "-n", "store", "--dry-run"])?;
     ensure!(dry.contains("change  Service web"), "{dry}");
-    row(
-        site,
-        table,
-        "attach two Services on port 80",
-        &address,
-        25,
-        || {
-            for namespace in SPACES {
-                println!("{}", site.baton(&["attach", "svc/web", "-n", namespace])?);
-                leads_to(site, namespace, "web", "Dataplanes")?;
-            }
-            Ok(())
-        },
-    )?;
+    row(site, table, "attach two Services on port 80", &address, 25, || {
+        for namespace in SPACES {
+            println!("{}", site.baton(&["attach", "svc/web", "-n", namespace])?);
+            leads_to(site, namespace, "web", "Dataplanes")?;
+        }
+        Ok(())
+    })?;
     let same = site.field("store", "service/web", ".spec.clusterIP")?;
     ensure!(same == address, "{address} became {same}");
-    row(
-        site,
-        table,
-        "attached: rolling restart of its Pods",
-        &address,
-        25,
-        || {
-            site.kubectl(&["-n", "store", "rollout", "restart", "deployment/web"])?;
-            site.rolled_out("store", "deployment/web")
-        },
-    )?;
+    row(site, table, "attached: rolling restart of its Pods", &address, 25, || {
+        site.kubectl(&["-n", "store", "rollout", "restart", "deployment/web"])?;
+        site.rolled_out("store", "deployment/web")
+    })?;
     let moved = "connections through the Service move";
     site.until(moved, || {
         let moves = site.field("store", "lbp/web", ".status.migrations")?;
         Ok((moves.parse().unwrap_or(0_u64) > 0).then_some(()))
     })?;
-    row(
-        site,
-        table,
-        "attached: the operators killed",
-        &address,
-        25,
-        || {
-            let label = "app.kubernetes.io/component=operator";
-            let kill = ["delete", "pod", "-l", label, "--grace-period=0", "--force"];
-            site.kubectl(&[&["-n", NAMESPACE][..], &kill].concat())?;
-            site.rolled_out(NAMESPACE, "deployment/baton-operator")?;
-            leads_to(site, "store", "web", "Dataplanes")
-        },
-    )?;
+    row(site, table, "attached: the operators killed", &address, 25, || {
+        let label = "app.kubernetes.io/component=operator";
+        let kill = ["delete", "pod", "-l", label, "--grace-period=0", "--force"];
+        site.kubectl(&[&["-n", NAMESPACE][..], &kill].concat())?;
+        site.rolled_out(NAMESPACE, "deployment/baton-operator")?;
+        leads_to(site, "store", "web", "Dataplanes")
+    })?;
     restored(site, table, &address)?;
     made(site, table)?;
     cache::through(site)?;
@@ -128,10 +107,7 @@ pub fn through(site: &Site, workload: &str, table: &mut Table) -> Result<()> {
         ensure!(selector["app"] == "web", "{selector}");
         let left = ["-n", namespace, "get", "svc,lbp", "-o", "name"];
         let left = site.kubectl(&left)?;
-        ensure!(
-            left.trim() == "service/web" || namespace == "depot",
-            "{left}"
-        );
+        ensure!(left.trim() == "service/web" || namespace == "depot", "{left}");
     }
     site.kubectl(&["-n", "depot", "delete", "lbp/made", "service/other"])?;
     site.until("the Service that was made goes with its policy", || {
@@ -146,14 +122,9 @@ pub fn uninstalled(site: &Site, table: &mut Table) -> Result<()> {
     let service = ["svc/web", "-n", "store"];
     println!("{}", site.baton(&[&["attach"][..], &service].concat())?);
     let address = site.field("store", "service/web", ".spec.clusterIP")?;
-    row(
-        site,
-        table,
-        "attached: helm uninstall",
-        &address,
-        25,
-        || site.helm("uninstall", &["--wait"]).map(drop),
-    )?;
+    row(site, table, "attached: helm uninstall", &address, 25, || {
+        site.helm("uninstall", &["--wait"]).map(drop)
+    })?;
     // The policy, and the Service of its Pods.
     println!("{}", site.baton(&[&["detach"][..], &service].concat())?);
     Ok(())
@@ -172,10 +143,7 @@ fn row(
     table.row(site, what, address, seconds, act)?;
     let opened = short.end().context("new connections")?;
     println!("{what}, a new connection for each request: {opened:?}");
-    ensure!(
-        opened.errors() == 0 && opened.slow == 0,
-        "{what}: {opened:?} of new connections"
-    );
+    ensure!(opened.errors() == 0 && opened.slow == 0, "{what}: {opened:?} of new connections");
     Ok(())
 }
 
@@ -190,21 +158,14 @@ fn leads_to(site: &Site, namespace: &str, policy: &str, to: &str) -> Result<()> 
 /// Servers of both applications log the client's own address, and on connections that move too.
 fn restored(site: &Site, table: &mut Table, address: &str) -> Result<()> {
     let restore = r#"{"spec":{"clientAddress":"Restore"}}"#;
-    row(
-        site,
-        table,
-        "attached: servers see their clients from now on",
-        address,
-        25,
-        || {
-            for namespace in SPACES {
-                let patch = ["patch", "lbp/web", "--type", "merge", "-p", restore];
-                site.kubectl(&[&["-n", namespace][..], &patch].concat())?;
-            }
-            site.kubectl(&["-n", "store", "rollout", "restart", "deployment/web"])?;
-            site.rolled_out("store", "deployment/web")
-        },
-    )?;
+    row(site, table, "attached: servers see their clients from now on", address, 25, || {
+        for namespace in SPACES {
+            let patch = ["patch", "lbp/web", "--type", "merge", "-p", restore];
+            site.kubectl(&[&["-n", namespace][..], &patch].concat())?;
+        }
+        site.kubectl(&["-n", "store", "rollout", "restart", "deployment/web"])?;
+        site.rolled_out("store", "deployment/web")
+    })?;
     let client = site.field(SHOP, "pod/client", ".status.podIP")?;
     let at = site.field(SHOP, "pod/client", ".spec.nodeName")?;
     let mut nodes = [0_usize; 2];
@@ -221,9 +182,7 @@ fn restored(site: &Site, table: &mut Table, address: &str) -> Result<()> {
                 let log = site.kubectl(&["-n", namespace, "logs", pod])?;
                 let seen: Vec<&str> = log.lines().filter(|line| !line.contains('/')).collect();
                 println!("{pod} of {namespace} on {node}: {} requests", seen.len());
-                let other = seen
-                    .iter()
-                    .find(|line| line.split(' ').next() != Some(&*client));
+                let other = seen.iter().find(|line| line.split(' ').next() != Some(&*client));
                 ensure!(other.is_none(), "{pod} saw {other:?}, not {client}");
                 silent += usize::from(seen.is_empty());
             }
@@ -233,10 +192,7 @@ fn restored(site: &Site, table: &mut Table, address: &str) -> Result<()> {
             nodes[usize::from(node == at)] += 1;
         }
     }
-    ensure!(
-        nodes[0] > 0 && nodes[1] > 0,
-        "Pods on other nodes and the client's: {nodes:?}"
-    );
+    ensure!(nodes[0] > 0 && nodes[1] > 0, "Pods on other nodes and the client's: {nodes:?}");
     Ok(())
 }
 
@@ -260,14 +216,7 @@ fn made(site: &Site, table: &mut Table) -> Result<()> {
             Ok(Some(()))
         })?;
     }
-    row(
-        site,
-        table,
-        "a Service that a policy makes",
-        &address,
-        8,
-        || Ok(()),
-    )
+    row(site, table, "a Service that a policy makes", &address, 8, || Ok(()))
 }
 
 /// Without a dataplane new connections go to the pods, and through Baton again when one is there.
@@ -276,18 +225,11 @@ fn fails_open(site: &Site, workload: &str, table: &mut Table, address: &str) -> 
         let replicas = format!("--replicas={replicas}");
         site.kubectl(&["-n", NAMESPACE, "scale", workload, &replicas])
     };
-    row(
-        site,
-        table,
-        "no dataplane: new connections go to the Pods",
-        address,
-        40,
-        || {
-            scale("0")?;
-            leads_to(site, "store", "web", "Pods")?;
-            scale("2")?;
-            site.rolled_out(NAMESPACE, workload)?;
-            leads_to(site, "store", "web", "Dataplanes")
-        },
-    )
+    row(site, table, "no dataplane: new connections go to the Pods", address, 40, || {
+        scale("0")?;
+        leads_to(site, "store", "web", "Pods")?;
+        scale("2")?;
+        site.rolled_out(NAMESPACE, workload)?;
+        leads_to(site, "store", "web", "Dataplanes")
+    })
 }

@@ -48,9 +48,7 @@ fn opened(site: &Site) -> Result<BTreeMap<String, u64>> {
     for (pod, node) in site.placed(NAMESPACE, "app.kubernetes.io/component=lb-dataplane")? {
         let state = state(site, &pod)?;
         let policies = state.iter().flat_map(|state| state["policies"].as_array());
-        let made = policies
-            .flatten()
-            .find(|policy| policy["name"] == "depot/made/http");
+        let made = policies.flatten().find(|policy| policy["name"] == "depot/made/http");
         let flows = made.and_then(|policy| policy["flowsTotal"].as_u64());
         *opened.entry(node).or_default() += flows.unwrap_or(0);
     }

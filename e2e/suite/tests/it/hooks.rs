@@ -52,11 +52,7 @@ async fn scene(hook: &str) -> Result<Option<Scene>> {
             apply(&admin, object).await?.object()?;
         }
     }
-    Ok(Some(Scene {
-        server,
-        admin,
-        objects,
-    }))
+    Ok(Some(Scene { server, admin, objects }))
 }
 
 /// The definition without its columns but for the first, as an earlier version might have been.
@@ -78,11 +74,7 @@ impl Scene {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
         // The API server's own tasks go on meanwhile.
         let output = tokio::task::spawn_blocking(move || {
-            Command::new(program)
-                .args(arguments)
-                .arg("--kubeconfig")
-                .arg(kubeconfig)
-                .output()
+            Command::new(program).args(arguments).arg("--kubeconfig").arg(kubeconfig).output()
         })
         .await??;
         let said = [output.stdout, output.stderr].concat();
@@ -101,9 +93,7 @@ impl Scene {
             "metadata": { "name": object["metadata"]["name"], "namespace": object["metadata"]["namespace"] },
             "status": status,
         });
-        apply_as(&self.admin, &object, "test-status", "/status")
-            .await?
-            .object()?;
+        apply_as(&self.admin, &object, "test-status", "/status").await?.object()?;
         Ok(())
     }
 }
@@ -119,18 +109,11 @@ async fn definitions_of_an_older_version_are_brought_up_to_date() -> Result<()> 
             let path = path(&definition).context("a path")?;
             let found = get(&scene.admin, &path).await?;
             let columns = "/spec/versions/0/additionalPrinterColumns";
-            assert_eq!(
-                found.pointer(columns),
-                definition.pointer(columns),
-                "{path}"
-            );
+            assert_eq!(found.pointer(columns), definition.pointer(columns), "{path}");
         }
     }
     // Its rights are for these two.
-    let identity = scene
-        .server
-        .service_account(NAMESPACE, "baton-crds")
-        .await?;
+    let identity = scene.server.service_account(NAMESPACE, "baton-crds").await?;
     let client = identity.client().await?;
     let mut other = manifests::folder("crds/generated")?.remove(0);
     other["metadata"]["name"] = "others.baton.dev".into();
@@ -215,56 +198,32 @@ async fn attached_services_lead_to_their_pods_before_baton_goes() -> Result<()> 
 async fn an_installation_is_judged_by_what_is_there() -> Result<()> {
     let scene = or_skip!(scene("baton-test").await?);
     let pod = scene.object("Pod", "baton-test")?;
-    let arguments = pod
-        .pointer("/spec/containers/0/args")
-        .context("arguments")?;
+    let arguments = pod.pointer("/spec/containers/0/args").context("arguments")?;
     let arguments: Vec<&str> = arguments
         .as_array()
         .into_iter()
         .flatten()
         .filter_map(Value::as_str)
         // As the chart says it, but at once.
-        .map(|a| {
-            if a.starts_with("--within") {
-                "--within-seconds=0"
-            } else {
-                a
-            }
-        })
+        .map(|a| if a.starts_with("--within") { "--within-seconds=0" } else { a })
         .collect();
     let judged = async || scene.run("baton-test", &arguments).await;
 
     let (good, said) = judged().await?;
-    assert!(
-        !good && said.contains("is another version's than"),
-        "{said}"
-    );
+    assert!(!good && said.contains("is another version's than"), "{said}");
     for definition in manifests::folder("crds/generated")? {
         // The admin's way around the hook.
         let path = path(&definition).context("a path")?;
         let uri = format!("{path}?fieldManager=kubectl&force=true");
         let kind = "application/apply-patch+yaml";
-        send(&scene.admin, Method::PATCH, &uri, kind, &definition)
-            .await?
-            .object()?;
+        send(&scene.admin, Method::PATCH, &uri, kind, &definition).await?.object()?;
     }
     let (good, said) = judged().await?;
-    assert!(
-        !good && said.contains("deployment/baton-operator"),
-        "{said}"
-    );
+    assert!(!good && said.contains("deployment/baton-operator"), "{said}");
 
     for (kind, name, ready) in [
-        (
-            "Deployment",
-            "baton-operator",
-            json!({ "replicas": 2, "readyReplicas": 2 }),
-        ),
-        (
-            "Deployment",
-            "baton-lb-dataplane",
-            json!({ "replicas": 2, "readyReplicas": 2 }),
-        ),
+        ("Deployment", "baton-operator", json!({ "replicas": 2, "readyReplicas": 2 })),
+        ("Deployment", "baton-lb-dataplane", json!({ "replicas": 2, "readyReplicas": 2 })),
         (
             "DaemonSet",
             "baton-host-shim",
@@ -278,10 +237,7 @@ async fn an_installation_is_judged_by_what_is_there() -> Result<()> {
         scene.status(object, ready).await?;
     }
     let (good, said) = judged().await?;
-    assert!(
-        !good && said.contains("daemonset/baton-host-shim: 2 of 3"),
-        "{said}"
-    );
+    assert!(!good && said.contains("daemonset/baton-host-shim: 2 of 3"), "{said}");
     let shim = scene.object("DaemonSet", "baton-host-shim")?;
     let status = json!({
         "currentNumberScheduled": 3, "desiredNumberScheduled": 3, "numberMisscheduled": 0, "numberReady": 3,
@@ -289,10 +245,7 @@ async fn an_installation_is_judged_by_what_is_there() -> Result<()> {
     scene.status(shim, status).await?;
 
     let (good, said) = judged().await?;
-    assert!(
-        !good && said.contains("there is no BatonDataplane"),
-        "{said}"
-    );
+    assert!(!good && said.contains("there is no BatonDataplane"), "{said}");
     let class = scene.object("BatonDataplane", "default")?;
     apply(&scene.admin, class).await?.object()?;
     let (good, said) = judged().await?;
@@ -304,13 +257,9 @@ async fn an_installation_is_judged_by_what_is_there() -> Result<()> {
                 "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
             })
         };
-        let conditions = [
-            condition("Accepted", "True", ""),
-            condition("Programmed", programmed, message),
-        ];
-        scene
-            .status(class, json!({ "conditions": conditions }))
-            .await?;
+        let conditions =
+            [condition("Accepted", "True", ""), condition("Programmed", programmed, message)];
+        scene.status(class, json!({ "conditions": conditions })).await?;
         let (good, said) = judged().await?;
         assert_eq!(good, programmed == "True", "{said}");
         assert!(good || said.contains(message), "{said}");

@@ -27,9 +27,7 @@ fn pods(objects: &[Value]) -> impl Iterator<Item = (&str, &Value)> {
 fn every_pod_goes_to_linux_and_where_the_user_says() -> Result<()> {
     let own = "dataplane.nodeSelector.edge=yes,shim.nodeSelector.kubernetes\\.io/os=any";
     let objects = with(&["--set", own])?;
-    let all: Vec<_> = pods(&objects)
-        .map(|(name, pod)| (name, &pod["nodeSelector"]))
-        .collect();
+    let all: Vec<_> = pods(&objects).map(|(name, pod)| (name, &pod["nodeSelector"])).collect();
     assert_eq!(all.len(), 6, "{all:?}");
     for (name, selector) in all {
         let expected = match name {
@@ -45,28 +43,18 @@ fn every_pod_goes_to_linux_and_where_the_user_says() -> Result<()> {
 /// OpenShift refuses a Pod with a user that is not one of its namespace's.
 #[test]
 fn on_openshift_pods_without_rights_take_the_namespaces_user() -> Result<()> {
-    for (apis, user) in [
-        ("v1", json!(65_532)),
-        ("security.openshift.io/v1", json!(null)),
-    ] {
+    for (apis, user) in [("v1", json!(65_532)), ("security.openshift.io/v1", json!(null))] {
         let objects = with(&["--api-versions", apis])?;
         let restricted =
             pods(&objects).filter(|(_, p)| p["securityContext"]["runAsNonRoot"] == true);
         let mut names = Vec::new();
         for (name, pod) in restricted {
             let context = &pod["securityContext"];
-            assert_eq!(
-                (&context["runAsUser"], &context["runAsGroup"]),
-                (&user, &user),
-                "{name}"
-            );
+            assert_eq!((&context["runAsUser"], &context["runAsGroup"]), (&user, &user), "{name}");
             names.push(name);
         }
         names.sort_unstable();
-        assert_eq!(
-            names,
-            ["baton-crds", "baton-detach", "baton-operator", "baton-test"]
-        );
+        assert_eq!(names, ["baton-crds", "baton-detach", "baton-operator", "baton-test"]);
     }
     Ok(())
 }
@@ -108,11 +96,7 @@ async fn autoscaling_begins_with_the_dataplanes_that_there_are() -> Result<()> {
     run("upgrade", "dataplane.autoscaling.enabled=true").await?;
     assert_eq!(replicas(&json!({})).await?, 5);
     replicas(&json!({ "spec": { "replicas": 9 } })).await?;
-    run(
-        "upgrade",
-        "dataplane.autoscaling.enabled=true,dataplane.log.level=debug",
-    )
-    .await?;
+    run("upgrade", "dataplane.autoscaling.enabled=true,dataplane.log.level=debug").await?;
     assert_eq!(replicas(&json!({})).await?, 9, "as the autoscaler has it");
     Ok(())
 }

@@ -131,9 +131,7 @@ fn no_pod_but_a_dataplanes_can_have_the_master_keys() -> Result<()> {
                 mounting.insert(name);
             }
             let rules = object["rules"].as_array().into_iter().flatten();
-            if rules
-                .map(Value::to_string)
-                .any(|r| r.contains("\"secrets\"") || r.contains("\"*\""))
+            if rules.map(Value::to_string).any(|r| r.contains("\"secrets\"") || r.contains("\"*\""))
             {
                 reading.insert(name);
             }
@@ -181,10 +179,7 @@ fn no_pod_has_a_priority_class_of_the_systems() -> Result<()> {
             }
         }
     }
-    assert_eq!(
-        of_users, 2,
-        "the operator's in `production`, the edge's in `classes`"
-    );
+    assert_eq!(of_users, 2, "the operator's in `production`, the edge's in `classes`");
     Ok(())
 }
 
@@ -200,10 +195,7 @@ fn one_pod_of_each_budget_may_always_go() -> Result<()> {
             let is = |o: &&Value| o["kind"] == kind && o["metadata"]["name"] == *name;
             objects.iter().find(is)
         };
-        for budget in objects
-            .iter()
-            .filter(|o| o["kind"] == "PodDisruptionBudget")
-        {
+        for budget in objects.iter().filter(|o| o["kind"] == "PodDisruptionBudget") {
             let name = &budget["metadata"]["name"];
             let scaled = of("HorizontalPodAutoscaler", name).map(|o| &o["spec"]["minReplicas"]);
             let replicas = of("Deployment", name).map(|o| &o["spec"]["replicas"]);
@@ -224,14 +216,8 @@ fn wrong_values_are_refused_with_their_names() -> Result<()> {
     for (values, said) in [
         ("dataplan.kind=DaemonSet", "dataplan"),
         ("dataplane.kind=StatefulSet", "/dataplane/kind"),
-        (
-            "dataplane.limits.backends=5000",
-            "/dataplane/limits/backends",
-        ),
-        (
-            "dataplaneClasses.internal.replica=2",
-            "/dataplaneClasses/internal",
-        ),
+        ("dataplane.limits.backends=5000", "/dataplane/limits/backends"),
+        ("dataplaneClasses.internal.replica=2", "/dataplaneClasses/internal"),
         (
             "dataplaneClasses.internal.limits.backends=5000",
             "/dataplaneClasses/internal/limits/backends",
@@ -358,10 +344,7 @@ fn each_class_selects_its_own_pods_and_no_others() -> Result<()> {
     ];
     let objects = manifests::parse(&rendered(&helm()?, "classes")?)?;
     let name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
-    let names: BTreeSet<_> = objects
-        .iter()
-        .map(|o| (o["kind"].to_string(), name(o)))
-        .collect();
+    let names: BTreeSet<_> = objects.iter().map(|o| (o["kind"].to_string(), name(o))).collect();
     assert_eq!(names.len(), objects.len(), "two objects have one name");
     // Of the operator's and host-shims' Pods, too.
     let pods: Vec<(&Value, &Value)> = objects
@@ -403,11 +386,7 @@ fn each_class_selects_its_own_pods_and_no_others() -> Result<()> {
             if kind == "BatonDataplane" {
                 assert_eq!(object["metadata"]["name"], class);
                 assert_eq!(object["spec"]["default"], class == "default");
-                let tier = if class == "default" {
-                    "external"
-                } else {
-                    class
-                };
+                let tier = if class == "default" { "external" } else { class };
                 assert_eq!(object["metadata"]["labels"]["tier"], tier);
             } else if kind == "Service" {
                 let service = workload.replace("-lb-dataplane", "");
@@ -424,10 +403,7 @@ fn each_class_selects_its_own_pods_and_no_others() -> Result<()> {
     }
     let expected = [
         ("default", "Deployment PodDisruptionBudget"),
-        (
-            "internal",
-            "Deployment PodDisruptionBudget HorizontalPodAutoscaler",
-        ),
+        ("internal", "Deployment PodDisruptionBudget HorizontalPodAutoscaler"),
         ("edge", "DaemonSet"),
     ];
     let expected = expected.iter().flat_map(|(class, own)| {
@@ -462,10 +438,7 @@ fn each_class_selects_its_own_pods_and_no_others() -> Result<()> {
 fn the_pages_example_of_classes_is_taken() -> Result<()> {
     let page = chart().join("../../docs/operations.md");
     let page = fs::read_to_string(page)?;
-    let blocks = || {
-        page.split("```yaml\n")
-            .filter_map(|b| b.split("```").next())
-    };
+    let blocks = || page.split("```yaml\n").filter_map(|b| b.split("```").next());
     let values = blocks().find(|b| b.contains("dataplaneClasses:"));
     let policy = blocks().find(|b| b.contains("dataplaneSelector:"));
     let file = env::temp_dir().join(format!("bt-classes-{}.yaml", std::process::id()));
@@ -513,10 +486,7 @@ fn a_class_is_as_the_first_one_but_for_what_it_says() -> Result<()> {
     assert_eq!(pod["nodeSelector"], selector);
     let config = find("ConfigMap", "baton-lb-dataplane-true").context("a configuration")?;
     let config = config["data"]["dataplane.yaml"].as_str().context("text")?;
-    assert!(
-        config.contains("level: \"debug\"\n  format: text"),
-        "{config}"
-    );
+    assert!(config.contains("level: \"debug\"\n  format: text"), "{config}");
     let class = find("BatonDataplane", "true").context("a class, whose name is a text")?;
     assert!(class["metadata"]["labels"]["tier"].is_null(), "not its own");
     assert_eq!(class["spec"]["limits"]["policies"], 7);
@@ -621,16 +591,8 @@ async fn what_is_wrong_is_refused() -> Result<()> {
     let objects = manifests::parse(&rendered(&helm()?, "monitoring")?)?;
     for (kind, pointer, value) in [
         ("Deployment", "/spec/replicaz", json!(1)),
-        (
-            "PodMonitor",
-            "/spec/podMetricsEndpoints/0/interval",
-            json!("often"),
-        ),
-        (
-            "PrometheusRule",
-            "/spec/groups/0/rules/0/severity",
-            json!("x"),
-        ),
+        ("PodMonitor", "/spec/podMetricsEndpoints/0/interval", json!("often")),
+        ("PrometheusRule", "/spec/groups/0/rules/0/severity", json!("x")),
         ("BatonDataplane", "/spec/ports/first", json!(1)),
     ] {
         let object = objects.iter().find(|o| o["kind"] == kind);

@@ -57,9 +57,7 @@ pub fn between_nodes(site: &Site) -> Result<()> {
     // Until kube-proxy on the client's node has the change, its connections go to the Pods.
     let size = site.until("the Service leads its client through Baton", || {
         let before = figure(site, "flowsTotal")?;
-        let size = in_client(&format!(
-            "curl -sf -o /dev/null -w '%{{size_download}}' {url}"
-        ))?;
+        let size = in_client(&format!("curl -sf -o /dev/null -w '%{{size_download}}' {url}"))?;
         let size = size.trim().parse::<usize>()?;
         Ok((figure(site, "flowsTotal")? > before).then_some(size))
     })?;
@@ -70,10 +68,7 @@ pub fn between_nodes(site: &Site) -> Result<()> {
     let moved_before = moved(site)?;
     let mut downloads = site.kubectl_command();
     downloads.args(["-n", SHOP, "exec", "client", "--", "sh", "-c", &all]);
-    let mut downloads = downloads
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
+    let mut downloads = downloads.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (pod, node) = site.until("a Pod has downloads under way", || busy(site))?;
     site.kubectl(&["cordon", &node])?;
     let gone = site.kubectl(&["-n", SHOP, "delete", "pod", &pod]);
@@ -109,9 +104,7 @@ fn moved(site: &Site) -> Result<u64> {
 /// What the dataplanes say of the policy.
 fn files(site: &Site) -> Result<Vec<Value>> {
     let mut states = states(site, "app.kubernetes.io/component=lb-dataplane")?;
-    let policies = states
-        .iter_mut()
-        .filter_map(|state| state["policies"].as_array_mut());
+    let policies = states.iter_mut().filter_map(|state| state["policies"].as_array_mut());
     let of_files = |policy: &Value| {
         let name = policy["name"].as_str();
         name.is_some_and(|name| name.starts_with("shop/files/"))
@@ -122,10 +115,7 @@ fn files(site: &Site) -> Result<Vec<Value>> {
 /// A figure of the policy, of all dataplanes together.
 fn figure(site: &Site, name: &str) -> Result<u64> {
     let files = files(site)?;
-    Ok(files
-        .iter()
-        .filter_map(|policy| policy[name].as_u64())
-        .sum())
+    Ok(files.iter().filter_map(|policy| policy[name].as_u64()).sum())
 }
 
 /// A Pod that has connections when all downloads are there, and its node.
@@ -134,9 +124,8 @@ fn busy(site: &Site) -> Result<Option<(String, String)>> {
         return Ok(None);
     }
     let files = files(site)?;
-    let backends = files
-        .iter()
-        .flat_map(|policy| policy["backends"].as_array().into_iter().flatten());
+    let backends =
+        files.iter().flat_map(|policy| policy["backends"].as_array().into_iter().flatten());
     let mut busy = backends.filter(|backend| backend["flows"].as_u64() > Some(0));
     let Some(pod) = busy.next().and_then(|backend| backend["name"].as_str()) else {
         return Ok(None);

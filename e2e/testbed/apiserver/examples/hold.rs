@@ -8,15 +8,8 @@ fn main() -> Result<()> {
     let server = ApiServer::start()?;
     server.start_controllers()?;
     let kubeconfig = server.kubeconfig_file(server.admin_identity())?;
-    let kubectl = format!(
-        "{} kubectl --kubeconfig {}",
-        program()?.display(),
-        kubeconfig.display()
-    );
-    println!(
-        "ready after {} ms: {kubectl} get namespaces",
-        server.started_in().as_millis()
-    );
+    let kubectl = format!("{} kubectl --kubeconfig {}", program()?.display(), kubeconfig.display());
+    println!("ready after {} ms: {kubectl} get namespaces", server.started_in().as_millis());
     println!("Enter ends it.");
     io::stdin().read_line(&mut String::new())?;
     Ok(())

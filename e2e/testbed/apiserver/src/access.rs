@@ -43,9 +43,7 @@ impl ApiServer {
             },
             ..Default::default()
         };
-        let answer = accounts
-            .create_token_request(name, &PostParams::default(), &request)
-            .await;
+        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await;
         let answer = answer.with_context(|| format!("asking for a token of {namespace}/{name}"))?;
         let token = answer.status.context("the answer holds no token")?.token;
         let name = format!("system:serviceaccount:{namespace}:{name}");
@@ -54,10 +52,7 @@ impl ApiServer {
 
     /// A client that speaks as a ServiceAccount.
     pub async fn client_as(&self, namespace: &str, service_account: &str) -> Result<Client> {
-        self.service_account(namespace, service_account)
-            .await?
-            .client()
-            .await
+        self.service_account(namespace, service_account).await?.client().await
     }
 
     /// Makes a namespace of a name that nobody has, with the ServiceAccount `default` that Pods
@@ -67,23 +62,14 @@ impl ApiServer {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{purpose}-{}-{number}", process::id());
         let client = self.admin().await?;
-        let named = |name: &str| ObjectMeta {
-            name: Some(name.to_owned()),
-            ..Default::default()
-        };
-        let namespace = core::Namespace {
-            metadata: named(&name),
-            ..Default::default()
-        };
+        let named = |name: &str| ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+        let namespace = core::Namespace { metadata: named(&name), ..Default::default() };
         let namespaces: Api<core::Namespace> = Api::all(client.clone());
         namespaces
             .create(&PostParams::default(), &namespace)
             .await
             .with_context(|| format!("making namespace {name}"))?;
-        let account = ServiceAccount {
-            metadata: named("default"),
-            ..Default::default()
-        };
+        let account = ServiceAccount { metadata: named("default"), ..Default::default() };
         let accounts: Api<ServiceAccount> = Api::namespaced(client, &name);
         match accounts.create(&PostParams::default(), &account).await {
             Ok(_) => {}

@@ -39,19 +39,11 @@ impl std::fmt::Debug for AdminPem {
 impl Certificates {
     pub(crate) fn create(folder: &Folder) -> Result<Self> {
         let mut params = CertificateParams::default();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "baton-test-authority");
+        params.distinguished_name.push(DnType::CommonName, "baton-test-authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().context("making the authority's key")?;
-        let authority_pem = params
-            .self_signed(&key)
-            .context("signing the authority")?
-            .pem();
+        let authority_pem = params.self_signed(&key).context("signing the authority")?.pem();
         let issuer = Issuer::new(params, key);
         let names = ["127.0.0.1", "localhost", "kubernetes.default.svc"].map(str::to_owned);
         let (server, server_key) = leaf(
@@ -76,10 +68,7 @@ impl Certificates {
             token_key: folder.write("tokens.key", &tokens.serialize_pem())?,
             token_public_key: folder.write("tokens.pub", &tokens.public_key_pem())?,
             authority_pem,
-            admin: AdminPem {
-                certificate: admin,
-                key: admin_key,
-            },
+            admin: AdminPem { certificate: admin, key: admin_key },
         })
     }
 }
@@ -94,15 +83,11 @@ fn leaf(
     let mut params = CertificateParams::new(alternatives).context("names of a certificate")?;
     params.distinguished_name.push(DnType::CommonName, name);
     if let Some(group) = group {
-        params
-            .distinguished_name
-            .push(DnType::OrganizationName, group);
+        params.distinguished_name.push(DnType::OrganizationName, group);
     }
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![usage];
     let key = KeyPair::generate().with_context(|| format!("making the key of {name}"))?;
-    let certificate = params
-        .signed_by(&key, issuer)
-        .with_context(|| format!("signing {name}"))?;
+    let certificate = params.signed_by(&key, issuer).with_context(|| format!("signing {name}"))?;
     Ok((certificate.pem(), key.serialize_pem()))
 }

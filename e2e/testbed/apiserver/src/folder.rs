@@ -73,10 +73,7 @@ impl Drop for Folder {
 fn remove_abandoned(parent: &Path) -> Result<()> {
     for entry in fs::read_dir(parent).with_context(|| parent.display().to_string())? {
         let Ok(entry) = entry else { continue };
-        if !entry
-            .file_name()
-            .as_encoded_bytes()
-            .starts_with(PREFIX.as_bytes())
+        if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
             || !entry.path().is_dir()
         {
             continue;

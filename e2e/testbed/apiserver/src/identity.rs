@@ -78,20 +78,14 @@ impl Identity {
 
     /// The same server's, with another name and the token that proves it.
     pub(crate) fn with_token(&self, name: String, token: &str) -> Self {
-        Self {
-            name,
-            proof: json!({ "token": token }),
-            ..self.clone()
-        }
+        Self { name, proof: json!({ "token": token }), ..self.clone() }
     }
 
     /// Whether `/readyz` says ok. On a thread and runtime of its own, since the caller may be
     /// inside a runtime.
     pub(crate) fn check_ready(&self) -> Result<()> {
         let ask = || -> Result<()> {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let said = runtime.block_on(async {
                 let request = Request::get("/readyz").body(Vec::new())?;
                 anyhow::Ok(self.client().await?.request_text(request).await?)
@@ -101,8 +95,7 @@ impl Identity {
         };
         thread::scope(|scope| {
             let job = scope.spawn(ask);
-            job.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 }

@@ -86,11 +86,7 @@ impl Process {
         let end = Instant::now() + deadline;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                bail!(
-                    "{} ended ({status}) before it was {what}:\n{}",
-                    self.name,
-                    self.tail()
-                );
+                bail!("{} ended ({status}) before it was {what}:\n{}", self.name, self.tail());
             }
             match condition() {
                 Ok(()) => return Ok(()),
@@ -122,18 +118,12 @@ impl Process {
                 return Ok(());
             }
         }
-        bail!(
-            "{} still runs {STOP_DEADLINE:?} after a second SIGTERM:\n{}",
-            self.name,
-            self.tail()
-        )
+        bail!("{} still runs {STOP_DEADLINE:?} after a second SIGTERM:\n{}", self.name, self.tail())
     }
 
     /// Ends it with SIGKILL, as a crash would.
     pub(crate) fn kill(mut self) -> Result<()> {
-        self.child
-            .kill()
-            .with_context(|| format!("killing {}", self.name))?;
+        self.child.kill().with_context(|| format!("killing {}", self.name))?;
         self.child.wait()?;
         Ok(())
     }

@@ -176,23 +176,14 @@ impl ApiServer {
             "--kube-api-burst=600".into(),
         ];
         let log = self.folder.path().join("controllers.log");
-        *controllers = Some(Process::start(
-            &self.program,
-            "kube-controller-manager",
-            &arguments,
-            log,
-            None,
-        )?);
+        *controllers =
+            Some(Process::start(&self.program, "kube-controller-manager", &arguments, log, None)?);
         Ok(())
     }
 
     /// Resident memory of kube-apiserver and etcd, in bytes.
     pub fn memory_bytes(&self) -> Result<(u64, u64)> {
-        let api = self
-            .api()
-            .as_ref()
-            .context("kube-apiserver is stopped")?
-            .id();
+        let api = self.api().as_ref().context("kube-apiserver is stopped")?.id();
         let resident = |id| process::memory_bytes(id, "VmRSS");
         Ok((resident(api)?, resident(self.etcd.id())?))
     }
@@ -215,20 +206,12 @@ impl ApiServer {
     }
 
     fn take(&self) -> Result<Process> {
-        self.api()
-            .take()
-            .context("kube-apiserver is stopped already")
+        self.api().take().context("kube-apiserver is stopped already")
     }
 
     fn arguments(&self) -> Vec<String> {
-        let Certificates {
-            authority,
-            server,
-            server_key,
-            token_key,
-            token_public_key,
-            ..
-        } = &self.certificates;
+        let Certificates { authority, server, server_key, token_key, token_public_key, .. } =
+            &self.certificates;
         let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
         vec![
             format!("--etcd-servers=unix://{}", socket_path(self.folder.path())),
@@ -269,17 +252,10 @@ fn start_etcd(program: &Path, folder: &Path) -> Result<Process> {
     let socket = socket_path(folder);
     let data = folder.join("etcd").display().to_string();
     let arguments = ["--data-dir", &data, "--socket", &socket].map(str::to_owned);
-    let mut etcd = Process::start(
-        program,
-        "etcd",
-        &arguments,
-        folder.join("etcd.log"),
-        Some(folder),
-    )?;
+    let mut etcd =
+        Process::start(program, "etcd", &arguments, folder.join("etcd.log"), Some(folder))?;
     etcd.wait_until("listening", ETCD_DEADLINE, || {
-        UnixStream::connect(&socket)
-            .map(drop)
-            .with_context(|| format!("connecting to {socket}"))
+        UnixStream::connect(&socket).map(drop).with_context(|| format!("connecting to {socket}"))
     })?;
     Ok(etcd)
 }

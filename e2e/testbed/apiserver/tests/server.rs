@@ -23,14 +23,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 fn config_map(name: &str) -> ConfigMap {
-    let metadata = ObjectMeta {
-        name: Some(name.to_owned()),
-        ..Default::default()
-    };
-    ConfigMap {
-        metadata,
-        ..Default::default()
-    }
+    let metadata = ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+    ConfigMap { metadata, ..Default::default() }
 }
 
 #[tokio::test]
@@ -40,9 +34,7 @@ async fn a_service_account_may_do_only_what_rbac_grants() -> Result<()> {
     };
     let namespace = server.namespace("identity").await?.name;
     let admin: Api<ConfigMap> = Api::namespaced(server.admin().await?, &namespace);
-    admin
-        .create(&PostParams::default(), &config_map("one"))
-        .await?;
+    admin.create(&PostParams::default(), &config_map("one")).await?;
 
     let client = server.client_as(&namespace, "default").await?;
     let reviews: Api<authorization::SelfSubjectAccessReview> = Api::all(client.clone());
@@ -61,9 +53,7 @@ async fn a_service_account_may_do_only_what_rbac_grants() -> Result<()> {
     let answer = reviews.create(&PostParams::default(), &review).await?;
     assert!(!answer.status.expect("a review is answered").allowed);
 
-    let refused = Api::<ConfigMap>::namespaced(client, &namespace)
-        .get("one")
-        .await;
+    let refused = Api::<ConfigMap>::namespaced(client, &namespace).get("one").await;
     let Err(kube::Error::Api(status)) = refused else {
         panic!("expected a refusal, got {refused:?}");
     };
@@ -86,9 +76,7 @@ async fn a_kubeconfig_is_readable_by_its_owner_only() -> Result<()> {
     let written: serde_json::Value = serde_json::from_str(&fs::read_to_string(path)?)?;
     assert_eq!(written, identity.kubeconfig());
     let shown = format!("{identity:?}");
-    let token = written["users"][0]["user"]["token"]
-        .as_str()
-        .expect("a token");
+    let token = written["users"][0]["user"]["token"].as_str().expect("a token");
     assert!(!shown.contains(token));
     Ok(())
 }
@@ -100,22 +88,13 @@ async fn a_restart_keeps_data_and_port_and_forgetting_ends_watches() -> Result<(
     };
     let namespace = server.namespace("restart").await?.name;
     let api: Api<ConfigMap> = Api::namespaced(server.admin().await?, &namespace);
-    api.create(&PostParams::default(), &config_map("before"))
-        .await?;
-    let version = api
-        .list(&ListParams::default())
-        .await?
-        .metadata
-        .resource_version
-        .expect("a version");
-    api.create(&PostParams::default(), &config_map("after"))
-        .await?;
+    api.create(&PostParams::default(), &config_map("before")).await?;
+    let version =
+        api.list(&ListParams::default()).await?.metadata.resource_version.expect("a version");
+    api.create(&PostParams::default(), &config_map("after")).await?;
 
     server.stop()?;
-    assert!(
-        api.list(&ListParams::default()).await.is_err(),
-        "a stopped server answers"
-    );
+    assert!(api.list(&ListParams::default()).await.is_err(), "a stopped server answers");
     assert!(server.stop().is_err(), "it was stopped already");
     server.start_again()?;
     assert_eq!(api.list(&ListParams::default()).await?.items.len(), 2);
@@ -156,11 +135,7 @@ fn a_killed_test_process_leaves_no_server_and_no_folder() -> Result<()> {
         return Ok(());
     }
     let mut child = Command::new(std::env::current_exe()?)
-        .args([
-            "--exact",
-            "a_killed_test_process_leaves_no_server_and_no_folder",
-            "--nocapture",
-        ])
+        .args(["--exact", "a_killed_test_process_leaves_no_server_and_no_folder", "--nocapture"])
         .env(KILLED, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -178,11 +153,7 @@ fn a_killed_test_process_leaves_no_server_and_no_folder() -> Result<()> {
     let end = Instant::now() + DEADLINE;
     while folder.exists() || !users_of(&folder)?.is_empty() {
         let left = users_of(&folder)?;
-        assert!(
-            Instant::now() < end,
-            "left behind: {left:?}, folder: {}",
-            folder.exists()
-        );
+        assert!(Instant::now() < end, "left behind: {left:?}, folder: {}", folder.exists());
         // The servers are nobody's children by now: nothing tells when they have ended and their
         // folder is gone.
         thread::sleep(LOOK_INTERVAL);

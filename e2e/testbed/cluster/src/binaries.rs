@@ -52,21 +52,14 @@ pub fn helm() -> Result<PathBuf> {
     let go =
         baton_kubernetes::go().context("Go is needed to build Helm: `make setup` installs it")?;
     let start = Instant::now();
-    say(&format!(
-        "building Helm {HELM}, once: 2 to 5 minutes on two cores"
-    ));
+    say(&format!("building Helm {HELM}, once: 2 to 5 minutes on two cores"));
     let folder = cache.join("helm.unfinished");
     let mut install = Command::new("nice");
     install.args(["-n", "5"]).arg(go);
     install.args(["install", "-trimpath", "-ldflags", "-s -w"]);
     install.arg(format!("helm.sh/helm/v4/cmd/helm@{HELM}"));
     // Outside of any module, and without cgo, which would want the machine's headers.
-    command::check(
-        install
-            .current_dir(&cache)
-            .env("GOBIN", &folder)
-            .env("CGO_ENABLED", "0"),
-    )?;
+    command::check(install.current_dir(&cache).env("GOBIN", &folder).env("CGO_ENABLED", "0"))?;
     fs::rename(folder.join("helm"), &target)
         .with_context(|| format!("naming {}", target.display()))?;
     fs::remove_dir(&folder).context("removing a folder of the cache")?;

@@ -22,12 +22,8 @@ use std::{
 
 /// The first address of the Service range: the Service `kubernetes`.
 const API_SERVICE: &str = "10.96.0.1";
-const API_NAMES: [&str; 4] = [
-    "localhost",
-    "kubernetes",
-    "kubernetes.default",
-    "kubernetes.default.svc",
-];
+const API_NAMES: [&str; 4] =
+    ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
 /// The group that RBAC lets do anything, by Kubernetes' own rules.
 const ADMIN_GROUP: &str = "system:masters";
 
@@ -54,10 +50,7 @@ impl Authority {
         let subject = &mut params.distinguished_name;
         subject.push(DnType::CommonName, "baton-cluster-authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().context("making the authority's key")?;
         let certificate = params.self_signed(&key).context("signing the authority")?;
         let authority = Self {
@@ -92,12 +85,7 @@ impl Authority {
     /// Adds a node's certificate, with which its kubelet serves and asks, and its kubeconfig.
     pub(crate) fn add_node(&self, name: &str, address: Ipv4Addr) -> Result<()> {
         let names = vec![name.to_owned(), address.to_string()];
-        self.leaf(
-            name,
-            &format!("system:node:{name}"),
-            Some("system:nodes"),
-            names,
-        )?;
+        self.leaf(name, &format!("system:node:{name}"), Some("system:nodes"), names)?;
         self.kubeconfig(name)
     }
 
@@ -115,19 +103,14 @@ impl Authority {
         let mut params = CertificateParams::new(names).context("names of a certificate")?;
         params.distinguished_name.push(DnType::CommonName, name);
         if let Some(group) = group {
-            params
-                .distinguished_name
-                .push(DnType::OrganizationName, group);
+            params.distinguished_name.push(DnType::OrganizationName, group);
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().with_context(|| format!("making the key of {name}"))?;
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .with_context(|| format!("signing {name}"))?;
+        let certificate =
+            params.signed_by(&key, &self.issuer).with_context(|| format!("signing {name}"))?;
         self.write(&format!("{file}.crt"), &certificate.pem())?;
         self.write(&format!("{file}.key"), &key.serialize_pem())
     }

@@ -39,10 +39,7 @@ pub(crate) fn create(name: &str) -> Result<()> {
             let on = fs::read_to_string(mount.join("cgroup.subtree_control")).unwrap_or_default();
             let there = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
             let has = |list: &str, c: &str| list.split_whitespace().any(|w| w == c);
-            for controller in CONTROLLERS_V2
-                .iter()
-                .filter(|c| has(&there, c) && !has(&on, c))
-            {
+            for controller in CONTROLLERS_V2.iter().filter(|c| has(&there, c) && !has(&on, c)) {
                 let control = mount.join("cgroup.subtree_control");
                 fs::write(&control, format!("+{controller}"))
                     .with_context(|| format!("enabling {controller} in {}", control.display()))?;
@@ -117,18 +114,9 @@ fn parse(mounts: &str, has_controllers: impl Fn(&Path) -> bool) -> Vec<Hierarchy
     fields
         .filter(|(mount, _)| mount.starts_with("/sys/fs/cgroup"))
         .filter_map(|(mount, kind)| match kind {
-            "cgroup" => Some(Hierarchy {
-                mount,
-                unified: false,
-            }),
-            "cgroup2" if has_controllers(&mount) => Some(Hierarchy {
-                mount,
-                unified: true,
-            }),
-            "cgroup2" => Some(Hierarchy {
-                mount,
-                unified: false,
-            }),
+            "cgroup" => Some(Hierarchy { mount, unified: false }),
+            "cgroup2" if has_controllers(&mount) => Some(Hierarchy { mount, unified: true }),
+            "cgroup2" => Some(Hierarchy { mount, unified: false }),
             _ => None,
         })
         .collect()
@@ -145,16 +133,10 @@ mod tests {
             cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
             cgroup2 /other cgroup2 rw 0 0\n";
         let found = parse(mounts, |_| false);
-        let hierarchy = |mount: &str, unified| Hierarchy {
-            mount: mount.into(),
-            unified,
-        };
+        let hierarchy = |mount: &str, unified| Hierarchy { mount: mount.into(), unified };
         assert_eq!(
             found,
-            [
-                hierarchy("/sys/fs/cgroup/cpu", false),
-                hierarchy("/sys/fs/cgroup/unified", false)
-            ]
+            [hierarchy("/sys/fs/cgroup/cpu", false), hierarchy("/sys/fs/cgroup/unified", false)]
         );
         let found = parse("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", |_| true);
         assert_eq!(found, [hierarchy("/sys/fs/cgroup", true)]);

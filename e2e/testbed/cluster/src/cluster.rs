@@ -101,12 +101,7 @@ impl Cluster {
         for _ in 1..options.nodes {
             cluster.add_node()?;
         }
-        cluster.kubectl(&[
-            "wait",
-            "--for=create",
-            "serviceaccount/default",
-            "--timeout=60s",
-        ])?;
+        cluster.kubectl(&["wait", "--for=create", "serviceaccount/default", "--timeout=60s"])?;
         say_since(start, &format!("up with {} node(s)", options.nodes));
         Ok(cluster)
     }
@@ -127,9 +122,7 @@ impl Cluster {
     pub fn import(&mut self, archive: &Path) -> Result<()> {
         let start = Instant::now();
         // The caller's file may be gone when a node is added.
-        let copy = self
-            .folder()
-            .join(format!("image-{}.tar", self.images.len()));
+        let copy = self.folder().join(format!("image-{}.tar", self.images.len()));
         fs::copy(archive, &copy).with_context(|| format!("copying {}", archive.display()))?;
         for node in &self.nodes {
             node.import(&copy, &self.binaries)?;
@@ -193,20 +186,18 @@ impl Cluster {
         let folder = node.folder().to_owned();
         node.start_kubernetes("etcd", &config::etcd(&folder), binaries)?;
         let socket = config::etcd_socket(&folder);
-        node.daemon("etcd")?
-            .wait_until("listening", API_DEADLINE, || {
-                UnixStream::connect(&socket).context("connecting")
-            })?;
+        node.daemon("etcd")?.wait_until("listening", API_DEADLINE, || {
+            UnixStream::connect(&socket).context("connecting")
+        })?;
         let arguments = config::api_server(&folder, address, authority);
         node.start_kubernetes("kube-apiserver", &arguments, binaries)?;
         let listening = SocketAddr::from((address, config::API_PORT));
-        node.daemon("kube-apiserver")?
-            .wait_until("ready", API_DEADLINE, || {
-                TcpStream::connect_timeout(&listening, CONNECT_TIMEOUT).context("connecting")?;
-                let mut ask = Command::new(&kubernetes);
-                ask.args(["kubectl", "get", "--raw", "/readyz"]);
-                command::check(ask.env("KUBECONFIG", &kubeconfig))
-            })?;
+        node.daemon("kube-apiserver")?.wait_until("ready", API_DEADLINE, || {
+            TcpStream::connect_timeout(&listening, CONNECT_TIMEOUT).context("connecting")?;
+            let mut ask = Command::new(&kubernetes);
+            ask.args(["kubectl", "get", "--raw", "/readyz"]);
+            command::check(ask.env("KUBECONFIG", &kubeconfig))
+        })?;
         node.start_kubernetes(
             "kube-controller-manager",
             &config::controllers(authority),
@@ -226,20 +217,13 @@ impl Cluster {
             node.import(archive, &self.binaries)?;
         }
         node.start_kubelet(&self.authority, &self.binaries, self.proxy)?;
-        let (name, kubeconfig) = (
-            node.name().to_owned(),
-            self.authority.path("admin.kubeconfig"),
-        );
+        let (name, kubeconfig) = (node.name().to_owned(), self.authority.path("admin.kubeconfig"));
         let program = kubectl.get_program().to_owned();
-        node.daemon("kubelet")?
-            .wait_until("Ready", NODE_DEADLINE, || {
-                let mut wait = Command::new(&program);
-                wait.args(["kubectl", "wait", "--for=condition=Ready", "--timeout=2s"]);
-                command::check(
-                    wait.arg(format!("node/{name}"))
-                        .env("KUBECONFIG", &kubeconfig),
-                )
-            })?;
+        node.daemon("kubelet")?.wait_until("Ready", NODE_DEADLINE, || {
+            let mut wait = Command::new(&program);
+            wait.args(["kubectl", "wait", "--for=condition=Ready", "--timeout=2s"]);
+            command::check(wait.arg(format!("node/{name}")).env("KUBECONFIG", &kubeconfig))
+        })?;
         say_since(start, &format!("{name} is Ready"));
         Ok(())
     }
@@ -265,15 +249,10 @@ fn make_hub(slot: &Slot) -> Result<()> {
     ip(&format!("netns add {hub}"))?;
     ip(&format!("-n {hub} link add hub type bridge"))?;
     ip(&format!("-n {hub} link set hub up"))?;
-    ip(&format!(
-        "link add {hub} type veth peer name machine netns {hub}"
-    ))?;
+    ip(&format!("link add {hub} type veth peer name machine netns {hub}"))?;
     ip(&format!("-n {hub} link set machine master hub up"))?;
     ip(&format!("address add {}/24 dev {hub}", slot.address(1)))?;
     ip(&format!("link set {hub} up"))?;
-    say(&format!(
-        "network {}/24 behind interface {hub}",
-        slot.address(0)
-    ));
+    say(&format!("network {}/24 behind interface {hub}", slot.address(0)));
     Ok(())
 }

@@ -23,11 +23,7 @@ pub(crate) fn root(cache: &Path) -> Result<PathBuf> {
         let line = release.lines().find_map(|l| l.strip_prefix(key));
         line.unwrap_or("unknown").trim_matches('"').to_owned()
     };
-    let target = cache.join(format!(
-        "containerd-{}-{}",
-        field("ID="),
-        field("VERSION_ID=")
-    ));
+    let target = cache.join(format!("containerd-{}-{}", field("ID="), field("VERSION_ID=")));
     if target.is_dir() {
         return Ok(target);
     }
@@ -54,17 +50,9 @@ pub(crate) fn root(cache: &Path) -> Result<PathBuf> {
         command::check(unpack.arg("-x").arg(&package).arg(&unfinished))?;
     }
     fs::remove_dir_all(&packed).context("removing the packed packages")?;
-    for program in [
-        "usr/bin/containerd",
-        "usr/bin/ctr",
-        "usr/sbin/runc",
-        "usr/lib/cni/bridge",
-    ] {
+    for program in ["usr/bin/containerd", "usr/bin/ctr", "usr/sbin/runc", "usr/lib/cni/bridge"] {
         let path = unfinished.join(program);
-        ensure!(
-            path.is_file(),
-            "the packages {PACKAGES:?} hold no {program}"
-        );
+        ensure!(path.is_file(), "the packages {PACKAGES:?} hold no {program}");
         // Says what is missing, if anything is.
         command::run("ldd", &[&path])?;
     }

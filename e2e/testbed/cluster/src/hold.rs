@@ -31,11 +31,7 @@ pub(crate) fn hold(nodes: u8, images: Vec<PathBuf>) -> Result<()> {
     // From here on a signal ends the cluster in order, also one that is still starting.
     let mut signals = Signals::new(TERM_SIGNALS).context("listening for signals")?;
     let binaries = Binaries::get()?;
-    let cluster = Cluster::up(&Options {
-        nodes,
-        images,
-        proxy: ProxyMode::default(),
-    })?;
+    let cluster = Cluster::up(&Options { nodes, images, proxy: ProxyMode::default() })?;
     let folder = cluster.folder();
     let write = |name: &str, content: &str| {
         fs::write(folder.join(name), content).with_context(|| format!("writing {name}"))
@@ -44,10 +40,7 @@ pub(crate) fn hold(nodes: u8, images: Vec<PathBuf>) -> Result<()> {
         write(&format!("node-{number}.id"), &node.init_id().to_string())?;
     }
     fs::create_dir(folder.join("bin")).context("making the folder of tools")?;
-    let script = format!(
-        "#!/bin/sh\nexec {} kubectl \"$@\"\n",
-        binaries.kubernetes.display()
-    );
+    let script = format!("#!/bin/sh\nexec {} kubectl \"$@\"\n", binaries.kubernetes.display());
     write("bin/kubectl", &script)?;
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(folder.join("bin/kubectl"), executable)
@@ -82,9 +75,7 @@ pub(crate) fn down_all() -> Result<()> {
     for folder in folders() {
         match UnixStream::connect(folder.join(SOCKET)) {
             Ok(mut stream) => {
-                stream
-                    .set_read_timeout(Some(DOWN_DEADLINE))
-                    .context("setting a deadline")?;
+                stream.set_read_timeout(Some(DOWN_DEADLINE)).context("setting a deadline")?;
                 // One that ends at this moment refuses the word, and is read as ended.
                 let _ = stream.write_all(b"down");
                 let mut said = Vec::new();
@@ -122,6 +113,5 @@ pub(crate) fn find(node: u8) -> Result<(i32, PathBuf, PathBuf)> {
 fn read_id(path: &Path) -> Result<i32> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("no such node: {} is not there", path.display()))?;
-    text.parse()
-        .with_context(|| format!("reading {}", path.display()))
+    text.parse().with_context(|| format!("reading {}", path.display()))
 }

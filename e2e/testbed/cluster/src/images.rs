@@ -28,13 +28,7 @@ const CLIENTS: &[&str] = &[
     "/usr/bin/sha256sum",
 ];
 /// For people who look into a Pod, and for probes.
-const TOOLS: &[&str] = &[
-    "/bin/sh",
-    "/bin/cat",
-    "/bin/ls",
-    "/bin/sleep",
-    "/bin/readlink",
-];
+const TOOLS: &[&str] = &["/bin/sh", "/bin/cat", "/bin/ls", "/bin/sleep", "/bin/readlink"];
 
 /// Names of ports.
 const SERVICES: &str = "http 80/tcp\nhttps 443/tcp\nredis 6379/tcp\n";
@@ -42,18 +36,8 @@ const SERVICES: &str = "http 80/tcp\nhttps 443/tcp\nredis 6379/tcp\n";
 /// Makes the server image as an OCI archive in `folder`.
 pub fn server_image(folder: &Path) -> Result<PathBuf> {
     let mut layer = with_programs(&[SERVERS, TOOLS].concat())?;
-    layer.file(
-        "/etc/nginx/nginx.conf",
-        include_bytes!("nginx.conf").to_vec(),
-        0o644,
-    )?;
-    let nginx = [
-        "/usr/sbin/nginx",
-        "-e",
-        "stderr",
-        "-c",
-        "/etc/nginx/nginx.conf",
-    ];
+    layer.file("/etc/nginx/nginx.conf", include_bytes!("nginx.conf").to_vec(), 0o644)?;
+    let nginx = ["/usr/sbin/nginx", "-e", "stderr", "-c", "/etc/nginx/nginx.conf"];
     write(folder, "server", SERVER_IMAGE, layer, &nginx)
 }
 
@@ -65,19 +49,9 @@ pub fn client_image(folder: &Path, more: &[PathBuf]) -> Result<PathBuf> {
     layer.file("/etc/services", SERVICES.into(), 0o644)?;
     for program in more {
         let name = program.file_name().context("a program has a name")?;
-        add_program(
-            &mut layer,
-            program,
-            &format!("/usr/bin/{}", name.to_string_lossy()),
-        )?;
+        add_program(&mut layer, program, &format!("/usr/bin/{}", name.to_string_lossy()))?;
     }
-    write(
-        folder,
-        "client",
-        CLIENT_IMAGE,
-        layer,
-        &["/bin/sleep", "infinity"],
-    )
+    write(folder, "client", CLIENT_IMAGE, layer, &["/bin/sleep", "infinity"])
 }
 
 /// Makes the image whose only process holds a Pod's namespaces.

@@ -90,9 +90,7 @@ fn up(nodes: u8, images: &[PathBuf]) -> Result<()> {
     holder.arg("hold").arg(format!("--nodes={nodes}"));
     for image in images {
         // The holder's folder is another.
-        let image = image
-            .canonicalize()
-            .with_context(|| format!("image {}", image.display()))?;
+        let image = image.canonicalize().with_context(|| format!("image {}", image.display()))?;
         holder.arg("--image").arg(image);
     }
     // A pipe of this process's own: the holder outlives whoever reads the output of this one.

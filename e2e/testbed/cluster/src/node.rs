@@ -57,10 +57,7 @@ pub struct Node {
 impl Node {
     /// Makes the namespaces and the link; runs nothing yet. `number` counts from 1.
     pub(crate) fn create(slot: &Slot, number: u8, binaries: &Binaries) -> Result<Self> {
-        ensure!(
-            (1..=NODES_MAX).contains(&number),
-            "a cluster has at most {NODES_MAX} nodes"
-        );
+        ensure!((1..=NODES_MAX).contains(&number), "a cluster has at most {NODES_MAX} nodes");
         let name = slot.node_name(number);
         let folder = slot.folder().join(&name);
         fs::create_dir(&folder).with_context(|| format!("making {}", folder.display()))?;
@@ -70,15 +67,7 @@ impl Node {
         let log_path = folder.join("init.log");
         let log = fs::File::create(&log_path).context("making the log of the first process")?;
         let mut unshare = Command::new("unshare")
-            .args([
-                "--net",
-                "--mount",
-                "--uts",
-                "--ipc",
-                "--pid",
-                "--fork",
-                "--mount-proc",
-            ])
+            .args(["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"])
             .args(["--kill-child", "--propagation=private", "--", "sh"])
             .arg(&script)
             .arg(&folder)
@@ -95,10 +84,9 @@ impl Node {
                 // Its child ends with it. Both fail only if it has ended.
                 let _ = unshare.kill();
                 let _ = unshare.wait();
-                return Err(e.context(format!(
-                    "making the namespaces of {name}: {}",
-                    tail(&log_path)
-                )));
+                return Err(
+                    e.context(format!("making the namespaces of {name}: {}", tail(&log_path)))
+                );
             }
         };
         let node = Self {
@@ -173,12 +161,8 @@ impl Node {
     /// Puts the images of an OCI archive where kubelet finds them.
     pub(crate) fn import(&self, archive: &Path, binaries: &Binaries) -> Result<()> {
         let path = archive.display().to_string();
-        ctr(
-            &self.folder,
-            binaries,
-            &["--namespace", "k8s.io", "images", "import", &path],
-        )
-        .with_context(|| format!("importing {path} on {}", self.name))?;
+        ctr(&self.folder, binaries, &["--namespace", "k8s.io", "images", "import", &path])
+            .with_context(|| format!("importing {path} on {}", self.name))?;
         Ok(())
     }
 
@@ -229,9 +213,7 @@ impl Node {
     /// Connects the node with the hub, and routes to the Pods of the other nodes.
     fn link(&self, slot: &Slot) -> Result<()> {
         let (hub, init, number) = (slot.hub(), self.init.as_raw_nonzero(), self.number);
-        ip(&format!(
-            "-n {hub} link add n{number} type veth peer name {LINK} netns {init}"
-        ))?;
+        ip(&format!("-n {hub} link add n{number} type veth peer name {LINK} netns {init}"))?;
         ip(&format!("-n {hub} link set n{number} master hub up"))?;
         let inside = |words: &str| {
             let mut all = vec!["--net".to_owned(), format!("--target={init}"), "ip".into()];
@@ -244,11 +226,7 @@ impl Node {
         // kubelet wants a default route to find its own address by.
         inside(&format!("route add default via {}", slot.address(1)))?;
         for other in (1..=NODES_MAX).filter(|other| *other != number) {
-            inside(&format!(
-                "route add {} via {}",
-                pod_range(other),
-                slot.address(1 + other)
-            ))?;
+            inside(&format!("route add {} via {}", pod_range(other), slot.address(1 + other)))?;
         }
         self.run("sh", &["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])?;
         Ok(())
@@ -262,15 +240,8 @@ impl Node {
         let timeout = Timespec::try_from(END_DEADLINE).context("deadline")?;
         // Its handle calls the first process ended when all others of the namespace are
         // (`zap_pid_ns_processes`).
-        if poll(
-            &mut [PollFd::new(&self.init_handle, PollFlags::IN)],
-            Some(&timeout),
-        )? == 0
-        {
-            bail!(
-                "processes of {} still run after {END_DEADLINE:?}",
-                self.name
-            );
+        if poll(&mut [PollFd::new(&self.init_handle, PollFlags::IN)], Some(&timeout))? == 0 {
+            bail!("processes of {} still run after {END_DEADLINE:?}", self.name);
         }
         Ok(())
     }
@@ -298,10 +269,7 @@ fn wait_init(unshare: &mut Child, folder: &Path) -> Result<(Pid, OwnedFd)> {
                 pidfd_open(init, PidfdFlags::empty()).context("opening a handle of a node")?;
             return Ok((init, handle));
         }
-        ensure!(
-            Instant::now() < end,
-            "not done after {NAMESPACES_DEADLINE:?}"
-        );
+        ensure!(Instant::now() < end, "not done after {NAMESPACES_DEADLINE:?}");
         thread::sleep(LOOK_INTERVAL);
     }
 }
@@ -309,8 +277,6 @@ fn wait_init(unshare: &mut Child, folder: &Path) -> Result<(Pid, OwnedFd)> {
 /// Asks a node's containerd, from outside: its socket is a file.
 fn ctr(folder: &Path, binaries: &Binaries, arguments: &[&str]) -> Result<String> {
     let mut ctr = Command::new(binaries.debian("usr/bin/ctr"));
-    ctr.arg("--address")
-        .arg(NodeConfig::socket(folder))
-        .args(arguments);
+    ctr.arg("--address").arg(NodeConfig::socket(folder)).args(arguments);
     command::check(&mut ctr)
 }

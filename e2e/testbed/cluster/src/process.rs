@@ -77,11 +77,7 @@ impl Daemon {
         let end = Instant::now() + deadline;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                bail!(
-                    "{} ended ({status}) before it was {what}:\n{}",
-                    self.name,
-                    tail(&self.log)
-                );
+                bail!("{} ended ({status}) before it was {what}:\n{}", self.name, tail(&self.log));
             }
             match condition() {
                 Ok(value) => return Ok(value),

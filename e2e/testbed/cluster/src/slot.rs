@@ -68,10 +68,7 @@ impl Slot {
         let path = folder_of(number).with_extension("lock");
         let lock = File::create(&path).with_context(|| format!("opening {}", path.display()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self {
-                number,
-                _lock: lock,
-            })),
+            Ok(()) => Ok(Some(Self { number, _lock: lock })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(e) => Err(e).with_context(|| format!("locking {}", path.display())),
         }

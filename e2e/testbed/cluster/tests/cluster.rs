@@ -41,10 +41,7 @@ impl Traces {
             names.sort();
             names
         };
-        let cgroups = fs::read_dir("/sys/fs/cgroup")
-            .into_iter()
-            .flatten()
-            .flatten();
+        let cgroups = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
         let cgroups = cgroups.flat_map(|h| named(&h.path().display().to_string(), "bt"));
         let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
         let sysctls = [
@@ -104,9 +101,7 @@ fn images(folder: &Path) -> Vec<PathBuf> {
 fn apply(cluster: &Cluster, manifest: &str) {
     let path = cluster.folder().join("manifest.json");
     fs::write(&path, manifest).expect("the manifest");
-    cluster
-        .kubectl(&["apply", "-f", &path.display().to_string()])
-        .expect("kubectl");
+    cluster.kubectl(&["apply", "-f", &path.display().to_string()]).expect("kubectl");
 }
 
 /// A Pod that passes the strictest Pod Security profile.
@@ -162,9 +157,7 @@ fn get(cluster: &Cluster, address: &str) -> String {
 
 fn field(cluster: &Cluster, object: &str, path: &str) -> String {
     let output = format!("jsonpath={{{path}}}");
-    cluster
-        .kubectl(&["get", object, "-o", &output])
-        .expect("kubectl")
+    cluster.kubectl(&["get", object, "-o", &output]).expect("kubectl")
 }
 
 #[test]
@@ -172,82 +165,36 @@ fn pods_answer_each_other_on_one_node_and_on_two_and_nothing_is_left() {
     clean().unwrap();
     let before = Traces::now();
     let folder = env::temp_dir().join(format!("baton-test-images-{}", std::process::id()));
-    let mut cluster = Cluster::up(&Options {
-        nodes: 1,
-        images: images(&folder),
-        proxy: ProxyMode::default(),
-    })
-    .unwrap();
+    let mut cluster =
+        Cluster::up(&Options { nodes: 1, images: images(&folder), proxy: ProxyMode::default() })
+            .unwrap();
     fs::remove_dir_all(&folder).unwrap();
     let first = cluster.nodes()[0].name().to_owned();
     apply(&cluster, &pod("server", SERVER_IMAGE, &first));
     apply(&cluster, &pod("client", CLIENT_IMAGE, &first));
     apply(&cluster, &service("server"));
     cluster
-        .kubectl(&[
-            "wait",
-            "--for=condition=Ready",
-            "pod/server",
-            "pod/client",
-            "--timeout=60s",
-        ])
+        .kubectl(&["wait", "--for=condition=Ready", "pod/server", "pod/client", "--timeout=60s"])
         .unwrap();
     let address = field(&cluster, "pod/server", ".status.podIP");
     assert_eq!(get(&cluster, &format!("{address}:8080")), "server");
-    assert_eq!(
-        get(
-            &cluster,
-            &field(&cluster, "service/server", ".spec.clusterIP")
-        ),
-        "server"
-    );
-    let id = cluster
-        .kubectl(&["exec", "server", "--", "/bin/cat", "/proc/1/cgroup"])
-        .unwrap();
+    assert_eq!(get(&cluster, &field(&cluster, "service/server", ".spec.clusterIP")), "server");
+    let id = cluster.kubectl(&["exec", "server", "--", "/bin/cat", "/proc/1/cgroup"]).unwrap();
     let uid = field(&cluster, "pod/server", ".metadata.uid");
-    assert!(
-        id.contains(&format!("/{first}/kubepods/besteffort/pod{uid}/")),
-        "{id}"
-    );
+    assert!(id.contains(&format!("/{first}/kubepods/besteffort/pod{uid}/")), "{id}");
 
     let second = cluster.add_node().unwrap().name().to_owned();
     apply(&cluster, &pod("remote", SERVER_IMAGE, &second));
     apply(&cluster, &service("remote"));
-    cluster
-        .kubectl(&[
-            "wait",
-            "--for=condition=Ready",
-            "pod/remote",
-            "--timeout=60s",
-        ])
-        .unwrap();
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/remote", "--timeout=60s"]).unwrap();
     let address = field(&cluster, "pod/remote", ".status.podIP");
     assert_eq!(get(&cluster, &format!("{address}:8080")), "remote");
-    assert_eq!(
-        get(
-            &cluster,
-            &field(&cluster, "service/remote", ".spec.clusterIP")
-        ),
-        "remote"
-    );
+    assert_eq!(get(&cluster, &field(&cluster, "service/remote", ".spec.clusterIP")), "remote");
 
     cluster.node_mut(&second).unwrap().crash().unwrap();
     let node = format!("node/{second}");
-    cluster
-        .kubectl(&[
-            "wait",
-            "--for=condition=Ready=Unknown",
-            &node,
-            "--timeout=120s",
-        ])
-        .unwrap();
-    assert_eq!(
-        get(
-            &cluster,
-            &field(&cluster, "service/server", ".spec.clusterIP")
-        ),
-        "server"
-    );
+    cluster.kubectl(&["wait", "--for=condition=Ready=Unknown", &node, "--timeout=120s"]).unwrap();
+    assert_eq!(get(&cluster, &field(&cluster, "service/server", ".spec.clusterIP")), "server");
 
     let during = Traces::now();
     assert!(
@@ -268,9 +215,7 @@ fn what_a_killed_owner_leaves_is_removed_at_the_next_start() {
         .spawn()
         .unwrap();
     let mut said = String::new();
-    BufReader::new(owner.stdout.take().unwrap())
-        .read_line(&mut said)
-        .unwrap();
+    BufReader::new(owner.stdout.take().unwrap()).read_line(&mut said).unwrap();
     let kubeconfig = said.trim().strip_prefix("ready ").map(Path::new);
     assert!(kubeconfig.is_some_and(Path::is_file), "{said:?}");
     assert!(!processes().is_empty());

@@ -66,21 +66,13 @@ impl Image {
             fs::rename(&unfinished, path)
         };
         write().with_context(|| format!("writing {}", path.display()))?;
-        Ok(Written {
-            path: path.into(),
-            digest,
-            size_bytes,
-        })
+        Ok(Written { path: path.into(), digest, size_bytes })
     }
 
     /// The archive, the manifest's digest, and the bytes of all layers.
     fn pack(&self) -> Result<(Vec<u8>, String, u64)> {
         let tag = tag(&self.reference)?;
-        ensure!(
-            is_numeric(&self.user),
-            "user {:?}: expected UID:GID in digits",
-            self.user
-        );
+        ensure!(is_numeric(&self.user), "user {:?}: expected UID:GID in digits", self.user);
         let layers = self.layers.iter().map(Layer::pack);
         let layers = layers.collect::<Result<Vec<Packed>>>()?;
         let platform = json!({ "architecture": architecture(), "os": "linux" });
@@ -121,30 +113,19 @@ impl Image {
         let index =
             document(&json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [entry] }));
         let mut blobs: BTreeMap<String, &[u8]> = BTreeMap::new();
-        for bytes in [&config, &manifest]
-            .into_iter()
-            .chain(layers.iter().map(|l| &l.bytes))
-        {
+        for bytes in [&config, &manifest].into_iter().chain(layers.iter().map(|l| &l.bytes)) {
             let digest = sha256(bytes);
             let name = digest.replace(':', "/");
             blobs.insert(format!("blobs/{name}"), bytes);
         }
         let mut archive = Builder::new(Vec::new());
-        add(
-            &mut archive,
-            "oci-layout",
-            br#"{"imageLayoutVersion":"1.0.0"}"#,
-        )?;
+        add(&mut archive, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
         add(&mut archive, "index.json", &index)?;
         for (name, bytes) in blobs {
             add(&mut archive, &name, bytes)?;
         }
         let size = layers.iter().map(|l| l.bytes.len() as u64).sum();
-        Ok((
-            archive.into_inner().context("packing an archive")?,
-            digest,
-            size,
-        ))
+        Ok((archive.into_inner().context("packing an archive")?, digest, size))
     }
 }
 
@@ -159,9 +140,7 @@ fn add(archive: &mut Builder<Vec<u8>>, name: &str, bytes: &[u8]) -> Result<()> {
     header.set_gid(0);
     header.set_mtime(0);
     header.set_size(bytes.len() as u64);
-    archive
-        .append_data(&mut header, name, bytes)
-        .with_context(|| format!("packing {name}"))
+    archive.append_data(&mut header, name, bytes).with_context(|| format!("packing {name}"))
 }
 
 /// The machine's architecture as images name it.
@@ -183,8 +162,7 @@ fn tag(reference: &str) -> Result<&str> {
 
 fn is_numeric(user: &str) -> bool {
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
-    user.split_once(':')
-        .is_some_and(|(u, g)| digits(u) && digits(g))
+    user.split_once(':').is_some_and(|(u, g)| digits(u) && digits(g))
 }
 
 #[cfg(test)]
@@ -193,9 +171,7 @@ mod tests {
 
     fn image() -> Image {
         let mut layer = Layer::base().unwrap();
-        layer
-            .file("/usr/bin/x", b"program".to_vec(), 0o755)
-            .unwrap();
+        layer.file("/usr/bin/x", b"program".to_vec(), 0o755).unwrap();
         Image {
             reference: "localhost/baton/x:1".into(),
             layers: vec![layer],
@@ -249,23 +225,12 @@ mod tests {
 
     #[test]
     fn a_reference_without_a_tag_and_a_user_by_name_are_refused() {
-        for reference in [
-            "localhost/x",
-            "localhost:5000/x",
-            "localhost/x:latest",
-            "localhost/x:",
-        ] {
-            let image = Image {
-                reference: reference.into(),
-                ..image()
-            };
+        for reference in ["localhost/x", "localhost:5000/x", "localhost/x:latest", "localhost/x:"] {
+            let image = Image { reference: reference.into(), ..image() };
             assert!(image.pack().is_err(), "{reference}");
         }
         for user in ["root", "0", "0:", "nobody:nogroup"] {
-            let image = Image {
-                user: user.into(),
-                ..image()
-            };
+            let image = Image { user: user.into(), ..image() };
             assert!(image.pack().is_err(), "{user}");
         }
     }

@@ -46,9 +46,8 @@ pub(crate) fn packages(program: &Path) -> Result<Vec<Native>> {
     // The loader names by /lib, a link, what most packages have in /usr/lib.
     let paths = (shared_objects(program)?.into_iter()).flat_map(|p| [format!("/usr{p}"), p]);
     let owners = dpkg_query(&["-S"], paths);
-    let names: BTreeSet<_> = (owners.lines())
-        .filter_map(|line| Some(line.split_once(": ")?.0.to_owned()))
-        .collect();
+    let names: BTreeSet<_> =
+        (owners.lines()).filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect();
     // Without a name it would list all that is installed.
     if names.is_empty() {
         return Ok(Vec::new());
@@ -79,12 +78,7 @@ fn shared_objects(program: &Path) -> Result<Vec<String>> {
     if error.contains("not a dynamic executable") || said.contains("statically linked") {
         return Ok(Vec::new());
     }
-    ensure!(
-        output.status.success(),
-        "`ldd {}` failed: {}",
-        program.display(),
-        error.trim()
-    );
+    ensure!(output.status.success(), "`ldd {}` failed: {}", program.display(), error.trim());
     parse(&said).with_context(|| format!("shared objects of {}", program.display()))
 }
 
@@ -115,10 +109,7 @@ mod tests {
             \t/lib64/ld-linux-x86-64.so.2 (0x00007f17)\n";
         assert_eq!(
             parse(said).unwrap(),
-            [
-                "/lib/x86_64-linux-gnu/libz.so.1",
-                "/lib64/ld-linux-x86-64.so.2"
-            ]
+            ["/lib/x86_64-linux-gnu/libz.so.1", "/lib64/ld-linux-x86-64.so.2"]
         );
         assert!(parse("\tlibz.so.1 => not found\n").is_err());
     }
@@ -127,17 +118,11 @@ mod tests {
     fn a_program_of_this_machine_brings_its_loader() {
         let objects = shared_objects(Path::new("/usr/bin/env")).unwrap();
         assert!(objects.iter().any(|o| o.contains("libc.so")), "{objects:?}");
-        assert!(
-            objects.iter().any(|o| o.contains("ld-linux")),
-            "{objects:?}"
-        );
+        assert!(objects.iter().any(|o| o.contains("ld-linux")), "{objects:?}");
         let packages = packages(Path::new("/usr/bin/env")).unwrap();
         if Path::new("/var/lib/dpkg/status").exists() {
             let libc = packages.iter().find(|(name, _)| name == "libc6");
-            assert!(
-                libc.is_some_and(|(_, v)| v.starts_with("2.")),
-                "{packages:?}"
-            );
+            assert!(libc.is_some_and(|(_, v)| v.starts_with("2.")), "{packages:?}");
         }
     }
 }

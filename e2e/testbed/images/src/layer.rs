@@ -64,11 +64,7 @@ impl Layer {
         let users =
             "root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n";
         layer.file("/etc/passwd", users.into(), 0o644)?;
-        layer.file(
-            "/etc/group",
-            b"root:x:0:\nnogroup:x:65534:\n".to_vec(),
-            0o644,
-        )?;
+        layer.file("/etc/group", b"root:x:0:\nnogroup:x:65534:\n".to_vec(), 0o644)?;
         Ok(layer)
     }
 
@@ -106,11 +102,7 @@ impl Layer {
             );
             parent = folder.parent();
         }
-        let entry = Entry {
-            content,
-            mode,
-            owner,
-        };
+        let entry = Entry { content, mode, owner };
         if let Some(there) = self.entries.get(&name) {
             let same = match (&there.content, &entry.content) {
                 // A folder made for what is in it may get its own mode later.
@@ -159,11 +151,7 @@ impl Layer {
             .write(Vec::new(), Compression::new(COMPRESSION));
         gzip.write_all(&raw).context("compressing a layer")?;
         let bytes = gzip.finish().context("compressing a layer")?;
-        Ok(Packed {
-            digest: sha256(&bytes),
-            diff_id: sha256(&raw),
-            bytes,
-        })
+        Ok(Packed { digest: sha256(&bytes), diff_id: sha256(&raw), bytes })
     }
 }
 
@@ -172,13 +160,8 @@ fn plain(path: &str) -> Result<String> {
     let Some(name) = path.strip_prefix('/') else {
         bail!("{path:?} is not absolute");
     };
-    let is_plain = Path::new(name)
-        .components()
-        .all(|c| matches!(c, Component::Normal(_)));
-    ensure!(
-        is_plain && !name.is_empty() && !name.ends_with('/'),
-        "{path:?} is not a plain path"
-    );
+    let is_plain = Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
+    ensure!(is_plain && !name.is_empty() && !name.ends_with('/'), "{path:?} is not a plain path");
     Ok(name.into())
 }
 
@@ -228,12 +211,7 @@ mod tests {
                 let entry = entry.unwrap();
                 let header = entry.header();
                 let path = entry.path().unwrap().display().to_string();
-                (
-                    path,
-                    header.uid().unwrap(),
-                    header.mode().unwrap(),
-                    header.mtime().unwrap(),
-                )
+                (path, header.uid().unwrap(), header.mode().unwrap(), header.mtime().unwrap())
             })
             .collect();
         let expected = [

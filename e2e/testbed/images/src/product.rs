@@ -80,11 +80,7 @@ impl Product {
     pub fn build(&self, source: &Source, metadata: &Value) -> Result<Written> {
         let name = self.name;
         let program = source.programs.join(name);
-        ensure!(
-            program.is_file(),
-            "{} is not there: `make images` builds it",
-            program.display()
-        );
+        ensure!(program.is_file(), "{} is not there: `make images` builds it", program.display());
         fs::create_dir_all(&source.output)
             .with_context(|| format!("making {}", source.output.display()))?;
         let stripped = source.output.join(format!("{name}.stripped"));

@@ -20,18 +20,11 @@ pub fn bill_of_materials(
     lock: &str,
     native: &[Native],
 ) -> Result<Value> {
-    let packages: BTreeMap<&str, &Value> = list(&metadata["packages"])
-        .iter()
-        .map(|p| (text(&p["id"]), p))
-        .collect();
-    let nodes: BTreeMap<&str, &Value> = list(&metadata["resolve"]["nodes"])
-        .iter()
-        .map(|n| (text(&n["id"]), n))
-        .collect();
-    let workspace: Vec<_> = list(&metadata["workspace_members"])
-        .iter()
-        .map(text)
-        .collect();
+    let packages: BTreeMap<&str, &Value> =
+        list(&metadata["packages"]).iter().map(|p| (text(&p["id"]), p)).collect();
+    let nodes: BTreeMap<&str, &Value> =
+        list(&metadata["resolve"]["nodes"]).iter().map(|n| (text(&n["id"]), n)).collect();
+    let workspace: Vec<_> = list(&metadata["workspace_members"]).iter().map(text).collect();
     let root = workspace
         .iter()
         .find(|id| packages.get(*id).is_some_and(|p| p["name"] == package))
@@ -42,9 +35,7 @@ pub fn bill_of_materials(
         if uses.contains_key(id) {
             continue;
         }
-        let node = nodes
-            .get(id)
-            .with_context(|| format!("{id} has no place in the graph"))?;
+        let node = nodes.get(id).with_context(|| format!("{id} has no place in the graph"))?;
         let linked: BTreeSet<&str> = list(&node["deps"])
             .iter()
             .filter(|d| list(&d["dep_kinds"]).iter().any(|k| k["kind"].is_null()))
@@ -74,11 +65,8 @@ pub fn bill_of_materials(
     };
     let mut main = component(root);
     main["type"] = "application".into();
-    let mut components: Vec<_> = uses
-        .keys()
-        .filter(|id| id != &root)
-        .map(|id| component(id))
-        .collect();
+    let mut components: Vec<_> =
+        uses.keys().filter(|id| id != &root).map(|id| component(id)).collect();
     components.extend(native.iter().map(|(name, version)| {
         let purl = format!("pkg:deb/debian/{name}@{version}");
         json!({ "type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl })
@@ -108,9 +96,7 @@ fn purl(name: &str, version: &str) -> String {
 }
 
 fn is_macro(package: &Value) -> bool {
-    list(&package["targets"])
-        .iter()
-        .any(|t| list(&t["kind"]).iter().any(|k| k == "proc-macro"))
+    list(&package["targets"]).iter().any(|t| list(&t["kind"]).iter().any(|k| k == "proc-macro"))
 }
 
 /// Checksums by name and version. Packages of the workspace have none.
@@ -119,9 +105,7 @@ fn checksums(lock: &str) -> BTreeMap<(&str, &str), &str> {
         .filter_map(|block| {
             let value = |key: &str| {
                 block.lines().find_map(|line| {
-                    line.strip_prefix(key)?
-                        .strip_prefix(" = \"")?
-                        .strip_suffix('"')
+                    line.strip_prefix(key)?.strip_prefix(" = \"")?.strip_suffix('"')
                 })
             };
             Some(((value("name")?, value("version")?), value("checksum")?))
@@ -164,21 +148,12 @@ mod tests {
         let lock = "[[package]]\nname = \"lib\"\nversion = \"1.0.0\"\nchecksum = \"abc\"\n";
         let native = [("zlib1g".to_owned(), "1.2".to_owned())];
         let bill = bill_of_materials("app", &metadata(), lock, &native).unwrap();
-        let names: Vec<_> = list(&bill["components"])
-            .iter()
-            .map(|c| text(&c["name"]))
-            .collect();
+        let names: Vec<_> = list(&bill["components"]).iter().map(|c| text(&c["name"])).collect();
         assert_eq!(names, ["deep", "lib", "zlib1g"]);
         assert_eq!(bill["components"][1]["hashes"][0]["content"], "abc");
-        assert_eq!(
-            bill["components"][1]["licenses"][0]["expression"],
-            "MIT OR Apache-2.0"
-        );
+        assert_eq!(bill["components"][1]["licenses"][0]["expression"], "MIT OR Apache-2.0");
         assert_eq!(bill["metadata"]["component"]["name"], "app");
-        assert_eq!(
-            bill["dependencies"][0]["dependsOn"][0],
-            "pkg:cargo/lib@1.0.0"
-        );
+        assert_eq!(bill["dependencies"][0]["dependsOn"][0], "pkg:cargo/lib@1.0.0");
         assert!(bill_of_materials("lib", &metadata(), lock, &native).is_err());
     }
 }

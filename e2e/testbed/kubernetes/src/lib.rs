@@ -195,9 +195,7 @@ fn linker_flags(version: &str) -> String {
 fn kubernetes_version(go_mod: &str) -> Result<String> {
     let mut lines = go_mod.lines().map(str::trim);
     let version = lines.find_map(|line| line.strip_prefix("k8s.io/kubernetes v"));
-    Ok(version
-        .context("go.mod does not require k8s.io/kubernetes")?
-        .to_owned())
+    Ok(version.context("go.mod does not require k8s.io/kubernetes")?.to_owned())
 }
 
 /// A Go that is new enough: the machine's, or the one that `make setup` keeps.
@@ -214,9 +212,7 @@ pub fn go() -> Option<PathBuf> {
 
 /// The minor version of a Go, as 26 of `go version go1.26.8 linux/amd64`.
 fn parse_go_minor(said: &str) -> Option<u32> {
-    let version = said
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("go1."))?;
+    let version = said.split_whitespace().find_map(|word| word.strip_prefix("go1."))?;
     let digits = version.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok()
 }

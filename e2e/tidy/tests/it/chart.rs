@@ -11,14 +11,7 @@ fn read(path: &Path) -> String {
 
 fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    entries
-        .map(|e| {
-            e.expect("an entry")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        })
-        .collect()
+    entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
 
 #[test]
@@ -31,24 +24,12 @@ fn copies_in_the_chart_are_equal_to_what_they_are_of() {
         .map(|name| (definitions.join(name), chart.join("crds").join(name)))
         .collect();
     let rights = chart.join("files/rbac");
-    let operators = [
-        "cluster-role.yaml",
-        "role.yaml",
-        "pod-patches.yaml",
-        "frontends.yaml",
-    ];
+    let operators = ["cluster-role.yaml", "role.yaml", "pod-patches.yaml", "frontends.yaml"];
     for name in operators {
         pairs.push((root.join("operator/rbac").join(name), rights.join(name)));
     }
-    pairs.push((
-        root.join("host-shim/rbac/rbac.yaml"),
-        rights.join("host-shim.yaml"),
-    ));
-    assert_eq!(
-        names(&rights).len(),
-        5,
-        "a file that nothing is compared with"
-    );
+    pairs.push((root.join("host-shim/rbac/rbac.yaml"), rights.join("host-shim.yaml")));
+    assert_eq!(names(&rights).len(), 5, "a file that nothing is compared with");
     for (source, copy) in pairs {
         assert!(
             read(&source) == read(&copy),
@@ -66,20 +47,14 @@ fn every_alert_has_its_section_in_the_runbook() {
     let runbook = read(&root.join("docs/runbook.md"));
     let told = |prefix: &str, text: &str| -> BTreeSet<String> {
         let lines = text.lines().map(str::trim);
-        lines
-            .filter_map(|line| line.strip_prefix(prefix))
-            .map(str::to_owned)
-            .collect()
+        lines.filter_map(|line| line.strip_prefix(prefix)).map(str::to_owned).collect()
     };
     let alerted = told("- alert: ", &alerts);
     assert!(!alerted.is_empty());
     assert_eq!(alerted, told("## ", &runbook));
     for alert in &alerted {
         let anchor = format!("docs/runbook.md#{}", alert.to_lowercase());
-        assert!(
-            alerts.contains(&anchor),
-            "{alert} does not lead to {anchor}"
-        );
+        assert!(alerts.contains(&anchor), "{alert} does not lead to {anchor}");
     }
 }
 
@@ -161,8 +136,5 @@ fn thirty_two_queues_and_full_tables_fit_the_charts_memory_limit() {
         other => panic!("read {other:?} here, too"),
     };
     let wanted = QUEUES * QUEUE_BYTES + tables + ports + REST_BYTES;
-    assert!(
-        wanted <= limit,
-        "{wanted} of {limit}: ports {ports}, tables {tables}"
-    );
+    assert!(wanted <= limit, "{wanted} of {limit}: ports {ports}, tables {tables}");
 }

@@ -14,10 +14,7 @@ definitions that are installed. Durations are up to four whole numbers with thei
 ";
 
 fn text<'a>(value: &'a Value, at: &str) -> &'a str {
-    value
-        .pointer(at)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    value.pointer(at).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn list<'a>(value: &'a Value, at: &str) -> &'a [Value] {
@@ -94,10 +91,7 @@ fn kind(out: &mut String, definition: &Value) {
 
 /// One row for each field, those of objects and lists behind them.
 fn fields(out: &mut String, schema: &Value, prefix: &str) {
-    let required: Vec<_> = list(schema, "/required")
-        .iter()
-        .filter_map(Value::as_str)
-        .collect();
+    let required: Vec<_> = list(schema, "/required").iter().filter_map(Value::as_str).collect();
     let empty = Map::new();
     for (name, field) in schema["properties"].as_object().unwrap_or(&empty) {
         let path = format!("{prefix}{name}");
@@ -179,10 +173,7 @@ fn the_reference_of_custom_resources_is_what_the_definitions_say() {
         committed == reference,
         "docs/generated/crds.md is not what crds/generated says: run `make generate`"
     );
-    for word in [
-        "## LoadBalancerPolicy",
-        "| `listeners[].port` | number 1 to 65535 | required |",
-    ] {
+    for word in ["## LoadBalancerPolicy", "| `listeners[].port` | number 1 to 65535 | required |"] {
         assert!(reference.contains(word), "{word}");
     }
 }

@@ -12,20 +12,11 @@ fn stages() -> BTreeMap<String, Vec<String>> {
     let text = text.replace("\\\n", " ");
     let mut stages: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut stage = String::new();
-    for line in text
-        .lines()
-        .filter(|l| !l.starts_with('#') && !l.is_empty())
-    {
-        if let Some((_, name)) = line
-            .strip_prefix("FROM ")
-            .and_then(|l| l.split_once(" AS "))
-        {
+    for line in text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()) {
+        if let Some((_, name)) = line.strip_prefix("FROM ").and_then(|l| l.split_once(" AS ")) {
             name.clone_into(&mut stage);
         }
-        stages
-            .entry(stage.clone())
-            .or_default()
-            .push(line.to_owned());
+        stages.entry(stage.clone()).or_default().push(line.to_owned());
     }
     stages
 }
@@ -35,9 +26,7 @@ fn every_image_has_a_stage_with_its_user_labels_and_program() {
     let stages = stages();
     for product in PRODUCTS {
         let name = product.name;
-        let stage = stages
-            .get(name)
-            .unwrap_or_else(|| panic!("no stage {name}"));
+        let stage = stages.get(name).unwrap_or_else(|| panic!("no stage {name}"));
         for instruction in [
             format!("FROM base AS {name}"),
             format!("COPY --from=build /out/usr/bin/{name} /usr/bin/{name}"),
@@ -57,10 +46,7 @@ fn every_image_has_a_stage_with_its_user_labels_and_program() {
             assert!(labels.contains(&label), "{name} lacks the label {label}");
         }
         let build = stages["build"].join("\n");
-        assert!(
-            build.contains(&format!(" -p {name}")),
-            "{name} is not built"
-        );
+        assert!(build.contains(&format!(" -p {name}")), "{name} is not built");
     }
     let base = stages["base"].join("\n");
     let version = env!("CARGO_PKG_VERSION");
@@ -85,9 +71,7 @@ fn every_image_has_a_stage_with_its_user_labels_and_program() {
 fn the_build_has_the_toolchain_and_the_packages_that_setup_installs() {
     let build = stages()["build"].join("\n");
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
-    let rust = manifest
-        .lines()
-        .find_map(|l| l.strip_prefix("rust-version = "));
+    let rust = manifest.lines().find_map(|l| l.strip_prefix("rust-version = "));
     let rust = rust.expect("a version").trim_matches('"');
     assert!(build.contains(&format!("FROM rust:{rust}-")), "Rust {rust}");
     let setup = fs::read_to_string(root().join("tools/setup.sh")).expect("tools/setup.sh");
@@ -95,9 +79,6 @@ fn the_build_has_the_toolchain_and_the_packages_that_setup_installs() {
     // What the base image has already.
     let there = ["build-essential", "git", "ca-certificates", "curl"];
     for package in list.expect("a list").trim_end_matches(')').split(' ') {
-        assert!(
-            there.contains(&package) || build.contains(package),
-            "{package} is not installed"
-        );
+        assert!(there.contains(&package) || build.contains(package), "{package} is not installed");
     }
 }

@@ -24,16 +24,13 @@ fn all_pages() -> Vec<(String, String)> {
 
 /// What stands between backticks on one line.
 fn code(text: &str) -> impl Iterator<Item = &str> {
-    text.lines()
-        .flat_map(|line| line.split('`').skip(1).step_by(2))
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
 /// The anchor that renderers give a heading.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept = text
-        .chars()
-        .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.collect::<String>().replace(' ', "-")
 }
 
@@ -49,11 +46,7 @@ fn links_lead_somewhere() {
             }
             links += 1;
             let (page, heading) = link.split_once('#').unwrap_or((link, ""));
-            let target = if page.is_empty() {
-                root().join(&file)
-            } else {
-                folder.join(page)
-            };
+            let target = if page.is_empty() { root().join(&file) } else { folder.join(page) };
             let linked = fs::read_to_string(&target);
             let linked = linked.unwrap_or_else(|e| panic!("{file}: {link}: {e}"));
             let mut headings = linked.lines().filter(|l| l.starts_with('#')).map(anchor);
@@ -71,10 +64,7 @@ fn every_page_is_in_the_index() {
     let index = fs::read_to_string(root().join("docs/README.md")).expect("the index");
     for (file, _) in pages() {
         if let Some(page) = file.strip_prefix("docs/").filter(|p| *p != "README.md") {
-            assert!(
-                index.contains(&format!("]({page})")),
-                "{page} is not in docs/README.md"
-            );
+            assert!(index.contains(&format!("]({page})")), "{page} is not in docs/README.md");
         }
     }
 }
@@ -122,10 +112,7 @@ fn values_that_are_named_are_the_charts() {
     let top: BTreeSet<&String> = values.as_object().expect("an object").keys().collect();
     let mut named = 0;
     for (file, text) in pages() {
-        let flags = text
-            .split("--set ")
-            .skip(1)
-            .filter_map(|s| s.split_whitespace().next());
+        let flags = text.split("--set ").skip(1).filter_map(|s| s.split_whitespace().next());
         for word in code(&text).chain(flags) {
             let path = word.split(['=', ' ', '[']).next().unwrap_or_default();
             let path = path.trim_matches(['\'', '\\']);

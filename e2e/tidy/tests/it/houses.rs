@@ -21,12 +21,7 @@ fn arrows(folder: &str, whole: bool) -> BTreeMap<String, BTreeSet<String>> {
     let texts: BTreeMap<String, String> = files()
         .iter()
         .filter_map(|f| Some((module_of(f)?, f)))
-        .map(|(module, f)| {
-            (
-                module,
-                fs::read_to_string(root().join(f)).expect("a source file"),
-            )
-        })
+        .map(|(module, f)| (module, fs::read_to_string(root().join(f)).expect("a source file")))
         .collect();
     let lib = fs::read_to_string(root().join(&source).join("lib.rs")).unwrap_or_default();
     let at_root: BTreeMap<String, Vec<String>> = paths(&lib, "pub use ")
@@ -36,9 +31,7 @@ fn arrows(folder: &str, whole: bool) -> BTreeMap<String, BTreeSet<String>> {
     let home = |path: &[String]| -> Option<String> {
         let path = at_root.get(path.first()?).map_or(path, Vec::as_slice);
         let longest = (1..=path.len()).rev().map(|n| path[..n].join("::"));
-        longest
-            .into_iter()
-            .find(|module| texts.contains_key(module))
+        longest.into_iter().find(|module| texts.contains_key(module))
     };
     let folder = |module: &str| module.split("::").next().unwrap_or_default().to_owned();
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -155,9 +148,7 @@ fn the_modules_of_a_crate_form_no_circle() {
 #[test]
 fn the_map_of_the_engine_is_true() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a page");
-    let (_, table) = text
-        .split_once("### Inside the engine")
-        .expect("its chapter");
+    let (_, table) = text.split_once("### Inside the engine").expect("its chapter");
     let rows = table.split("\n### ").next().unwrap_or_default().lines();
     let names = rows.filter_map(|row| row.strip_prefix("| `")?.split_once(" | "));
     let order: Vec<&str> = names
@@ -173,10 +164,7 @@ fn the_map_of_the_engine_is_true() {
         let below: Vec<_> = (arrows[*module].iter())
             .filter(|other| !order[..at].contains(&other.as_str()))
             .collect();
-        assert!(
-            below.is_empty(),
-            "{module} names {below:?}, which stand below it"
-        );
+        assert!(below.is_empty(), "{module} names {below:?}, which stand below it");
     }
 }
 
@@ -194,9 +182,7 @@ fn circles_are_found() {
         let mut map: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (from, to) in all {
             map.entry((*to).to_owned()).or_default();
-            map.entry((*from).to_owned())
-                .or_default()
-                .insert((*to).to_owned());
+            map.entry((*from).to_owned()).or_default().insert((*to).to_owned());
         }
         map
     };
@@ -222,10 +208,7 @@ fn durations_of_the_engine_stand_in_one_file() {
             let name = line.trim_start_matches("pub(crate) ");
             let name = name.trim_start_matches("pub ").strip_prefix("const ");
             let name = name.and_then(|n| n.split(':').next()).unwrap_or_default();
-            if ["_US", "_MS", "_SECS", "TRIES_MAX"]
-                .iter()
-                .any(|e| name.ends_with(e))
-            {
+            if ["_US", "_MS", "_SECS", "TRIES_MAX"].iter().any(|e| name.ends_with(e)) {
                 wrong.push(format!("{file}: {name}"));
             }
         }

@@ -34,9 +34,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// Whether a line is nothing but a link, which cannot be broken.
 fn is_link(line: &str) -> bool {
-    let line = line
-        .trim_start_matches([' ', '-', '*', '!'])
-        .trim_end_matches(['.', ',']);
+    let line = line.trim_start_matches([' ', '-', '*', '!']).trim_end_matches(['.', ',']);
     let only = line.strip_prefix('[').and_then(|l| l.strip_suffix(')'));
     only.is_some_and(|l| l.split_once("](").is_some_and(|(_, to)| !to.contains(' ')))
 }
@@ -59,9 +57,8 @@ fn words(row: &str) -> usize {
 fn lines_have_at_most_100_columns() {
     let pages = pages();
     assert!(pages.len() > 20, "{}", pages.len());
-    let lines = pages
-        .iter()
-        .flat_map(|(file, text)| prose(text).map(move |(at, line)| (file, at, line)));
+    let lines =
+        pages.iter().flat_map(|(file, text)| prose(text).map(move |(at, line)| (file, at, line)));
     let long: Vec<_> = lines
         .filter(|(_, _, line)| is_too_long(line))
         .map(|(file, at, line)| format!("{file}:{at}: {} columns", line.chars().count()))
@@ -79,9 +76,7 @@ fn comments_have_at_most_100_columns() {
         let text = fs::read_to_string(root().join(&file)).expect("a source file");
         for (at, line) in (1..).zip(text.lines()) {
             let code = line.trim_start();
-            let is_comment = ["//", "/*", "* "]
-                .iter()
-                .any(|begin| code.starts_with(begin));
+            let is_comment = ["//", "/*", "* "].iter().any(|begin| code.starts_with(begin));
             // Only C has tabs.
             let columns = line.chars().count() + 7 * line.matches('\t').count();
             if is_comment {

@@ -51,10 +51,7 @@ fn queries() -> BTreeMap<String, String> {
                 assert!(twice.is_none(), "{name} has two panels `{title}`");
             }
         }
-        for variable in dashboard["templating"]["list"]
-            .as_array()
-            .expect("variables")
-        {
+        for variable in dashboard["templating"]["list"].as_array().expect("variables") {
             let query = variable["query"]["query"].as_str();
             let call = query.and_then(|q| q.strip_prefix("label_values("));
             if let Some((metric, label)) = call.and_then(|c| c.rsplit_once(", ")) {
@@ -90,10 +87,7 @@ fn parsed(query: &str) -> Result<Expr, String> {
 fn problems(metrics: &Metrics, query: &str) -> Vec<String> {
     match parsed(query) {
         Ok(parsed) => {
-            let mut look = Look {
-                metrics,
-                problems: Vec::new(),
-            };
+            let mut look = Look { metrics, problems: Vec::new() };
             look.labels_of(&parsed);
             look.problems
         }
@@ -175,8 +169,7 @@ impl Look<'_> {
         for matcher in matchers {
             let fixed = metric.labels.get(&matcher.name);
             if !labels.contains(&matcher.name) {
-                self.problems
-                    .push(format!("{name} has no label {}", matcher.name));
+                self.problems.push(format!("{name} has no label {}", matcher.name));
             } else if let (MatchOp::Equal | MatchOp::NotEqual, Some(values)) = (&matcher.op, fixed)
                 && !values.is_empty()
                 && !values.contains(&matcher.value)
@@ -194,11 +187,7 @@ fn every_query_asks_for_what_is_exported() {
     let (metrics, queries) = (reference(), queries());
     assert!(queries.len() > 40, "{}", queries.len());
     let variables = queries.keys().filter(|place| place.contains(": variable "));
-    assert_eq!(
-        variables.count(),
-        5,
-        "namespace twice, and a policy's three"
-    );
+    assert_eq!(variables.count(), 5, "namespace twice, and a policy's three");
     let mut all = Vec::new();
     for (place, query) in &queries {
         for problem in problems(&metrics, query) {
@@ -213,31 +202,16 @@ fn what_is_not_exported_is_found() {
     let metrics = reference();
     for (query, expected) in [
         ("baton_dataplane_nothing_total", "nothing exports"),
-        (
-            "sum by (backend_pod) (baton_dataplane_ready)",
-            "no label backend_pod",
-        ),
-        (
-            "baton_dataplane_ready and on (policy) baton_dataplane_policy_panic",
-            "no label policy",
-        ),
+        ("sum by (backend_pod) (baton_dataplane_ready)", "no label backend_pod"),
+        ("baton_dataplane_ready and on (policy) baton_dataplane_policy_panic", "no label policy"),
         (r#"baton_shim_pods{state="lost"}"#, "is never `lost`"),
         (r#"baton_shim_pods{policy="a"}"#, "has no label policy"),
         ("baton_operator_push_duration_seconds", "nothing exports"),
-        (
-            "sum by (le) (baton_operator_push_duration_seconds_count)",
-            "no label le",
-        ),
-        (
-            "sum(sum by (pod) (rate(baton_dataplane_requests_total[5m]))",
-            "",
-        ),
+        ("sum by (le) (baton_operator_push_duration_seconds_count)", "no label le"),
+        ("sum(sum by (pod) (rate(baton_dataplane_requests_total[5m]))", ""),
     ] {
         let found = problems(&metrics, query);
-        assert!(
-            !found.is_empty() && found[0].contains(expected),
-            "{query}: {found:?}"
-        );
+        assert!(!found.is_empty() && found[0].contains(expected), "{query}: {found:?}");
     }
     let good = "histogram_quantile(0.9, sum by (le, pod) (rate(baton_operator_push_duration_seconds_bucket[5m])))";
     assert_eq!(problems(&metrics, good), [""; 0]);
@@ -264,10 +238,7 @@ fn dashboards_are_laid_out_and_every_panel_says_what_it_shows() {
             assert!(at("x") + at("w") <= 24, "{title}");
             for y in at("y")..at("y") + at("h") {
                 for x in at("x")..at("x") + at("w") {
-                    assert!(
-                        taken.insert((x, y)),
-                        "{name}: {title} lies on another panel"
-                    );
+                    assert!(taken.insert((x, y)), "{name}: {title} lies on another panel");
                 }
             }
             if panel["type"] == "row" {

@@ -5,20 +5,8 @@ use std::{collections::BTreeSet, fs};
 
 /// Crates that know no I/O, no clock, no randomness of their own, and what each may depend on.
 const PURE: &[(&str, &[&str])] = &[
-    (
-        "baton-packet",
-        &["multiversion", "siphasher", "strum", "thiserror"],
-    ),
-    (
-        "baton-api",
-        &[
-            "ring",
-            "serde",
-            "serde_json",
-            "serde_path_to_error",
-            "thiserror",
-        ],
-    ),
+    ("baton-packet", &["multiversion", "siphasher", "strum", "thiserror"]),
+    ("baton-api", &["ring", "serde", "serde_json", "serde_path_to_error", "thiserror"]),
     ("baton-guard", &["memchr", "strum"]),
     (
         "baton-engine",
@@ -33,21 +21,8 @@ const PURE: &[(&str, &[&str])] = &[
             "wide",
         ],
     ),
-    (
-        "baton-sim",
-        &[
-            "baton-api",
-            "baton-engine",
-            "baton-packet",
-            "fastrand",
-            "smoltcp",
-            "strum",
-        ],
-    ),
-    (
-        "baton-model",
-        &["baton-engine", "baton-packet", "stateright"],
-    ),
+    ("baton-sim", &["baton-api", "baton-engine", "baton-packet", "fastrand", "smoltcp", "strum"]),
+    ("baton-model", &["baton-engine", "baton-packet", "stateright"]),
     ("baton-index", &["baton-api", "serde", "thiserror"]),
 ];
 
@@ -56,10 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("baton-packet", &[]),
     ("baton-api", &[]),
     ("baton-guard", &[]),
-    (
-        "baton-engine",
-        &["baton-api", "baton-guard", "baton-packet"],
-    ),
+    ("baton-engine", &["baton-api", "baton-guard", "baton-packet"]),
     ("baton-sim", &["baton-api", "baton-engine", "baton-packet"]),
     ("baton-model", &["baton-engine", "baton-packet"]),
     ("xtask", &["baton-sim", "baton-engine"]),
@@ -100,27 +72,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("baton-push", &["baton-api", "baton-tls"]),
     (
         "baton-operator",
-        &[
-            "baton-api",
-            "baton-config",
-            "baton-crds",
-            "baton-index",
-            "baton-push",
-            "baton-tls",
-        ],
+        &["baton-api", "baton-config", "baton-crds", "baton-index", "baton-push", "baton-tls"],
     ),
-    (
-        "kubectl-baton",
-        &["baton-api", "baton-crds", "baton-apiserver", "baton-cli"],
-    ),
+    ("kubectl-baton", &["baton-api", "baton-crds", "baton-apiserver", "baton-cli"]),
     ("baton-kubernetes", &[]),
     ("baton-apiserver", &["baton-kubernetes"]),
     ("baton-images", &[]),
     ("baton-cluster", &["baton-images", "baton-kubernetes"]),
-    (
-        "baton-operator-tests",
-        &["baton-apiserver", "baton-api", "baton-crds", "baton-tls"],
-    ),
+    ("baton-operator-tests", &["baton-apiserver", "baton-api", "baton-crds", "baton-tls"]),
     ("baton-lab", &["baton-api", "baton-kubernetes"]),
     ("baton-e2e", &["baton-cluster"]),
     ("baton-demo", &["baton-lab", "baton-api"]),
@@ -143,22 +102,10 @@ fn dependencies_point_one_way() {
     let packages = packages();
     for (name, package) in &packages {
         let allowed = ALLOWED.iter().find(|(n, _)| n == name);
-        let allowed = allowed
-            .unwrap_or_else(|| panic!("{name} has no row in ALLOWED"))
-            .1;
-        for dependency in package
-            .dependencies
-            .iter()
-            .filter(|d| packages.contains_key(*d))
-        {
-            assert!(
-                allowed.contains(&dependency.as_str()),
-                "{name} must not use {dependency}"
-            );
-            assert!(
-                packages[dependency].library,
-                "{name} depends on the binary {dependency}"
-            );
+        let allowed = allowed.unwrap_or_else(|| panic!("{name} has no row in ALLOWED")).1;
+        for dependency in package.dependencies.iter().filter(|d| packages.contains_key(*d)) {
+            assert!(allowed.contains(&dependency.as_str()), "{name} must not use {dependency}");
+            assert!(packages[dependency].library, "{name} depends on the binary {dependency}");
         }
     }
     for (name, allowed) in PURE {
@@ -178,18 +125,10 @@ fn pure_crates_touch_no_clock_and_no_io() {
         let folder = format!("{}/src/", packages[*name].folder);
         for file in files().iter().filter(|f| f.starts_with(&folder)) {
             let text = fs::read_to_string(root().join(file)).expect(file);
-            for word in [
-                "std::time",
-                "SystemTime",
-                "std::fs",
-                "std::thread",
-                "std::env",
-                "println!",
-            ] {
-                assert!(
-                    !text.contains(word),
-                    "{file} says {word}, but {name} is pure"
-                );
+            for word in
+                ["std::time", "SystemTime", "std::fs", "std::thread", "std::env", "println!"]
+            {
+                assert!(!text.contains(word), "{file} says {word}, but {name} is pure");
             }
         }
     }
@@ -207,34 +146,22 @@ fn the_map_of_the_code_is_true() {
         .collect();
     let real: BTreeSet<String> = packages().values().map(|p| p.folder.clone()).collect();
     let missing: Vec<_> = real.difference(&named).collect();
-    assert!(
-        missing.is_empty(),
-        "ARCHITECTURE.md's map lacks {missing:?}"
-    );
+    assert!(missing.is_empty(), "ARCHITECTURE.md's map lacks {missing:?}");
     for folder in &named {
-        assert!(
-            root().join(folder).exists(),
-            "ARCHITECTURE.md names {folder}, which is not there"
-        );
+        assert!(root().join(folder).exists(), "ARCHITECTURE.md names {folder}, which is not there");
     }
 }
 
 #[test]
 fn unsafe_stays_in_its_boxes() {
-    for file in files()
-        .iter()
-        .filter(|f| f.ends_with(".rs") && !f.starts_with("e2e/tidy/"))
-    {
+    for file in files().iter().filter(|f| f.ends_with(".rs") && !f.starts_with("e2e/tidy/")) {
         let text = fs::read_to_string(root().join(file)).expect(file);
         let says = text.lines().any(|l| {
             let code = l.split("//").next().unwrap_or_default();
             code.contains("unsafe {") || code.contains("unsafe impl") || code.contains("unsafe fn")
         });
         let boxed = UNSAFE.iter().any(|b| file.starts_with(b));
-        assert!(
-            !says || boxed,
-            "{file} holds unsafe code outside the crates that box it"
-        );
+        assert!(!says || boxed, "{file} holds unsafe code outside the crates that box it");
     }
 }
 
@@ -247,10 +174,7 @@ fn nothing_of_one_machine_is_committed() {
             continue;
         };
         for word in words {
-            assert!(
-                !text.contains(word),
-                "{file} holds a path of one machine: {word}"
-            );
+            assert!(!text.contains(word), "{file} holds a path of one machine: {word}");
         }
     }
 }
@@ -259,13 +183,7 @@ fn nothing_of_one_machine_is_committed() {
 fn every_source_file_says_what_it_is() {
     for file in files().iter().filter(|f| f.ends_with(".rs")) {
         let text = fs::read_to_string(root().join(file)).expect(file);
-        let first = text
-            .lines()
-            .find(|l| !l.starts_with("#!["))
-            .unwrap_or_default();
-        assert!(
-            first.starts_with("//!"),
-            "{file} does not begin with what it owns (`//!`)"
-        );
+        let first = text.lines().find(|l| !l.starts_with("#![")).unwrap_or_default();
+        assert!(first.starts_with("//!"), "{file} does not begin with what it owns (`//!`)");
     }
 }

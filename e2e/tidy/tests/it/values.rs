@@ -76,21 +76,12 @@ fn rows(text: &str) -> Vec<Row> {
 
 fn page(text: &str) -> String {
     let mut page = HEAD.to_owned();
-    for Row {
-        path,
-        default,
-        words,
-    } in rows(text)
-    {
+    for Row { path, default, words } in rows(text) {
         let default = match default.as_str() {
             "" => String::new(),
             some => format!("`{}`", some.replace('|', "\\|")),
         };
-        let _ = writeln!(
-            page,
-            "| `{path}` | {default} | {} |",
-            words.replace('|', "\\|")
-        );
+        let _ = writeln!(page, "| `{path}` | {default} | {} |", words.replace('|', "\\|"));
     }
     page
 }

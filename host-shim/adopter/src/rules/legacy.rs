@@ -100,12 +100,7 @@ pub(super) fn read() -> io::Result<Legacy> {
 }
 
 fn socket(family: &Family) -> io::Result<std::os::fd::OwnedFd> {
-    Ok(socket_with(
-        family.domain,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?)
+    Ok(socket_with(family.domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
 fn info(socket: BorrowedFd<'_>, family: &Family, table: &str) -> io::Result<[u8; INFO_BYTES]> {
@@ -147,10 +142,7 @@ fn read_table(family: &Family, table: &str, tracks: &mut bool) -> io::Result<Opt
     let mut rest = &rules[ENTRIES_AT..];
     while !rest.is_empty() {
         let next = half(rest, family.next_at);
-        let (rule, after) = rest
-            .split_at_checked(next)
-            .filter(|_| next > 0)
-            .ok_or_else(unknown)?;
+        let (rule, after) = rest.split_at_checked(next).filter(|_| next > 0).ok_or_else(unknown)?;
         for part in parts(family, rule)? {
             match part {
                 Part::Redirects(how) => return Ok(Some(how)),
@@ -173,10 +165,7 @@ fn parts(family: &Family, rule: &[u8]) -> io::Result<Vec<Part>> {
             .split_at_checked(half(matches, 0))
             .filter(|(one, _)| one.len() >= PART_DATA_AT)
             .ok_or_else(unknown)?;
-        found.extend(extensions::matching(
-            &one[PART_NAME_AT..PART_DATA_AT],
-            &one[PART_DATA_AT..],
-        ));
+        found.extend(extensions::matching(&one[PART_NAME_AT..PART_DATA_AT], &one[PART_DATA_AT..]));
         matches = after;
     }
     Ok(found)

@@ -91,12 +91,6 @@ fn shown(name: &[u8]) -> String {
     name.iter()
         .take_while(|byte| **byte != 0)
         .take(NAME_MAX)
-        .map(|byte| {
-            if byte.is_ascii_graphic() {
-                char::from(*byte)
-            } else {
-                '?'
-            }
-        })
+        .map(|byte| if byte.is_ascii_graphic() { char::from(*byte) } else { '?' })
         .collect()
 }

@@ -37,11 +37,7 @@ impl Netlink {
             SocketFlags::CLOEXEC,
             Some(NETFILTER),
         )?;
-        Ok(Self {
-            socket,
-            buffer: vec![0; BUFFER_BYTES],
-            number: 0,
-        })
+        Ok(Self { socket, buffer: vec![0; BUFFER_BYTES], number: 0 })
     }
 
     /// Gives each message of the answer (its family, and its attributes) to `take`, until that says
@@ -56,23 +52,14 @@ impl Netlink {
         mut take: impl FnMut(u8, &[u8]) -> io::Result<bool>,
     ) -> io::Result<bool> {
         self.number += 1;
-        let flags = if dump {
-            NLM_F_REQUEST | NLM_F_DUMP
-        } else {
-            NLM_F_REQUEST
-        };
+        let flags = if dump { NLM_F_REQUEST | NLM_F_DUMP } else { NLM_F_REQUEST };
         let mut question = Vec::with_capacity(HEADER_BYTES + FAMILY_BYTES);
         question.extend(((HEADER_BYTES + FAMILY_BYTES) as u32).to_ne_bytes());
         question.extend(kind.to_ne_bytes());
         question.extend(flags.to_ne_bytes());
         question.extend(self.number.to_ne_bytes());
         question.extend([0; 4 + FAMILY_BYTES]);
-        sendto(
-            &self.socket,
-            &question,
-            SendFlags::empty(),
-            &SocketAddrNetlink::new(0, 0),
-        )?;
+        sendto(&self.socket, &question, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
         let mut whole = true;
         loop {
             // The kernel has answered by the time that it was asked, and goes on with a dump while
@@ -94,10 +81,8 @@ impl Netlink {
                         return Err(io::Error::from_raw_os_error(-i32::from_ne_bytes(*code)));
                     }
                     _ => {
-                        let (family, attributes) = message
-                            .body
-                            .split_at_checked(FAMILY_BYTES)
-                            .ok_or_else(unknown)?;
+                        let (family, attributes) =
+                            message.body.split_at_checked(FAMILY_BYTES).ok_or_else(unknown)?;
                         if !take(family[0], attributes)? || !dump {
                             return Ok(whole);
                         }
@@ -153,14 +138,10 @@ pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 
 /// One of them.
 pub(super) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(bytes)
-        .find(|(number, _)| *number == wanted)
-        .map(|(_, content)| content)
+    attributes(bytes).find(|(number, _)| *number == wanted).map(|(_, content)| content)
 }
 
 /// One that is a number.
 pub(super) fn number(bytes: &[u8], wanted: u16) -> Option<u32> {
-    attribute(bytes, wanted)?
-        .first_chunk()
-        .map(|bytes| u32::from_be_bytes(*bytes))
+    attribute(bytes, wanted)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }

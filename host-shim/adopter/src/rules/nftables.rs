@@ -83,10 +83,7 @@ pub(super) fn read(known: &Nftables) -> io::Result<Nftables> {
         let nat = nat_chains(&mut netlink);
         let found = nat.and_then(|nat| read_rules(&mut netlink, &nat));
         if generation(&mut netlink)? == Some(before) {
-            return Ok(Nftables {
-                generation: Some(before),
-                ..found?
-            });
+            return Ok(Nftables { generation: Some(before), ..found? });
         }
     }
     Err(io::Error::other("its rules change all the time"))
@@ -107,9 +104,7 @@ fn generation(netlink: &mut Netlink) -> io::Result<Option<u32>> {
         Ok(false)
     });
     match asked {
-        Ok(_) => found
-            .map(Some)
-            .ok_or_else(|| io::Error::other("nftables tells no generation")),
+        Ok(_) => found.map(Some).ok_or_else(|| io::Error::other("nftables tells no generation")),
         Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(error),
     }
@@ -123,10 +118,8 @@ fn nat_chains(netlink: &mut Netlink) -> io::Result<BTreeSet<Chain>> {
     netlink.ask(GET_CHAIN, true, |family, message| {
         bounded(&mut read)?;
         if is_nat(message)
-            && let (Some(table), Some(name)) = (
-                attribute(message, CHAIN_TABLE),
-                attribute(message, CHAIN_NAME),
-            )
+            && let (Some(table), Some(name)) =
+                (attribute(message, CHAIN_TABLE), attribute(message, CHAIN_NAME))
         {
             chains.insert((family, table.to_vec(), name.to_vec()));
         }
@@ -138,9 +131,7 @@ fn nat_chains(netlink: &mut Netlink) -> io::Result<BTreeSet<Chain>> {
 fn bounded(read: &mut usize) -> io::Result<()> {
     *read += 1;
     if *read > READ_MAX {
-        return Err(io::Error::other(format!(
-            "there are more than {READ_MAX} rules or chains"
-        )));
+        return Err(io::Error::other(format!("there are more than {READ_MAX} rules or chains")));
     }
     Ok(())
 }
@@ -152,11 +143,7 @@ fn is_nat(chain: &[u8]) -> bool {
 /// Reads them until one redirects.
 fn read_rules(netlink: &mut Netlink, nat: &BTreeSet<Chain>) -> io::Result<Nftables> {
     let place = |table: &[u8], chain: &[u8]| {
-        format!(
-            "nftables' table `{}`, chain `{}`",
-            shown(table),
-            shown(chain)
-        )
+        format!("nftables' table `{}`, chain `{}`", shown(table), shown(chain))
     };
     let mut found = Nftables {
         idle_nat: nat.first().map(|(_, table, chain)| place(table, chain)),
@@ -165,10 +152,9 @@ fn read_rules(netlink: &mut Netlink, nat: &BTreeSet<Chain>) -> io::Result<Nftabl
     let mut read = 0;
     netlink.ask(GET_RULE, true, |family, message| {
         bounded(&mut read)?;
-        let (Some(table), Some(chain)) = (
-            attribute(message, RULE_TABLE),
-            attribute(message, RULE_CHAIN),
-        ) else {
+        let (Some(table), Some(chain)) =
+            (attribute(message, RULE_TABLE), attribute(message, RULE_CHAIN))
+        else {
             return Ok(true);
         };
         let how = if nat.contains(&(family, table.to_vec(), chain.to_vec())) {

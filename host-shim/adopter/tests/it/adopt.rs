@@ -32,11 +32,7 @@ fn adopt_and_talk(v6: bool, message: Message) -> Segment {
     lab.send(&message.segment(ours, pod, SEQ, ACKED, &KEY));
     let with_timestamps = message.flags & TIMESTAMPS != 0;
     let options = |tsval: u32| {
-        if with_timestamps {
-            timestamps(tsval, message.tsecr)
-        } else {
-            Vec::new()
-        }
+        if with_timestamps { timestamps(tsval, message.tsecr) } else { Vec::new() }
     };
     let request = Segment {
         from: ours,
@@ -77,10 +73,7 @@ fn adopt_and_talk(v6: bool, message: Message) -> Segment {
         assert_eq!(tsecr, message.tsval + 1);
         // Milliseconds; the test takes far less than the deadline.
         let elapsed = tsval.wrapping_sub(message.server_timestamp);
-        assert!(
-            elapsed < 5_000,
-            "TSval {tsval} does not continue the old server's clock"
-        );
+        assert!(elapsed < 5_000, "TSval {tsval} does not continue the old server's clock");
     } else {
         assert!(response.options.is_empty(), "{:?}", response.options);
     }
@@ -118,30 +111,16 @@ fn a_listener_adopts_over_ipv6() {
 fn window_scales_are_those_of_the_message() {
     // The window of the same buffer, seen through two scales.
     let scaled = adopt_and_talk(false, Message::adopt()).window;
-    let unscaled = adopt_and_talk(
-        false,
-        Message {
-            scales: 0,
-            ..Message::adopt()
-        },
-    )
-    .window;
+    let unscaled = adopt_and_talk(false, Message { scales: 0, ..Message::adopt() }).window;
     assert!(unscaled > 60_000, "{unscaled}");
-    assert!(
-        (400..2_000).contains(&scaled),
-        "64 KiB at scale 7 are 512: {scaled}"
-    );
+    assert!((400..2_000).contains(&scaled), "64 KiB at scale 7 are 512: {scaled}");
 }
 
 #[test]
 fn without_window_scaling() {
     let window = adopt_and_talk(
         false,
-        Message {
-            scales: 0,
-            flags: SACK | TIMESTAMPS | 1 << 4,
-            ..Message::adopt()
-        },
+        Message { scales: 0, flags: SACK | TIMESTAMPS | 1 << 4, ..Message::adopt() },
     )
     .window;
     assert!(window > 60_000, "{window}");
@@ -150,21 +129,8 @@ fn without_window_scaling() {
 #[test]
 fn without_timestamps_and_without_sack() {
     for v6 in [false, true] {
-        adopt_and_talk(
-            v6,
-            Message {
-                flags: SCALING | 1 << 4,
-                ..Message::adopt()
-            },
-        );
-        adopt_and_talk(
-            v6,
-            Message {
-                flags: 1 << 4,
-                scales: 0,
-                ..Message::adopt()
-            },
-        );
+        adopt_and_talk(v6, Message { flags: SCALING | 1 << 4, ..Message::adopt() });
+        adopt_and_talk(v6, Message { flags: 1 << 4, scales: 0, ..Message::adopt() });
     }
 }
 
@@ -232,13 +198,5 @@ fn other_traffic_is_untouched() {
     let mut read = [0; 5];
     connection.read_exact(&mut read).expect("read");
     assert_eq!(&read, b"hello");
-    assert_eq!(
-        adopter
-            .counters()
-            .expect("counters")
-            .iter()
-            .map(|(_, n)| n)
-            .sum::<u64>(),
-        0
-    );
+    assert_eq!(adopter.counters().expect("counters").iter().map(|(_, n)| n).sum::<u64>(), 0);
 }

@@ -40,10 +40,7 @@ fn accept_queue_full() {
             lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
         }
         let (_, ours) = ends(v6, 8080, PORT + 2);
-        assert_eq!(
-            ask(&lab, Message::adopt(), ours, pod),
-            (ACCEPT_QUEUE_FULL, 0)
-        );
+        assert_eq!(ask(&lab, Message::adopt(), ours, pod), (ACCEPT_QUEUE_FULL, 0));
         let (reason, _report) = ask(&lab, Message::probe(), ours, pod);
         assert_eq!(reason, ACCEPT_QUEUE_FULL);
         // With room again, the connection is adopted over another port, as the dataplane tries it.
@@ -85,9 +82,7 @@ fn accept_queue_full_of_one_of_several_listeners() {
             lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
         }
         let count = |outcome| lab.count(&adopter, outcome);
-        wait_for("all decided", || {
-            count(Outcome::Adopted) + count(Outcome::AcceptQueueFull) == 32
-        });
+        wait_for("all decided", || count(Outcome::Adopted) + count(Outcome::AcceptQueueFull) == 32);
         assert_eq!(count(Outcome::Adopted), lab.sockets(8080) as u64);
     }
 }
@@ -99,16 +94,10 @@ fn kernel_refused() {
     let listener = lab.listen(pod);
     let (_adopter, _attachment) = adopter(&lab);
     // bpf_sk_assign_tcp_reqsk refuses an MSS below 536 over IPv4.
-    let small = Message {
-        mss: 535,
-        ..Message::adopt()
-    };
+    let small = Message { mss: 535, ..Message::adopt() };
     assert_eq!(ask(&lab, small, ours, pod), (KERNEL_REFUSED, 0));
     assert_eq!(lab.sockets(8080), 0);
-    let enough = Message {
-        mss: 536,
-        ..Message::adopt()
-    };
+    let enough = Message { mss: 536, ..Message::adopt() };
     let (_, ours) = ends(false, 8080, PORT + 1);
     lab.send(&enough.segment(ours, pod, SEQ, ACKED, &KEY));
     assert_eq!(listener.accept().expect("accept").1, ours);
@@ -126,10 +115,7 @@ fn tuple_in_use_by_a_connection() {
         let (_connection, _) = listener.accept().expect("accept");
         let acknowledged = lab.receive(ours).expect("the data is acknowledged").segment;
         assert_eq!(acknowledged.ack, SEQ - 490);
-        assert_eq!(
-            ask(&lab, Message::adopt(), ours, pod),
-            (TUPLE_IN_USE, SEQ - 490)
-        );
+        assert_eq!(ask(&lab, Message::adopt(), ours, pod), (TUPLE_IN_USE, SEQ - 490));
         // The number is good for what it is told for: a reset with it frees the tuple.
         lab.send(&data(ours, pod, SEQ - 490, ACKED, RST, b""));
         lab.send(&Message::adopt().segment(ours, pod, SEQ + 1, ACKED, &KEY));
@@ -152,10 +138,7 @@ fn tuple_in_use_by_a_socket_in_time_wait() {
     lab.send(&data(ours, pod, SEQ - 500, ACKED + 1, FIN_ACK, b""));
     let last = lab.receive(ours).expect("the pod acknowledges").segment;
     assert_eq!((last.flags, last.ack), (ACK, SEQ - 499));
-    assert_eq!(
-        ask(&lab, Message::adopt(), ours, pod),
-        (TUPLE_IN_USE, SEQ - 499)
-    );
+    assert_eq!(ask(&lab, Message::adopt(), ours, pod), (TUPLE_IN_USE, SEQ - 499));
 }
 
 #[test]
@@ -164,10 +147,7 @@ fn tuple_in_use_by_a_handshake() {
     let (pod, ours) = ends(false, 8080, PORT);
     let _listener = lab.listen(pod);
     let (_adopter, _attachment) = adopter(&lab);
-    lab.send(&Segment {
-        options: Vec::new(),
-        ..data(ours, pod, 77, 0, SYN, b"")
-    });
+    lab.send(&Segment { options: Vec::new(), ..data(ours, pod, 77, 0, SYN, b"") });
     assert_eq!(lab.receive(ours).expect("SYN-ACK").segment.ack, 78);
     assert_eq!(ask(&lab, Message::adopt(), ours, pod), (TUPLE_IN_USE, 78));
 }
@@ -197,10 +177,7 @@ fn an_answer_to_a_partial_checksum_leaves_it_to_the_device() {
         lab.send_partial(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
         let answer = lab.receive(ours).expect("an answer");
         assert_eq!(answer.checksum, Checksum::Partial);
-        assert_eq!(
-            Message::parse(&answer.segment).expect("a message").0.mss,
-            NO_LISTENER
-        );
+        assert_eq!(Message::parse(&answer.segment).expect("a message").0.mss, NO_LISTENER);
     }
 }
 

@@ -30,13 +30,7 @@ impl Scene {
         let lab = Lab::new();
         let (pod, ours) = ends(v6, 8080, PORT);
         let (adopter, _attachment) = adopter(&lab);
-        Self {
-            lab,
-            adopter,
-            _attachment,
-            pod,
-            ours,
-        }
+        Self { lab, adopter, _attachment, pod, ours }
     }
 
     fn count(&self, outcome: Outcome) -> u64 {
@@ -109,10 +103,7 @@ fn a_wrong_checksum_is_told_from_a_forged_tag() {
         let mut elsewhere = scene.adoption().frame(PEER_MAC, POD_MAC);
         elsewhere[14 + if v6 { 20 } else { 14 }] ^= 1;
         scene.refuse(&elsewhere);
-        let answer = Message {
-            exid: crate::common::segment::ANSWER,
-            ..Message::adopt()
-        };
+        let answer = Message { exid: crate::common::segment::ANSWER, ..Message::adopt() };
         let answer = answer.segment(scene.ours, scene.pod, SEQ, ACKED, &KEY);
         scene.refuse(&Scene::flipped(&answer, CHECKSUM_AT, 0));
     }
@@ -140,13 +131,8 @@ fn both_zeroes_are_right() {
         let at = 14 + scene.adoption().l3_bytes() + CHECKSUM_AT;
         let mut frame = (0..u32::MAX)
             .map(|tsval| {
-                let message = Message {
-                    tsval,
-                    ..Message::adopt()
-                };
-                message
-                    .segment(scene.ours, scene.pod, SEQ, ACKED, &KEY)
-                    .frame(PEER_MAC, POD_MAC)
+                let message = Message { tsval, ..Message::adopt() };
+                message.segment(scene.ours, scene.pod, SEQ, ACKED, &KEY).frame(PEER_MAC, POD_MAC)
             })
             .find(|frame| frame[at..at + 2] == [0, 0])
             .expect("one in 65,536 has this sum");
@@ -203,8 +189,7 @@ fn an_adoption_that_the_device_has_verified_is_taken() {
         // In front of the adopter, in place of such a device.
         let _device = crate::verified::Device::attach(&lab.pod, crate::common::INTERFACE);
         let adoption = Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY);
-        lab.peer
-            .send(&Scene::flipped(&adoption, CHECKSUM_AT, 0), None);
+        lab.peer.send(&Scene::flipped(&adoption, CHECKSUM_AT, 0), None);
         assert_eq!(listener.accept().expect("accept").1, ours);
         let counters = adopter.counters().expect("counters");
         assert_eq!(counters.of(Outcome::Adopted), 1);

@@ -57,13 +57,7 @@ impl Served {
         // Only now: a process that ends before our own descriptor is closed is not the one who ends
         // the connection.
         lab.send(&data(ours, pod, SEQ, ACKED, PSH_ACK, b"go\n"));
-        Self {
-            lab,
-            adopter,
-            _attachment: Some(attachment),
-            ours,
-            process,
-        }
+        Self { lab, adopter, _attachment: Some(attachment), ours, process }
     }
 
     fn last(&self) -> Received {
@@ -148,9 +142,7 @@ fn a_process_that_closes_and_lives_on_marks_nothing() {
     assert_eq!(served.process.try_wait().expect("it runs"), None);
     // The kernel's own reset, in nobody's name.
     let (closed, elsewhere) = ends(false, 8081, PORT + 1);
-    served
-        .lab
-        .send(&data(elsewhere, closed, SEQ, ACKED, ACK, b""));
+    served.lab.send(&data(elsewhere, closed, SEQ, ACKED, ACK, b""));
     let reset = served.lab.receive(elsewhere).expect("a reset");
     assert_eq!(reset.segment.flags & RST, RST, "{reset:?}");
     assert_eq!(reset.urgent, 0);
@@ -230,9 +222,7 @@ fn a_process_that_listens_marks_what_it_closes() {
         assert_eq!(closes.counted(Outcome::ExitMarked), 0);
 
         let mut resets = Accepted::new(v6);
-        resets
-            .lab
-            .send(&data(resets.ours, resets.pod, SEQ, ACKED, PSH_ACK, b"?"));
+        resets.lab.send(&data(resets.ours, resets.pod, SEQ, ACKED, PSH_ACK, b"?"));
         let connection = resets.connection.as_ref().expect("open");
         let unread = connection.peek(&mut [0]).expect("what was sent");
         assert_eq!(unread, 1);
@@ -256,9 +246,7 @@ fn a_process_that_shuts_its_side_down_says_whether_it_had_read_all() {
         let pod = Accepted::new(read == 1);
         (pod.lab).send(&data(pod.ours, pod.pod, SEQ, ACKED, PSH_ACK, b"??"));
         let mut connection = pod.connection.as_ref().expect("open");
-        connection
-            .read_exact(&mut b"??"[..read].to_vec())
-            .expect("read");
+        connection.read_exact(&mut b"??"[..read].to_vec()).expect("read");
         if ends {
             (pod.lab).send(&data(pod.ours, pod.pod, SEQ + 2, ACKED, FIN_ACK, b""));
             // It waits for the end, and takes nothing.
@@ -314,10 +302,7 @@ fn a_listener_behind_many_descriptors_is_not_found_and_that_is_counted() {
         maximum: had.maximum.map(|max| max.max(enough)),
     };
     setrlimit(Resource::Nofile, more).expect("root may");
-    for (at, mark, counted) in [
-        (DESCRIPTORS_MAX - 1, LISTENER_MARK, 0),
-        (DESCRIPTORS_MAX, 0, 1),
-    ] {
+    for (at, mark, counted) in [(DESCRIPTORS_MAX - 1, LISTENER_MARK, 0), (DESCRIPTORS_MAX, 0, 1)] {
         let mut pod = Accepted::new(false);
         let listener = pod.listener.take().expect("open");
         let moved = rustix::io::fcntl_dupfd_cloexec(&listener, at).expect("another descriptor");
@@ -346,9 +331,6 @@ fn a_fin_behind_data_that_the_client_took_late_is_in_nobodys_name() {
         next = received.seq + u32::try_from(received.payload.len()).expect("few");
         pod.lab.send(&data(pod.ours, pod.pod, SEQ, next, ACK, b""));
     }
-    assert!(
-        next > ACKED && end > next,
-        "the FIN came later, with the rest"
-    );
+    assert!(next > ACKED && end > next, "the FIN came later, with the rest");
     assert_eq!(pod.counted(Outcome::ListenerMarked), 0);
 }

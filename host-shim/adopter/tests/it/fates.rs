@@ -100,10 +100,7 @@ fn a_refusal_of_the_kernel_or_its_settings_is_final() {
     let _listener = lab.listen(pod);
     let (adopter, _attachment) = adopter(&lab);
     // bpf_sk_assign_tcp_reqsk refuses this MSS, after the adoption was remembered as taken.
-    let small = Message {
-        mss: 535,
-        ..Message::adopt()
-    };
+    let small = Message { mss: 535, ..Message::adopt() };
     assert_eq!(ask(&lab, small, ours, pod), (KERNEL_REFUSED, 0));
     let repeated = ask(&lab, Message::adopt(), ours, pod);
     assert_eq!(repeated, (KERNEL_REFUSED, 0));
@@ -209,8 +206,6 @@ fn refusals_are_final_across_a_restart() {
 
     let _listener = lab.listen(pod);
     let second = load();
-    let _attachment = second
-        .attach(&lab.netns(), crate::common::INTERFACE)
-        .expect("attach");
+    let _attachment = second.attach(&lab.netns(), crate::common::INTERFACE).expect("attach");
     assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
 }

@@ -30,14 +30,7 @@ impl Forgery {
         adopter.set_key(1, &KEY).expect("set a key");
         let attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
         lab.learn_number(&adopter);
-        Self {
-            lab,
-            adopter,
-            _attachment: attachment,
-            _listener: listener,
-            pod,
-            ours,
-        }
+        Self { lab, adopter, _attachment: attachment, _listener: listener, pod, ours }
     }
 
     fn good(&self) -> Segment {
@@ -74,11 +67,7 @@ fn tags_that_do_not_match() {
         for bit in [0, 31, 63] {
             f.refuse("one wrong bit", &with_tag(tag ^ 1 << bit), Outcome::BadTag);
         }
-        f.refuse(
-            "bytes swapped",
-            &with_tag(tag.swap_bytes()),
-            Outcome::BadTag,
-        );
+        f.refuse("bytes swapped", &with_tag(tag.swap_bytes()), Outcome::BadTag);
         let other = message.segment(f.ours, f.pod, SEQ, ACKED, &[8; 16]);
         f.refuse("another key", &other, Outcome::BadTag);
 
@@ -87,11 +76,7 @@ fn tags_that_do_not_match() {
             s.from.set_port(PORT + 1);
             s
         };
-        f.refuse(
-            "replayed on another port",
-            &port(good.clone()),
-            Outcome::BadTag,
-        );
+        f.refuse("replayed on another port", &port(good.clone()), Outcome::BadTag);
         let mut elsewhere = good.clone();
         elsewhere.from.set_ip(if v6 {
             "fd07::3".parse().expect("v6")
@@ -99,20 +84,11 @@ fn tags_that_do_not_match() {
             "10.7.0.3".parse().expect("v4")
         });
         f.refuse("replayed from another address", &elsewhere, Outcome::BadTag);
-        let seq = Segment {
-            seq: SEQ + 1,
-            ..good.clone()
-        };
+        let seq = Segment { seq: SEQ + 1, ..good.clone() };
         f.refuse("another seq", &seq, Outcome::BadTag);
-        let ack = Segment {
-            ack: ACKED + 1,
-            ..good.clone()
-        };
+        let ack = Segment { ack: ACKED + 1, ..good.clone() };
         f.refuse("another ack", &ack, Outcome::BadTag);
-        let window = Segment {
-            window: 501,
-            ..good.clone()
-        };
+        let window = Segment { window: 501, ..good.clone() };
         f.refuse("another window", &window, Outcome::BadTag);
         // mss, scales, each flag but the epoch, server timestamp, number of the namespace, TSval,
         // TSecr.
@@ -146,14 +122,10 @@ fn epochs_without_a_key() {
     let f = Forgery::new(false);
     let message = Message::adopt();
     for epoch in (0..16).filter(|e| *e != 1) {
-        let segment = message
-            .epoch(epoch)
-            .segment(f.ours, f.pod, SEQ, ACKED, &KEY);
+        let segment = message.epoch(epoch).segment(f.ours, f.pod, SEQ, ACKED, &KEY);
         f.refuse("an epoch that never was", &segment, Outcome::UnknownEpoch);
         // The key of a slot without one must not be a key of zeroes.
-        let zero = message
-            .epoch(epoch)
-            .segment(f.ours, f.pod, SEQ, ACKED, &[0; 16]);
+        let zero = message.epoch(epoch).segment(f.ours, f.pod, SEQ, ACKED, &[0; 16]);
         f.refuse("a key of zeroes", &zero, Outcome::UnknownEpoch);
     }
     f.adopter.retire_key(1).expect("retire");
@@ -175,21 +147,13 @@ fn two_epochs_are_live_at_once() {
     lab.learn_number(&adopter);
     for (n, (epoch, key)) in keys.into_iter().enumerate() {
         let (_, ours) = ends(false, 8080, PORT + n as u16);
-        lab.send(
-            &Message::adopt()
-                .epoch(epoch)
-                .segment(ours, pod, SEQ, ACKED, &key),
-        );
+        lab.send(&Message::adopt().epoch(epoch).segment(ours, pod, SEQ, ACKED, &key));
         assert_eq!(listener.accept().expect("accept").1, ours);
     }
     // Epoch 17 is epoch 1 on the wire.
     adopter.set_key(17, &[3; 16]).expect("set a key");
     let (_, ours) = ends(false, 8080, PORT + 9);
-    lab.send(
-        &Message::adopt()
-            .epoch(1)
-            .segment(ours, pod, SEQ, ACKED, &[3; 16]),
-    );
+    lab.send(&Message::adopt().epoch(1).segment(ours, pod, SEQ, ACKED, &[3; 16]));
     assert_eq!(listener.accept().expect("accept").1, ours);
     adopter.retire_key(17).expect("retire");
     assert_eq!(adopter.live_epochs().expect("epochs"), [2]);
@@ -209,25 +173,15 @@ fn layouts_that_are_no_message() {
     other.options[30] = 30;
     f.refuse("another option than timestamps", &other, Outcome::BadLayout);
     for flags in [PSH_ACK, 0x00, 0x02, 0x11, 0x14, 0x30, 0x50] {
-        let other = Segment {
-            flags,
-            ..good.clone()
-        };
+        let other = Segment { flags, ..good.clone() };
         f.refuse("other TCP flags", &other, Outcome::BadLayout);
     }
-    let payload = Segment {
-        payload: vec![1],
-        ..good.clone()
-    };
+    let payload = Segment { payload: vec![1], ..good.clone() };
     f.refuse("a payload", &payload, Outcome::BadLayout);
     for flags in [0x10, 0x14] {
         let answer = Segment {
             flags,
-            ..Message {
-                exid: ANSWER,
-                ..Message::adopt()
-            }
-            .segment(f.ours, f.pod, SEQ, ACKED, &KEY)
+            ..Message { exid: ANSWER, ..Message::adopt() }.segment(f.ours, f.pod, SEQ, ACKED, &KEY)
         };
         f.refuse("an answer at a pod", &answer, Outcome::StrayAnswer);
     }

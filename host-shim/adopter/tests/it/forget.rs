@@ -98,10 +98,7 @@ fn a_time_wait_is_told_and_ends_with_the_right_reset() {
         assert_eq!((last.flags, last.ack), (ACK, SEQ + 1));
         assert_eq!(ask(&lab, ours, pod), TUPLE_IN_USE);
         // As the dataplane ends it: without timestamps, with the number that it expects.
-        lab.send(&Segment {
-            options: Vec::new(),
-            ..data(ours, pod, SEQ + 1, 0, RST, b"")
-        });
+        lab.send(&Segment { options: Vec::new(), ..data(ours, pod, SEQ + 1, 0, RST, b"") });
         assert_eq!(ask(&lab, ours, pod), FORGOTTEN);
     }
 }
@@ -116,15 +113,8 @@ fn a_forged_one_reaches_nobody() {
     lab.send(&Message::forget().epoch(9).segment(ours, pod, 7, 0, &KEY));
     // As an ACK it is no Forget.
     let flags = ACK;
-    lab.send(&Segment {
-        flags,
-        ..forget(ours, pod)
-    });
-    assert_eq!(
-        ask(&lab, ours, pod),
-        FORGOTTEN,
-        "the first that is answered"
-    );
+    lab.send(&Segment { flags, ..forget(ours, pod) });
+    assert_eq!(ask(&lab, ours, pod), FORGOTTEN, "the first that is answered");
     let counters = adopter.counters().expect("counters");
     assert_eq!(counters.of(Outcome::BadTag), 1);
     assert_eq!(counters.of(Outcome::UnknownEpoch), 1);

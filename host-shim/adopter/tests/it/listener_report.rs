@@ -43,16 +43,11 @@ fn descriptors_of_the_listener_are_counted() {
         assert!(alone.marks_exits);
         assert_eq!(holders(alone), 1);
         // As the processes of a server that forked.
-        let workers: Vec<_> = (0..2)
-            .map(|_| listener.try_clone().expect("another descriptor"))
-            .collect();
+        let workers: Vec<_> =
+            (0..2).map(|_| listener.try_clone().expect("another descriptor")).collect();
         let shared = report(&lab, v6);
         assert_eq!(holders(shared), 3);
-        assert_eq!(
-            shared.listener.map(|l| l.id),
-            alone.listener.map(|l| l.id),
-            "the same one"
-        );
+        assert_eq!(shared.listener.map(|l| l.id), alone.listener.map(|l| l.id), "the same one");
         drop(workers);
         assert_eq!(report(&lab, v6), alone);
     }
@@ -104,9 +99,8 @@ fn more_than_the_field_holds_is_its_maximum() {
     let lab = Lab::new();
     let (_adopter, _attachment) = adopter(&lab);
     let listener = lab.listen(ends(false, 8080, PORT).0);
-    let _more: Vec<_> = (0..400)
-        .map(|_| listener.try_clone().expect("another descriptor"))
-        .collect();
+    let _more: Vec<_> =
+        (0..400).map(|_| listener.try_clone().expect("another descriptor")).collect();
     assert_eq!(holders(report(&lab, false)), u8::MAX);
 }
 
@@ -164,10 +158,7 @@ fn of_more_listeners_than_are_counted_nothing_is_reported() {
     assert_eq!(usize::from(holders(report(&lab, false))), LISTENERS_MAX);
     sockets.push(reuseport(&lab, pod));
     let too_many = report(&lab, false);
-    assert!(
-        too_many.marks_exits && too_many.listener.is_none(),
-        "{too_many:?}"
-    );
+    assert!(too_many.marks_exits && too_many.listener.is_none(), "{too_many:?}");
     let counters = adopter.counters().expect("counters");
     let probes = [Outcome::ProbeReady, Outcome::ProbeTooManyListeners].map(|o| counters.of(o));
     assert_eq!(probes, [1, 1]);

@@ -128,21 +128,14 @@ impl Group {
     fn new(mount: &Path) -> Self {
         let path = mount.join(unique());
         fs::create_dir(&path).expect("root may make groups");
-        Self {
-            path,
-            process: Cell::new(None),
-        }
+        Self { path, process: Cell::new(None) }
     }
 
     /// Does something as a process of the group, which this one then leaves.
     fn within<T>(&self, work: impl FnOnce() -> T) -> T {
         let mine = fs::read_to_string("/proc/self/cgroup").expect("the kernel's list");
         let mine = mine.lines().find_map(|line| line.strip_prefix("0::/"));
-        let home = self
-            .path
-            .parent()
-            .expect("a mount")
-            .join(mine.unwrap_or(""));
+        let home = self.path.parent().expect("a mount").join(mine.unwrap_or(""));
         let join = |group: &Path| {
             fs::write(group.join("cgroup.procs"), process::id().to_string()).expect("join");
         };
@@ -160,9 +153,7 @@ impl Drop for Group {
             let _ = process.wait();
         }
         // A moment after its last process ended.
-        wait_for("the group is removed", || {
-            fs::remove_dir(&self.path).is_ok()
-        });
+        wait_for("the group is removed", || fs::remove_dir(&self.path).is_ok());
     }
 }
 
@@ -205,9 +196,7 @@ fn a_pod_that_its_quota_stops_is_told_from_one_that_is_idle() {
     };
     if before.pressure.is_some() {
         // The kernel writes it down every two seconds.
-        wait_for("the pressure is told", || {
-            cpu_us(of(pod), before).expect("pressure") > 1_000_000
-        });
+        wait_for("the pressure is told", || cpu_us(of(pod), before).expect("pressure") > 1_000_000);
         assert_eq!(cpu_us(of(other), idle_before), Some(0));
     }
     assert_eq!(before.throttled.is_some(), v1.is_none());

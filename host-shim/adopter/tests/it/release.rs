@@ -51,14 +51,7 @@ impl Pod {
         let listener = lab.listen(on);
         let (adopter, attachment) = adopter(&lab);
         let releases = adopter.releases().expect("the kernel takes the iterator");
-        Self {
-            lab,
-            adopter,
-            _attachment: attachment,
-            address,
-            listener,
-            releases,
-        }
+        Self { lab, adopter, _attachment: attachment, address, listener, releases }
     }
 
     fn client(&self, n: u16) -> SocketAddr {
@@ -68,15 +61,13 @@ impl Pod {
 
     /// A connection to the pod with a request in it, as far as the pod's kernel.
     fn request(&self, ours: SocketAddr) {
-        self.lab
-            .send(&Message::adopt().segment(ours, self.address, SEQ, ACKED, &KEY));
+        self.lab.send(&Message::adopt().segment(ours, self.address, SEQ, ACKED, &KEY));
         self.say(ours, SEQ, ACKED, REQUEST);
         self.acknowledged(ours, after(REQUEST));
     }
 
     fn say(&self, ours: SocketAddr, seq: u32, ack: u32, bytes: &[u8]) {
-        self.lab
-            .send(&data(ours, self.address, seq, ack, PSH_ACK, bytes));
+        self.lab.send(&data(ours, self.address, seq, ack, PSH_ACK, bytes));
     }
 
     fn acknowledged(&self, ours: SocketAddr, next: u32) {
@@ -94,9 +85,7 @@ impl Pod {
     }
 
     fn release(&self, ours: SocketAddr, seq: u32, ack: u32) -> Segment {
-        Message::release()
-            .here()
-            .segment(ours, self.address, seq, ack, &KEY)
+        Message::release().here().segment(ours, self.address, seq, ack, &KEY)
     }
 
     /// Asks, as the dataplane does, and has it decided.
@@ -207,8 +196,7 @@ fn a_long_request_is_gone_as_a_whole() {
     const SEGMENTS: u32 = 20;
     let pod = Pod::new(false);
     let ours = pod.client(0);
-    pod.lab
-        .send(&Message::adopt().segment(ours, pod.address, SEQ, ACKED, &KEY));
+    pod.lab.send(&Message::adopt().segment(ours, pod.address, SEQ, ACKED, &KEY));
     let part = [b'x'; 1_000];
     let mut next = SEQ;
     for _ in 0..SEGMENTS {
@@ -229,8 +217,7 @@ fn a_connection_without_unread_bytes_is_ended_whether_it_is_accepted() {
     for accepted in [true, false] {
         let pod = Pod::new(false);
         let ours = pod.client(0);
-        pod.lab
-            .send(&Message::adopt().segment(ours, pod.address, SEQ, ACKED, &KEY));
+        pod.lab.send(&Message::adopt().segment(ours, pod.address, SEQ, ACKED, &KEY));
         wait_for("there is a socket", || pod.lab.sockets(8080) == 1);
         let connection = accepted.then(|| pod.accept());
         assert_eq!(pod.decide(ours, SEQ, ACKED).released, 1);
@@ -336,9 +323,7 @@ fn decided(pod: &Pod, asks: &mut Asks<'_>, ours: SocketAddr) -> u16 {
     wait_for("it is decided", || {
         pod.lab.send(&segment);
         for (cookie, asked) in asks.gather().expect("the ring") {
-            pod.releases
-                .pass(&pod.lab.netns(), cookie, &asked)
-                .expect("a pass");
+            pod.releases.pass(&pod.lab.netns(), cookie, &asked).expect("a pass");
         }
         let patience = Duration::from_millis(20);
         while let Some(received) = pod.lab.receive_within(ours, patience) {
@@ -372,14 +357,7 @@ fn other_numbers_and_no_connection_are_kept() {
         assert_eq!(pod.told(client, seq, ack), KEPT);
     }
     // What is half closed has more to it than bytes.
-    pod.lab.send(&data(
-        ours,
-        pod.address,
-        after(REQUEST),
-        ACKED,
-        FIN_ACK,
-        b"",
-    ));
+    pod.lab.send(&data(ours, pod.address, after(REQUEST), ACKED, FIN_ACK, b""));
     pod.acknowledged(ours, after(REQUEST) + 1);
     assert_eq!(pod.decide(ours, SEQ, ACKED).kept, 1);
     let mut all = Vec::new();
@@ -401,23 +379,9 @@ fn what_is_not_for_this_namespace_or_not_of_a_key_holder_asks_nobody() {
     let release = Message::release().here();
     let good = release.segment(ours, pod.address, SEQ, ACKED, &KEY);
     for (segment, outcome) in [
-        (
-            release.segment(ours, pod.address, SEQ, ACKED, &[1; 16]),
-            Outcome::BadTag,
-        ),
-        (
-            release
-                .epoch(9)
-                .segment(ours, pod.address, SEQ, ACKED, &KEY),
-            Outcome::UnknownEpoch,
-        ),
-        (
-            Segment {
-                flags: SYN,
-                ..good.clone()
-            },
-            Outcome::BadLayout,
-        ),
+        (release.segment(ours, pod.address, SEQ, ACKED, &[1; 16]), Outcome::BadTag),
+        (release.epoch(9).segment(ours, pod.address, SEQ, ACKED, &KEY), Outcome::UnknownEpoch),
+        (Segment { flags: SYN, ..good.clone() }, Outcome::BadLayout),
     ] {
         pod.lab.send(&segment);
         wait_for("it is counted", || pod.count(outcome) == 1);
@@ -429,14 +393,7 @@ fn what_is_not_for_this_namespace_or_not_of_a_key_holder_asks_nobody() {
     let mut next = good;
     next.options[3] += 2;
     pod.lab.send(&next);
-    pod.lab.send(&data(
-        ours,
-        pod.address,
-        after(REQUEST),
-        ACKED,
-        PSH_ACK,
-        b"?",
-    ));
+    pod.lab.send(&data(ours, pod.address, after(REQUEST), ACKED, PSH_ACK, b"?"));
     pod.acknowledged(ours, after(REQUEST) + 1);
     let counted = pod.adopter.counters().expect("counters");
     let of_messages: u64 = counted.iter().map(|(_, count)| count).sum();
@@ -470,11 +427,7 @@ fn a_thousand_are_released_in_one_pass_and_others_stay() {
             assert_eq!(got, REQUEST);
         }
     }
-    assert_eq!(
-        pod.count(Outcome::ReleaseMarked),
-        u64::from(MANY) / 2,
-        "each reset"
-    );
+    assert_eq!(pod.count(Outcome::ReleaseMarked), u64::from(MANY) / 2, "each reset");
 }
 
 fn allow_descriptors(enough: u64) {
@@ -490,8 +443,7 @@ fn allow_descriptors(enough: u64) {
 fn a_stopped_process_that_goes_on_reads_nothing() {
     let pod = Pod::new(false);
     let ours = pod.client(0);
-    pod.lab
-        .send(&Message::adopt().segment(ours, pod.address, SEQ, ACKED, &KEY));
+    pod.lab.send(&Message::adopt().segment(ours, pod.address, SEQ, ACKED, &KEY));
     let connection = pod.accept();
     let mut process = Command::new("sh")
         .args(["-c", "echo begun; while read line; do echo \"$line\"; done"])
@@ -554,10 +506,7 @@ fn a_reader_at_the_same_moment_has_all_or_nothing() {
                 let flags = PollFlags::empty();
                 let first = |connection| PollFd::new(connection, flags);
                 let mut any: Vec<_> = connections.iter().map(first).collect();
-                let a_moment = Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 1_000_000,
-                };
+                let a_moment = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
                 loop {
                     let ended = poll(&mut any, Some(&a_moment)).expect("they are open");
                     if ended > 0 || passed.load(Ordering::Acquire) {
@@ -608,9 +557,7 @@ fn without_the_iterator_all_is_kept_at_once() {
     assert!(adopter.releases().is_err());
     lab.send(&Message::adopt().segment(ours, address, SEQ, ACKED, &KEY));
     listener.accept().expect("it adopts");
-    let release = Message::release()
-        .here()
-        .segment(ours, address, SEQ, ACKED, &KEY);
+    let release = Message::release().here().segment(ours, address, SEQ, ACKED, &KEY);
     for _ in 0..2 {
         lab.send(&release);
         wait_for("it is answered", || {

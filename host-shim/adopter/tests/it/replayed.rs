@@ -41,10 +41,7 @@ fn a_recorded_adoption_opens_nothing_in_a_new_namespace() {
         crate::common::wait_for("the Forget is counted", || {
             next.count(&adopter, Outcome::Renew) == 2
         });
-        assert!(
-            next.receive_within(ours, std::time::Duration::ZERO)
-                .is_none()
-        );
+        assert!(next.receive_within(ours, std::time::Duration::ZERO).is_none());
         assert_eq!(next.count(&adopter, Outcome::Adopted), 0);
         assert_eq!(next.count(&adopter, Outcome::Forgotten), 0);
     }
@@ -76,9 +73,7 @@ fn a_number_outlives_the_shim_and_ends_with_the_attachment() {
 fn a_namespace_has_its_number_as_long_as_one_of_its_interfaces_has_the_adopter() {
     let lab = Lab::new();
     let netns = lab.netns_name();
-    crate::common::run(&format!(
-        "ip -n {netns} link add extra type veth peer name other"
-    ));
+    crate::common::run(&format!("ip -n {netns} link add extra type veth peer name other"));
     let (adopter, attachment) = adopter(&lab);
     let number = || adopter.namespace_number(lab.pod.cookie()).expect("numbers");
     let before = number();
@@ -86,9 +81,7 @@ fn a_namespace_has_its_number_as_long_as_one_of_its_interfaces_has_the_adopter()
     assert_eq!(number(), before);
     adopter.detach(extra).expect("detach");
     assert_eq!(number(), before);
-    adopter
-        .attach(&lab.netns(), "no-such")
-        .expect_err("no such interface");
+    adopter.attach(&lab.netns(), "no-such").expect_err("no such interface");
     assert_eq!(number(), before);
     adopter.detach(attachment).expect("detach");
     assert_eq!(number(), None);

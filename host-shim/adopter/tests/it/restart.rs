@@ -123,9 +123,7 @@ fn a_successor_takes_over_without_a_gap() {
     // Keys and counters went from one to the next.
     assert_eq!(last.live_epochs().expect("epochs"), [1]);
     assert_eq!(
-        last.counters_of(&lab.netns())
-            .expect("counters")
-            .of(Outcome::Adopted),
+        last.counters_of(&lab.netns()).expect("counters").of(Outcome::Adopted),
         u64::from(adopted)
     );
     last.unpin_all().expect("unpin");
@@ -152,11 +150,7 @@ fn recent_adoptions_are_remembered_across_a_restart() {
     let adoption = Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY);
     lab.send(&adoption);
     let connection = listener.accept().expect("accept");
-    lab.send(&Segment {
-        flags: RST,
-        options: timestamps(700_001, 1),
-        ..adoption.clone()
-    });
+    lab.send(&Segment { flags: RST, options: timestamps(700_001, 1), ..adoption.clone() });
     crate::common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
     drop((attachment, first, connection));
 
@@ -189,9 +183,7 @@ fn what_is_no_longer_wanted_is_found_and_removed() {
 fn a_pin_of_an_interface_that_is_gone_is_replaced() {
     let (lab, pins) = (Lab::new(), Pins::new());
     let netns = lab.netns_name();
-    crate::common::run(&format!(
-        "ip -n {netns} link add extra type veth peer name other"
-    ));
+    crate::common::run(&format!("ip -n {netns} link add extra type veth peer name other"));
     crate::common::run(&format!("ip -n {netns} link set extra up"));
     let adopter = Adopter::load(Some(&pins.0)).expect("load");
     let first = adopter.attach(&lab.netns(), "extra").expect("attach");
@@ -224,20 +216,13 @@ fn clsact_adopts_takes_over_and_detaches() {
     let load = || Adopter::load(Some(&pins.0)).expect("load");
     let first = load();
     first.set_key(1, &KEY).expect("set a key");
-    let attachment = first
-        .attach_clsact(&lab.netns(), INTERFACE)
-        .expect("attach");
-    assert_eq!(
-        (attachment.id().hook, attachment.taken_over()),
-        (Hook::Clsact, false)
-    );
+    let attachment = first.attach_clsact(&lab.netns(), INTERFACE).expect("attach");
+    assert_eq!((attachment.id().hook, attachment.taken_over()), (Hook::Clsact, false));
     assert!(adopter_is_there(&lab, 1));
     drop((attachment, first));
     assert!(adopter_is_there(&lab, 2));
     let second = load();
-    let attachment = second
-        .attach_clsact(&lab.netns(), INTERFACE)
-        .expect("attach");
+    let attachment = second.attach_clsact(&lab.netns(), INTERFACE).expect("attach");
     assert!(attachment.taken_over());
     assert_eq!(second.pinned().expect("pins"), [attachment.id()]);
     second.unpin_all().expect("unpin");
@@ -257,14 +242,9 @@ fn namespaces_and_interfaces_that_are_not_there_are_named() {
         .attach(&Netns::Path("/etc/hostname".into()), INTERFACE)
         .expect_err("not a namespace");
     assert!(matches!(file, Error::NetnsEnter { .. }), "{file}");
-    let interface = adopter
-        .attach(&lab.netns(), "eth7")
-        .expect_err("no such interface");
+    let interface = adopter.attach(&lab.netns(), "eth7").expect_err("no such interface");
     let text = interface.to_string();
-    assert!(
-        matches!(interface, Error::InterfaceMissing { .. }),
-        "{text}"
-    );
+    assert!(matches!(interface, Error::InterfaceMissing { .. }), "{text}");
     assert!(text.contains("eth7") && text.contains("eth0"), "{text}");
     let loopback = adopter.attach(&lab.netns(), "lo").expect_err("no Ethernet");
     assert!(matches!(loopback, Error::NotEthernet { .. }), "{loopback}");
@@ -283,8 +263,7 @@ fn a_namespace_is_found_by_path_and_by_pid() {
         .expect("a process in the pod");
     let pid = Netns::Pid(sleeper.id());
     crate::common::wait_for("the process is in the pod", || {
-        pid.open()
-            .is_ok_and(|open| open.cookie() == lab.pod.cookie())
+        pid.open().is_ok_and(|open| open.cookie() == lab.pod.cookie())
     });
     let attachment = adopter.attach(&pid, INTERFACE).expect("attach");
     sleeper.kill().expect("kill");
@@ -295,8 +274,5 @@ fn a_namespace_is_found_by_path_and_by_pid() {
     // The caller is where it was.
     let here = Netns::Pid(std::process::id()).open().expect("open");
     assert_ne!(here.cookie(), lab.pod.cookie());
-    assert!(
-        lab.receive_within(ends(false, 1, 2).1, Duration::ZERO)
-            .is_none()
-    );
+    assert!(lab.receive_within(ends(false, 1, 2).1, Duration::ZERO).is_none());
 }

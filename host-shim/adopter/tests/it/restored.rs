@@ -60,23 +60,9 @@ impl Scene {
         let listener = lab.listen(pod);
         let (adopter, attachment) = adopter(&lab);
         // Clients are behind the dataplane, which is the pod's gateway as well.
-        let (family, via) = if v6 {
-            ("-6", "fd07::2")
-        } else {
-            ("-4", "10.7.0.2")
-        };
-        run(&format!(
-            "ip {family} -n {} route add default via {via}",
-            lab.netns_name()
-        ));
-        Self {
-            lab,
-            adopter,
-            _attachment: Some(attachment),
-            listener,
-            pod,
-            v6,
-        }
+        let (family, via) = if v6 { ("-6", "fd07::2") } else { ("-4", "10.7.0.2") };
+        run(&format!("ip {family} -n {} route add default via {via}", lab.netns_name()));
+        Self { lab, adopter, _attachment: Some(attachment), listener, pod, v6 }
     }
 
     fn leg(&self, port: u16) -> SocketAddr {
@@ -151,10 +137,7 @@ impl Scene {
         loop {
             let answer = self.receive(request.from, "the response").segment;
             if !answer.payload.is_empty() {
-                assert_eq!(
-                    (answer.payload.as_slice(), answer.seq),
-                    (&b"an answer"[..], ours)
-                );
+                assert_eq!((answer.payload.as_slice(), answer.seq), (&b"an answer"[..], ours));
                 return ours.wrapping_add(9);
             }
         }
@@ -214,9 +197,7 @@ fn checksums_that_are_left_to_the_device_stay_right() {
     for v6 in [false, true] {
         let scene = Scene::new(v6);
         let leg = scene.leg(LEG);
-        scene
-            .lab
-            .send_partial(&with_block(scene.adopt(leg), client(v6)));
+        scene.lab.send_partial(&with_block(scene.adopt(leg), client(v6)));
         let (mut stream, peer) = scene.listener.accept().expect("accept");
         assert_eq!(peer, client(v6));
         let request = data(leg, scene.pod, SEQ, ACKED, PSH_ACK, b"who am I?");
@@ -224,10 +205,7 @@ fn checksums_that_are_left_to_the_device_stay_right() {
         let mut read = [0; 9];
         stream.read_exact(&mut read).expect("read");
         let other = scene.leg(LEG + 1);
-        scene.lab.send_partial(&with_block(
-            scene.syn(other),
-            SocketAddr::new(client(v6).ip(), 1),
-        ));
+        scene.lab.send_partial(&with_block(scene.syn(other), SocketAddr::new(client(v6).ip(), 1)));
         let answer = scene.receive(other, "a SYN-ACK").segment;
         assert_eq!(answer.flags, SYN_ACK);
     }
@@ -293,10 +271,7 @@ fn a_client_connects_itself_where_its_leg_has_ended() {
     for v6 in [false, true] {
         let scene = Scene::new(v6);
         // A neighbour, first by a dataplane that has another address, then without it.
-        let (client, leg) = (
-            scene.leg(CLIENT_PORT),
-            SocketAddr::new(client(v6).ip(), LEG),
-        );
+        let (client, leg) = (scene.leg(CLIENT_PORT), SocketAddr::new(client(v6).ip(), LEG));
         let (stream, peer, ours) = scene.shake(&with_block(scene.syn(leg), client));
         assert_eq!(peer, client);
         let own = scene.syn(client);
@@ -348,10 +323,7 @@ fn blocks_that_are_not_a_key_holders() {
         let scene = Scene::new(v6);
         let leg = scene.leg(LEG);
         for segment in [scene.syn(leg), scene.adopt(leg)] {
-            let bad = |payload| Segment {
-                payload,
-                ..segment.clone()
-            };
+            let bad = |payload| Segment { payload, ..segment.clone() };
             let made = |number, epoch, key: &[u8; 16]| {
                 bad(block(&segment, client(v6), number, epoch, key))
             };
@@ -373,13 +345,7 @@ fn blocks_that_are_not_a_key_holders() {
             if segment.flags == SYN {
                 refuse("another number", &elsewhere);
             }
-            let of_other = block(
-                &scene.syn(scene.leg(LEG + 1)),
-                client(v6),
-                number(),
-                1,
-                &KEY,
-            );
+            let of_other = block(&scene.syn(scene.leg(LEG + 1)), client(v6), number(), 1, &KEY);
             refuse("another leg's", &bad(of_other));
             let other_family = block(&segment, client(!v6), number(), 1, &KEY);
             refuse("another family", &bad(other_family));
@@ -389,9 +355,7 @@ fn blocks_that_are_not_a_key_holders() {
         let last = frame.len() - 1;
         frame[last] ^= 1;
         scene.lab.peer.send(&frame, None);
-        wait_for("a wrong checksum", || {
-            scene.count(Outcome::BadChecksum) == 1
-        });
+        wait_for("a wrong checksum", || scene.count(Outcome::BadChecksum) == 1);
         assert_eq!(scene.count(Outcome::ClientRestored), 0);
         assert_eq!(Message::adopt().exid, ADOPT);
     }
@@ -415,9 +379,7 @@ fn what_comes_from_a_clients_pair_itself_is_dropped() {
                     frame.splice(12..12, [0x81, 0, 0x20, 0]);
                 }
                 scene.lab.peer.send(&frame, None);
-                wait_for("a tagged one", || {
-                    scene.count(Outcome::ClientSpoofed) == before + 1
-                });
+                wait_for("a tagged one", || scene.count(Outcome::ClientSpoofed) == before + 1);
             }
         }
         let request = scene.plain(leg, SEQ, ours, PSH_ACK, b"still there");

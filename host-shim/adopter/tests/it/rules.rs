@@ -47,18 +47,9 @@ const REDIRECTING: [(&str, &[&str]); 6] = [
 
 /// The same by chains of nftables, of both families at once.
 const REDIRECTING_NFT: [(&str, &str); 6] = [
-    (
-        "NAT",
-        "type nat hook prerouting priority -100; tcp dport 8080 redirect to :15006",
-    ),
-    (
-        "NAT",
-        "type nat hook prerouting priority -100; dnat ip to tcp dport map { 8080 : 10.7.0.1 }",
-    ),
-    (
-        "TPROXY",
-        "type filter hook prerouting priority -150; meta l4proto tcp tproxy to :15006",
-    ),
+    ("NAT", "type nat hook prerouting priority -100; tcp dport 8080 redirect to :15006"),
+    ("NAT", "type nat hook prerouting priority -100; dnat ip to tcp dport map { 8080 : 10.7.0.1 }"),
+    ("TPROXY", "type filter hook prerouting priority -150; meta l4proto tcp tproxy to :15006"),
     (
         "writing of addresses or ports",
         "type filter hook prerouting priority -300; tcp dport 8080 tcp dport set 15006",
@@ -92,12 +83,7 @@ impl Pod {
         let (pod, _) = ends(false, 8080, PORT);
         let listener = lab.listen(pod);
         let (adopter, attachment) = adopter(&lab);
-        Self {
-            lab,
-            adopter,
-            attachment,
-            listener,
-        }
+        Self { lab, adopter, attachment, listener }
     }
 
     fn within(lab: &Lab, commands: &[&str]) {
@@ -133,10 +119,7 @@ impl Pod {
         let before = sockets();
         assert_eq!(self.probe(), PACKET_RULES);
         for _ in 0..2 {
-            assert_eq!(
-                ask(&self.lab, Message::adopt(), ours, pod),
-                (PACKET_RULES, 0)
-            );
+            assert_eq!(ask(&self.lab, Message::adopt(), ours, pod), (PACKET_RULES, 0));
         }
         assert_eq!(sockets(), before);
         let forget = ask(&self.lab, Message::forget(), ours, pod);
@@ -239,10 +222,7 @@ fn a_chain_of_nat_without_rules_counts_where_connections_are_tracked() {
     const IDLE: &str =
         "table ip idle {\n chain in { type nat hook prerouting priority -100; }\n }\n";
     let tracking = |rule: &str| {
-        format!(
-            "{IDLE}{}",
-            own(&format!("type filter hook input priority 0; {rule}"))
-        )
+        format!("{IDLE}{}", own(&format!("type filter hook input priority 0; {rule}")))
     };
     let refused = "NAT in nftables' table `idle`, chain `in`";
     for rule in ["ct state invalid drop", "ct count over 1000 drop"] {

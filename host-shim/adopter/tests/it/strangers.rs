@@ -63,9 +63,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let _ = Command::new("ip")
-            .args(["netns", "del", &self.name])
-            .output();
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
     }
 }
 
@@ -81,10 +79,8 @@ impl Drop for Running {
 
 /// A process that has nothing but a connection.
 fn holder(connection: TcpStream) -> Running {
-    let process = Command::new("sleep")
-        .arg("1000")
-        .stdin(Stdio::from(OwnedFd::from(connection)))
-        .spawn();
+    let process =
+        Command::new("sleep").arg("1000").stdin(Stdio::from(OwnedFd::from(connection))).spawn();
     Running(process.expect("sleep starts"))
 }
 
@@ -110,9 +106,7 @@ fn resets_on_the_back_of_another_pods_exiting_process_have_no_mark() {
         .expect("enter")
         .expect("a packet socket");
     wire.send(&frame, None);
-    wait_for("the guest is known", || {
-        lab.count(&adopter, Outcome::NoListener) == 2
-    });
+    wait_for("the guest is known", || lab.count(&adopter, Outcome::NoListener) == 2);
 
     let listener = lab.listen(at(Guest::POD, 8080));
     let client = opened
@@ -123,9 +117,7 @@ fn resets_on_the_back_of_another_pods_exiting_process_have_no_mark() {
     drop(listener);
     // The pod's end is gone, and the guest does not know.
     guest.link(&lab, false);
-    socket2::SockRef::from(&server)
-        .set_linger(Some(std::time::Duration::ZERO))
-        .expect("set");
+    socket2::SockRef::from(&server).set_linger(Some(std::time::Duration::ZERO)).expect("set");
     drop(server);
     guest.link(&lab, true);
     wait_for("the pod's end is gone", || lab.sockets(8080) == 0);
@@ -167,10 +159,7 @@ fn wire_reset(wire: &crate::common::packet_socket::PacketSocket) -> Received {
 
 /// A connection that was opened by a handshake, from an address that need not have spoken before.
 fn opened(lab: &Lab, listener: &TcpListener, ours: SocketAddr, pod: SocketAddr) -> TcpStream {
-    lab.send(&Segment {
-        options: Vec::new(),
-        ..data(ours, pod, SEQ - 1, 0, SYN, b"")
-    });
+    lab.send(&Segment { options: Vec::new(), ..data(ours, pod, SEQ - 1, 0, SYN, b"") });
     let answer = lab.receive(ours).expect("SYN-ACK").segment;
     lab.send(&Segment {
         options: Vec::new(),
@@ -203,14 +192,7 @@ impl Served {
         let (pod, ours) = ends(v6, 8080, PORT);
         let listener = lab.listen(pod);
         let (adopter, attachment) = adopter(&lab);
-        Self {
-            lab,
-            adopter,
-            _attachment: attachment,
-            listener,
-            pod,
-            ours,
-        }
+        Self { lab, adopter, _attachment: attachment, listener, pod, ours }
     }
 
     /// The mark of what a killed process sends, and that of what this one closes, each of a new
@@ -268,14 +250,7 @@ fn who_probed_one_pod_is_a_stranger_to_another() {
 fn a_connection_that_nobody_accepted_ends_without_a_mark() {
     let served = Served::new(false);
     let _ = ask(&served.lab, Message::probe(), served.ours, served.pod);
-    let Served {
-        lab,
-        listener,
-        pod,
-        ours,
-        adopter,
-        _attachment,
-    } = served;
+    let Served { lab, listener, pod, ours, adopter, _attachment } = served;
     let mut process = Command::new("sleep")
         .arg("1000")
         .stdin(Stdio::from(OwnedFd::from(listener)))

@@ -97,10 +97,7 @@ fn what_is_asked_is_told_with_all_that_the_message_says() {
         let segment = pod.segment(0x0a00_0007);
         let transfer = pod.asked(&mut asks, &segment);
         assert_eq!(transfer.netns(), pod.lab.pod.cookie());
-        assert_eq!(
-            (transfer.local(), transfer.remote()),
-            (pod.address, pod.ours)
-        );
+        assert_eq!((transfer.local(), transfer.remote()), (pod.address, pod.ours));
         assert_eq!(transfer.namespace(), Some(TO));
         assert_eq!(transfer.far_address(Ipv6Addr::LOCALHOST), None);
         assert_eq!(transfer.address_end(), [10, 0, 0, 7]);
@@ -124,10 +121,7 @@ fn the_peer_has_another_address_there_where_a_block_says_so() {
         let segment = pod.segment_to(7, peer);
         let transfer = pod.asked(&mut asks, &segment);
         assert_eq!((transfer.peer(), transfer.remote()), (peer, pod.ours));
-        assert_eq!(
-            (transfer.port(), transfer.address_end()),
-            (81, [0, 0, 0, 7])
-        );
+        assert_eq!((transfer.port(), transfer.address_end()), (81, [0, 0, 0, 7]));
         pod.transfers.moved(&transfer, ACKED).expect("the table");
         pod.lab.send(&segment);
         let (reason, detail) = answer_to(&pod.lab, &segment);
@@ -205,9 +199,7 @@ fn what_nobody_decided_is_told_again_and_without_user_space_all_is_kept() {
     let mut asks = pod.transfers.asks().expect("the ring");
     let segment = pod.segment(1);
     let transfer = pod.asked(&mut asks, &segment);
-    wait_for("its lease ends", || {
-        pod.transfers.lease(&transfer).expect("the table").is_none()
-    });
+    wait_for("its lease ends", || pod.transfers.lease(&transfer).expect("the table").is_none());
     assert_eq!(pod.asked(&mut asks, &segment), transfer);
     assert!(pod.transfers.lease(&transfer).expect("the table").is_some());
     pod.transfers.enable(false).expect("the flag");
@@ -234,43 +226,27 @@ fn resets_of_what_has_moved_are_dropped_until_the_pair_is_used_again() {
         let silent = |segment: &Segment| {
             let before = pod.count(Outcome::MovedReset);
             pod.lab.send(segment);
-            reset(&Segment {
-                from: other,
-                ..segment.clone()
-            });
+            reset(&Segment { from: other, ..segment.clone() });
             assert!(pod.lab.receive_queued(pod.ours).is_none());
             assert_eq!(pod.count(Outcome::MovedReset), before + 1);
         };
         let number = ACKED.wrapping_sub(1_000_000_000);
         reset(&late(number));
         pod.transfers.moved(&transfer, number).expect("the table");
-        for ack in [
-            number,
-            number.wrapping_sub(1),
-            number.wrapping_sub(16 << 20),
-        ] {
+        for ack in [number, number.wrapping_sub(1), number.wrapping_sub(16 << 20)] {
             silent(&late(ack));
         }
         // Of another connection on the pair.
         reset(&late(number.wrapping_add(1)));
         reset(&late(number.wrapping_sub((16 << 20) + 1)));
         // A handshake is refused: its reset has an ACK.
-        let syn = Segment {
-            flags: crate::common::segment::SYN,
-            ack: 0,
-            ..late(0)
-        };
-        pod.lab.send(&Segment {
-            payload: Vec::new(),
-            ..syn
-        });
+        let syn = Segment { flags: crate::common::segment::SYN, ack: 0, ..late(0) };
+        pod.lab.send(&Segment { payload: Vec::new(), ..syn });
         let refused = pod.lab.receive(pod.ours).expect("a reset").segment;
         assert_ne!(refused.flags & RST, 0);
         silent(&late(number));
         // Used again: forgotten, or back here.
-        let forget = Message::forget()
-            .here()
-            .segment(pod.ours, pod.address, SEQ, 0, &KEY);
+        let forget = Message::forget().here().segment(pod.ours, pod.address, SEQ, 0, &KEY);
         pod.lab.send(&forget);
         answer_to(&pod.lab, &forget);
         reset(&late(number));

@@ -19,10 +19,7 @@ fn bytes(hex: &serde_json::Value) -> Vec<u8> {
 
 #[test]
 fn the_vectors_of_the_wire_page() {
-    let file = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/adoption-vectors.json"
-    );
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/adoption-vectors.json");
     let text = std::fs::read_to_string(file).expect("docs/adoption-vectors.json");
     let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let vectors = file["vectors"].as_array().expect("a list");
@@ -36,11 +33,7 @@ fn the_vectors_of_the_wire_page() {
         let epoch = vector["epoch"].as_u64().expect("a number") as u8;
         adopter.set_key(epoch, &key).expect("set a key");
         let address = |field: &str| -> IpAddr {
-            vector[field]
-                .as_str()
-                .expect("an address")
-                .parse()
-                .expect("an address")
+            vector[field].as_str().expect("an address").parse().expect("an address")
         };
         let tcp = bytes(&vector["tcp_header"]);
         assert_eq!(tcp.len(), 60);
@@ -70,9 +63,7 @@ fn the_vectors_of_the_wire_page() {
         let count = |outcome| adopter.counters().expect("counters").of(outcome);
         let before = count(outcome);
         lab.peer.send(&frame, None);
-        wait_for(&format!("{name} is counted"), || {
-            count(outcome) == before + 1
-        });
+        wait_for(&format!("{name} is counted"), || count(outcome) == before + 1);
         if !answer {
             // One bit of the tag wrong, and it is not. The checksum is left to the device, to be
             // none of the reasons.
@@ -80,9 +71,7 @@ fn the_vectors_of_the_wire_page() {
             let last = frame.len() - 21;
             frame[last] ^= 1;
             lab.peer.send(&frame, Some(frame.len() - tcp.len()));
-            wait_for(&format!("{name} with a wrong tag"), || {
-                count(Outcome::BadTag) == before + 1
-            });
+            wait_for(&format!("{name} with a wrong tag"), || count(Outcome::BadTag) == before + 1);
         }
         checked[usize::from(answer)] += 1;
         adopter.retire_key(epoch).expect("retire");
@@ -149,10 +138,7 @@ fn what_the_dataplane_builds_is_adopted_and_what_is_answered_it_reads() {
         // That refusal is final; another port is another adoption.
         let listener = lab.listen(pod);
         let (_, ours) = crate::common::ends(v6, 8080, 40_001);
-        let spec = SegmentSpec {
-            src_port: ours.port(),
-            ..spec
-        };
+        let spec = SegmentSpec { src_port: ours.port(), ..spec };
         let length = build_adoption(&mut frame, &spec, &message, &key).expect("it fits");
         lab.peer.send(&frame[..length], None);
         assert_eq!(listener.accept().expect("accept").1, ours);

@@ -16,9 +16,7 @@ fn figure(port: u16, name: &str) -> Option<u32> {
         .output()
         .expect("iproute2 is there");
     let text = String::from_utf8(asked.stdout).expect("text");
-    let value = text
-        .split_whitespace()
-        .find_map(|w| w.strip_prefix(name)?.strip_prefix(':'))?;
+    let value = text.split_whitespace().find_map(|w| w.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.parse().expect("a number"))
 }
 

@@ -4,10 +4,7 @@
 //! Each object is a box that C has the pointer of, from the call that returns it to the one that
 //! frees it. What the header asks of its caller is what each SAFETY here relies on.
 #![expect(unsafe_code, reason = "C passes pointers and descriptors")]
-#![expect(
-    clippy::missing_safety_doc,
-    reason = "the header says what a caller must do"
-)]
+#![expect(clippy::missing_safety_doc, reason = "the header says what a caller must do")]
 
 use baton_sdk::{Incoming, Link, Registered, Why};
 use libc::{c_char, c_int, c_void, size_t};
@@ -91,9 +88,8 @@ pub unsafe extern "C" fn baton_register(link: *const Link, socket: c_int) -> *mu
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     // SAFETY: from `baton_connect`, not freed.
     let link = unsafe { &*link };
-    let registered = socket
-        .try_clone_to_owned()
-        .and_then(|copy| link.register(&TcpStream::from(copy)));
+    let registered =
+        socket.try_clone_to_owned().and_then(|copy| link.register(&TcpStream::from(copy)));
     match registered {
         Ok(registered) => Box::into_raw(Box::new(registered)),
         Err(error) => {
@@ -179,9 +175,7 @@ pub unsafe extern "C" fn baton_deregister(registered: *mut Registered) {
 pub unsafe extern "C" fn baton_accept(link: *const Link) -> *mut Incoming {
     // SAFETY: from `baton_connect`, not freed.
     let incoming = unsafe { &*link }.accept();
-    incoming.map_or(ptr::null_mut(), |incoming| {
-        Box::into_raw(Box::new(incoming))
-    })
+    incoming.map_or(ptr::null_mut(), |incoming| Box::into_raw(Box::new(incoming)))
 }
 
 /// See the header.

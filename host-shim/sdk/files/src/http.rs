@@ -111,12 +111,8 @@ mod tests {
     fn requests_are_read() {
         let text =
             b"PUT /a/b HTTP/1.1\r\nHost: x\r\ncontent-length: 7\r\nConnection: close\r\n\r\nrest";
-        let request = Request {
-            method: Method::Put,
-            file: "a/b".into(),
-            length: Some(7),
-            keep_alive: false,
-        };
+        let request =
+            Request { method: Method::Put, file: "a/b".into(), length: Some(7), keep_alive: false };
         assert_eq!(parse(text), Head::Whole(request, text.len() - 4));
         for end in 0..text.len() - 4 {
             assert_eq!(parse(&text[..end]), Head::Short);

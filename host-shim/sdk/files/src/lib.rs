@@ -47,19 +47,12 @@ impl Server {
     /// Files of a directory.
     #[must_use]
     pub const fn new(directory: PathBuf, link: Link) -> Self {
-        Self {
-            directory,
-            link,
-            connections: Mutex::new(0),
-            ended: Condvar::new(),
-        }
+        Self { directory, link, connections: Mutex::new(0), ended: Condvar::new() }
     }
 
     fn count(&self) -> std::sync::MutexGuard<'_, usize> {
         // A number is right whatever panicked.
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until it has no connection.
@@ -77,13 +70,11 @@ impl Server {
     /// Serves a connection on a thread of its own, from where it is.
     fn spawn(self: &Arc<Self>, stream: TcpStream, session: Session) {
         let counted = Counted::new(self);
-        let made = std::thread::Builder::new()
-            .name("connection".into())
-            .spawn(move || {
-                // What ends a connection its client knows as well.
-                let server = &counted.0;
-                let _ = serve::serve(&server.link, &server.directory, stream, session);
-            });
+        let made = std::thread::Builder::new().name("connection".into()).spawn(move || {
+            // What ends a connection its client knows as well.
+            let server = &counted.0;
+            let _ = serve::serve(&server.link, &server.directory, stream, session);
+        });
         if let Err(problem) = made {
             eprintln!("baton-files: a connection is closed: {problem}");
         }

@@ -40,11 +40,7 @@ pub fn serve(
     mut session: Session,
 ) -> io::Result<()> {
     let registered = link.register(&stream)?;
-    let mut connection = Connection {
-        directory,
-        open: None,
-        piece: vec![0; PIECE_BYTES],
-    };
+    let mut connection = Connection { directory, open: None, piece: vec![0; PIECE_BYTES] };
     loop {
         if registered.is_wanted() {
             match registered.hand_out(stream, &session.encode()) {
@@ -64,10 +60,7 @@ pub fn serve(
 /// Until the socket is so, or wanted.
 fn wait(stream: &TcpStream, until: PollFlags, registered: &Registered) -> io::Result<()> {
     let wake = registered.wake()?;
-    let mut wakes = [
-        PollFd::new(stream, until),
-        PollFd::from_borrowed_fd(wake, PollFlags::IN),
-    ];
+    let mut wakes = [PollFd::new(stream, until), PollFd::from_borrowed_fd(wake, PollFlags::IN)];
     match poll(&mut wakes, None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
@@ -110,11 +103,7 @@ impl Connection<'_> {
                 let sent = say(stream, &piece[..got])?;
                 range.offset += sent as u64;
                 range.left -= sent as u64;
-                Ok(if sent < got {
-                    Next::Wait(PollFlags::OUT)
-                } else {
-                    Next::Work
-                })
+                Ok(if sent < got { Next::Wait(PollFlags::OUT) } else { Next::Work })
             }
             Doing::Put(range) if range.left == 0 => {
                 let keep_alive = range.keep_alive;
@@ -148,11 +137,7 @@ impl Connection<'_> {
 
     fn done(&mut self, session: &mut Session, keep_alive: bool) {
         self.open = None;
-        session.doing = if keep_alive {
-            Doing::Idle
-        } else {
-            Doing::Closing
-        };
+        session.doing = if keep_alive { Doing::Idle } else { Doing::Closing };
     }
 
     /// The next request, or more of it.

@@ -93,11 +93,7 @@ impl Session {
             3 => Doing::Closing,
             _ => return None,
         };
-        let session = Self {
-            doing,
-            pending: take(rest)?,
-            ahead: take(rest)?,
-        };
+        let session = Self { doing, pending: take(rest)?, ahead: take(rest)? };
         rest.is_empty().then_some(session)
     }
 }
@@ -169,16 +165,8 @@ mod tests {
     fn no_file_is_longer_than_there_are_numbers() {
         for (offset, left) in [(u64::MAX, 1), (1, u64::MAX), (OFFSET_MAX, 1)] {
             let file = "a".to_owned();
-            let range = Range {
-                file,
-                offset,
-                left,
-                keep_alive: true,
-            };
-            let session = Session {
-                doing: Doing::Put(range),
-                ..Session::default()
-            };
+            let range = Range { file, offset, left, keep_alive: true };
+            let session = Session { doing: Doing::Put(range), ..Session::default() };
             assert_eq!(Session::decode(&session.encode()), None, "{offset} {left}");
         }
     }

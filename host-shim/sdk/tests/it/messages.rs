@@ -62,12 +62,8 @@ proptest! {
 #[test]
 fn limits_are_kept() {
     let end: SocketAddr = "[fd00::1]:80".parse().expect("an address");
-    let offer = |bytes| Message::Offer {
-        id: u64::MAX,
-        local: end,
-        remote: end,
-        state: vec![1; bytes],
-    };
+    let offer =
+        |bytes| Message::Offer { id: u64::MAX, local: end, remote: end, state: vec![1; bytes] };
     let longest = offer(STATE_BYTES_MAX).encode();
     assert_eq!(longest.len(), PACKET_BYTES_MAX);
     assert_eq!(Message::decode(&longest), Ok(offer(STATE_BYTES_MAX)));
@@ -75,10 +71,7 @@ fn limits_are_kept() {
     assert_eq!(Message::decode(&longer), Err(Malformed::Field("state")));
     let hello = |ports| Message::Hello { version: 1, ports }.encode();
     for ports in [vec![80; PORTS_MAX + 1], vec![80, 0]] {
-        assert_eq!(
-            Message::decode(&hello(ports)),
-            Err(Malformed::Field("ports"))
-        );
+        assert_eq!(Message::decode(&hello(ports)), Err(Malformed::Field("ports")));
     }
     let long = "ä".repeat(REASON_BYTES_MAX);
     assert_eq!(reason(&long), "ä".repeat(REASON_BYTES_MAX / 2));

@@ -101,10 +101,8 @@ fn what_is_wanted_is_handed_out_or_goes_on() {
     assert_eq!(application.hear().0, Message::NotMine { id: 1 });
 
     let registered = link.register(&server).expect("connected");
-    let mut wakes = [PollFd::from_borrowed_fd(
-        registered.wake().expect("a descriptor"),
-        PollFlags::IN,
-    )];
+    let mut wakes =
+        [PollFd::from_borrowed_fd(registered.wake().expect("a descriptor"), PollFlags::IN)];
     let at_once = Timespec::default();
     assert_eq!(poll(&mut wakes, Some(&at_once)), Ok(0));
     application.say(&want(2, &server));
@@ -123,11 +121,7 @@ fn what_is_wanted_is_handed_out_or_goes_on() {
     assert_eq!(stream.why, Why::Kept("not now".into()));
     assert!(!registered.is_wanted());
     registered.wake().expect("a descriptor");
-    assert_eq!(
-        poll(&mut wakes, Some(&at_once)),
-        Ok(0),
-        "it waits for the next"
-    );
+    assert_eq!(poll(&mut wakes, Some(&at_once)), Ok(0), "it waits for the next");
 
     // Withdrawn before the application looked.
     application.say(&want(3, &stream.stream));
@@ -171,10 +165,7 @@ fn what_is_offered_is_taken_or_refused() {
     let link = Link::connect(&[80]).expect("a link");
     let (application, _) = shim.greet();
     let (client, server) = connection();
-    let ends = (
-        server.local_addr().expect("connected"),
-        server.peer_addr().expect("connected"),
-    );
+    let ends = (server.local_addr().expect("connected"), server.peer_addr().expect("connected"));
     application.say(&offer(1, &server));
     let incoming = link.accept().expect("open");
     assert_eq!(incoming.state(), b"state");
@@ -184,10 +175,7 @@ fn what_is_offered_is_taken_or_refused() {
     assert_eq!(application.hear().0, Message::Refuse { id: 1, reason });
     application.say(&offer(2, &server));
     drop(link.accept().expect("open"));
-    assert!(matches!(
-        application.hear().0,
-        Message::Refuse { id: 2, .. }
-    ));
+    assert!(matches!(application.hear().0, Message::Refuse { id: 2, .. }));
 
     application.say(&offer(3, &server));
     let incoming = link.accept().expect("open");
@@ -251,11 +239,7 @@ fn a_connection_in_doubt_is_asked_for_at_the_next_host_shim() {
                 panic!("{doubt:?}");
             };
             assert!(copy.is_some());
-            application.say(&if gone {
-                Message::Gone { id }
-            } else {
-                back(id, "yours")
-            });
+            application.say(&if gone { Message::Gone { id } } else { back(id, "yours") });
             assert_eq!(handing.join().expect("it ends").is_ok(), gone);
         });
     }
@@ -300,11 +284,7 @@ fn connections_in_doubt_with_the_same_ports_are_two() {
         other => panic!("{other:?}"),
     });
     for (id, remote) in doubts {
-        application.say(&if remote == from[0] {
-            Message::Gone { id }
-        } else {
-            back(id, "yours")
-        });
+        application.say(&if remote == from[0] { Message::Gone { id } } else { back(id, "yours") });
     }
     let mut ends = [0, 1].map(|_| told.recv_timeout(LONG).expect("it ends"));
     ends.sort_unstable();

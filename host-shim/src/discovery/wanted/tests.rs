@@ -3,17 +3,11 @@
 use super::*;
 
 fn key(namespace: &str, name: &str) -> Key {
-    Key {
-        namespace: namespace.into(),
-        name: name.into(),
-    }
+    Key { namespace: namespace.into(), name: name.into() }
 }
 
 fn of(service: &str) -> Option<OfPolicy> {
-    Some(OfPolicy {
-        service: service.into(),
-        multipath: PodMultipathTcp::Unchanged,
-    })
+    Some(OfPolicy { service: service.into(), multipath: PodMultipathTcp::Unchanged })
 }
 
 fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -22,10 +16,7 @@ fn labels(pairs: &[(&str, &str)]) -> Labels {
 }
 
 fn pod(pairs: &[(&str, &str)]) -> NodePod {
-    NodePod {
-        labels: labels(pairs),
-        ..NodePod::default()
-    }
+    NodePod { labels: labels(pairs), ..NodePod::default() }
 }
 
 fn names(world: &World) -> Vec<String> {
@@ -39,10 +30,7 @@ fn shop() -> World {
         Change::Service(key("shop", "web"), Some(labels(&[("app", "web")]))),
         Change::Service(key("shop", "db"), Some(labels(&[("app", "db")]))),
         Change::Service(key("other", "web"), Some(labels(&[("app", "web")]))),
-        Change::Pod(
-            key("shop", "web-0"),
-            Some(pod(&[("app", "web"), ("x", "y")])),
-        ),
+        Change::Pod(key("shop", "web-0"), Some(pod(&[("app", "web"), ("x", "y")]))),
         Change::Pod(key("shop", "db-0"), Some(pod(&[("app", "db")]))),
         Change::Pod(key("other", "web-0"), Some(pod(&[("app", "web")]))),
     ] {
@@ -69,34 +57,22 @@ fn pods_that_a_policys_service_selects_are_wanted() {
 #[test]
 fn a_pod_that_ended_or_lost_its_label_is_not_wanted() {
     let mut world = shop();
-    let ended = NodePod {
-        ended: true,
-        ..pod(&[("app", "web")])
-    };
+    let ended = NodePod { ended: true, ..pod(&[("app", "web")]) };
     assert!(world.apply(Change::Pod(key("shop", "web-0"), Some(ended))));
     assert!(names(&world).is_empty());
-    world.apply(Change::Pod(
-        key("shop", "web-0"),
-        Some(pod(&[("app", "new")])),
-    ));
+    world.apply(Change::Pod(key("shop", "web-0"), Some(pod(&[("app", "new")]))));
     assert!(names(&world).is_empty());
 }
 
 #[test]
 fn a_pod_that_is_gone_is_told_from_one_that_nobody_wants() {
     let mut world = World::default();
-    let web = NodePod {
-        uids: vec!["1".into(), "2".into()],
-        ..pod(&[("app", "web")])
-    };
+    let web = NodePod { uids: vec!["1".into(), "2".into()], ..pod(&[("app", "web")]) };
     world.apply(Change::Pod(key("shop", "web-0"), Some(web.clone())));
     let told = world.told();
     assert!(told.wanted.is_empty() && !told.is_gone(&web));
     // Another one of its name.
-    let next = NodePod {
-        uids: vec!["3".into()],
-        ..web.clone()
-    };
+    let next = NodePod { uids: vec!["3".into()], ..web.clone() };
     world.apply(Change::Pod(key("shop", "web-0"), Some(next.clone())));
     assert!(world.told().is_gone(&web) && !world.told().is_gone(&next));
     world.apply(Change::Pod(key("shop", "web-0"), None));
@@ -110,19 +86,13 @@ fn one_policy_that_disables_multipath_tcp_is_enough() {
     let said: fn(&World) -> Vec<_> = said;
     assert_eq!(said(&world), [PodMultipathTcp::Unchanged]);
     let disables = |service: &str| {
-        of(service).map(|policy| OfPolicy {
-            multipath: PodMultipathTcp::Disabled,
-            ..policy
-        })
+        of(service).map(|policy| OfPolicy { multipath: PodMultipathTcp::Disabled, ..policy })
     };
     assert!(world.apply(Change::Policy(key("shop", "other"), disables("web"))));
     assert_eq!(said(&world), [PodMultipathTcp::Disabled]);
     // That of another Service says nothing of these Pods.
     world.apply(Change::Policy(key("shop", "other"), disables("db")));
-    assert_eq!(
-        said(&world),
-        [PodMultipathTcp::Disabled, PodMultipathTcp::Unchanged]
-    );
+    assert_eq!(said(&world), [PodMultipathTcp::Disabled, PodMultipathTcp::Unchanged]);
     world.apply(Change::Policy(key("shop", "other"), None));
     assert_eq!(said(&world), [PodMultipathTcp::Unchanged]);
     // Pods that a slice names have it from the policies of its Service.
@@ -144,19 +114,13 @@ fn slice(service: &str, pods: &[&str], addresses: &[&str]) -> Slice {
     Slice {
         service: service.into(),
         pods: pods.iter().map(|name| (*name).to_owned()).collect(),
-        addresses: addresses
-            .iter()
-            .map(|a| a.parse().expect("an address"))
-            .collect(),
+        addresses: addresses.iter().map(|a| a.parse().expect("an address")).collect(),
     }
 }
 
 fn at(addresses: &[&str]) -> NodePod {
     NodePod {
-        addresses: addresses
-            .iter()
-            .map(|a| a.parse().expect("an address"))
-            .collect(),
+        addresses: addresses.iter().map(|a| a.parse().expect("an address")).collect(),
         ..NodePod::default()
     }
 }
@@ -201,10 +165,7 @@ fn pods_that_a_slice_of_the_service_names_are_wanted_by_name_or_either_address()
 fn slices_of_other_services_and_namespaces_name_nobody() {
     let mut world = manual();
     for (at, named) in [
-        (
-            key("shop", "a"),
-            slice("another", &["named"], &["10.0.0.2"]),
-        ),
+        (key("shop", "a"), slice("another", &["named"], &["10.0.0.2"])),
         (key("else", "a"), slice("manual", &["four"], &["10.0.0.2"])),
     ] {
         world.apply(Change::Slice(at, Some(named)));
@@ -218,14 +179,8 @@ fn slices_of_other_services_and_namespaces_name_nobody() {
 #[test]
 fn an_address_that_two_pods_have_is_of_the_one_that_runs() {
     let mut world = manual();
-    let ended = NodePod {
-        ended: true,
-        ..at(&["10.0.0.2"])
-    };
-    let hosted = NodePod {
-        host_network: true,
-        ..at(&["10.0.0.2"])
-    };
+    let ended = NodePod { ended: true, ..at(&["10.0.0.2"]) };
+    let hosted = NodePod { host_network: true, ..at(&["10.0.0.2"]) };
     world.apply(Change::Pod(key("shop", "named"), Some(ended)));
     world.apply(Change::Pod(key("shop", "other"), Some(hosted)));
     let slice = slice("manual", &[], &["10.0.0.2"]);
@@ -248,28 +203,16 @@ fn a_change_that_changes_nothing_says_so() {
 #[test]
 fn obstacles_are_named() {
     let mut world = shop();
-    let hosted = NodePod {
-        host_network: true,
-        ..pod(&[("app", "web")])
-    };
+    let hosted = NodePod { host_network: true, ..pod(&[("app", "web")]) };
     world.apply(Change::Pod(key("shop", "web-0"), Some(hosted)));
     let wanted = world.wanted();
-    assert!(
-        wanted[0]
-            .obstacle
-            .is_some_and(|why| why.contains("hostNetwork"))
-    );
+    assert!(wanted[0].obstacle.is_some_and(|why| why.contains("hostNetwork")));
     for n in 0..PODS_MAX {
         let name = format!("web-x{n}");
-        world.apply(Change::Pod(
-            key("shop", &name),
-            Some(pod(&[("app", "web")])),
-        ));
+        world.apply(Change::Pod(key("shop", &name), Some(pod(&[("app", "web")]))));
     }
     let wanted = world.wanted();
     assert_eq!(wanted.len(), PODS_MAX + 1);
-    let too_many = wanted
-        .iter()
-        .filter(|w| w.obstacle.is_some_and(|why| why.contains("4096")));
+    let too_many = wanted.iter().filter(|w| w.obstacle.is_some_and(|why| why.contains("4096")));
     assert_eq!(too_many.count(), 1);
 }

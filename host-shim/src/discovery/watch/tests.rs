@@ -26,9 +26,7 @@ fn client(who: &'static str, answers: &Arc<Mutex<VecDeque<Answer>>>) -> Client {
         async move {
             let (path, code, body) = answer.unwrap_or_else(|| panic!("{asked} is one too many"));
             assert_eq!(asked, path);
-            let answer = Response::builder()
-                .status(code)
-                .body(Body::from(body.into_bytes()));
+            let answer = Response::builder().status(code).body(Body::from(body.into_bytes()));
             Ok::<_, Infallible>(answer.expect("it is one"))
         }
     });
@@ -37,10 +35,7 @@ fn client(who: &'static str, answers: &Arc<Mutex<VecDeque<Answer>>>) -> Client {
 
 async fn asked(answers: impl IntoIterator<Item = Answer>) -> bool {
     let answers = Arc::new(Mutex::new(answers.into_iter().collect::<VecDeque<_>>()));
-    let clients = Clients {
-        own: client("", &answers),
-        nobody: client("nobody: ", &answers),
-    };
+    let clients = Clients { own: client("", &answers), nobody: client("nobody: ", &answers) };
     let removed = is_removed(&clients, "baton-system", "baton-host-shim").await;
     let left = answers.lock().expect("nobody panics with it").len();
     assert_eq!(left, 0, "all was asked");
@@ -48,11 +43,7 @@ async fn asked(answers: impl IntoIterator<Item = Answer>) -> bool {
 }
 
 fn set(more: &str) -> Answer {
-    (
-        SET,
-        200,
-        format!(r#"{{"metadata": {{"name": "baton-host-shim"{more}}}}}"#),
-    )
+    (SET, 200, format!(r#"{{"metadata": {{"name": "baton-host-shim"{more}}}}}"#))
 }
 
 fn refused(path: &'static str, code: u16) -> Answer {
@@ -97,12 +88,7 @@ async fn one_that_is_ready_says_by_refusing_that_the_rights_are_gone() {
     assert!(asked(refuses(401)).await);
     // Without an account, and where nobody may ask who has none.
     for last in [said(READY_NOBODY, 200), refused(READY_NOBODY, 401)] {
-        let answers = [
-            refused(SET, 401),
-            refused(READY, 401),
-            last,
-            refused(SET, 401),
-        ];
+        let answers = [refused(SET, 401), refused(READY, 401), last, refused(SET, 401)];
         assert!(asked(answers).await);
     }
     let went = [refused(SET, 403), said(READY, 200), refused(SET, 404)];

@@ -154,10 +154,7 @@ impl Channel {
 
     fn greet(&mut self) -> Result<(), Cut> {
         let tenant = self.tenant.clone();
-        self.send(&Message::Hello {
-            version: VERSION,
-            tenant,
-        })
+        self.send(&Message::Hello { version: VERSION, tenant })
     }
 
     /// Sends as much as there is room for.
@@ -231,9 +228,7 @@ impl Channel {
                     self.meet(version, &tenant)?;
                 }
                 Message::Hello { .. } => return Err(Cut::Malformed),
-                Message::Bye {
-                    why: Ended::OtherTenant,
-                } => return Err(Cut::OtherNamespace),
+                Message::Bye { why: Ended::OtherTenant } => return Err(Cut::OtherNamespace),
                 Message::Bye { .. } => return Err(Cut::Ended),
                 _ if !self.greeted => return Err(Cut::Malformed),
                 message => heard.push(message),
@@ -291,10 +286,7 @@ mod tests {
             }
             let opened = Channel::open(now, 1, "shop", at, opened.into(), &KEYS[0]);
             let accepted = Channel::accepted(now, 2, "shop", accepted.into());
-            Self {
-                ends: [opened.expect("randomness"), accepted],
-                heard: Vec::new(),
-            }
+            Self { ends: [opened.expect("randomness"), accepted], heard: Vec::new() }
         }
 
         /// Both say and hear what there is, until that is so.

@@ -47,13 +47,9 @@ impl Serving<'_> {
             let is_same = |epoch| key_of(&before, epoch) == key_of(&self.settings, epoch);
             channel.epoch().is_none_or(is_same)
         };
-        let stale = self
-            .channels
-            .iter()
-            .filter(|(_, c)| other_port || !has_key(c));
+        let stale = self.channels.iter().filter(|(_, c)| other_port || !has_key(c));
         let stale: Vec<_> = stale.map(|(id, _)| *id).collect();
-        self.lost_channels
-            .extend(stale.into_iter().map(|id| (id, Cut::Left)));
+        self.lost_channels.extend(stale.into_iter().map(|id| (id, Cut::Left)));
         for cookie in self.pods.keys().copied().collect::<Vec<_>>() {
             if other_port {
                 self.shut(cookie);
@@ -84,9 +80,7 @@ impl Serving<'_> {
                 }
                 Err(problem) => {
                     if !std::mem::replace(&mut pod.door_told, true) {
-                        self.figures
-                            .shut_doors
-                            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        self.figures.shut_doors.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         warn!(
                             netns = %pod.place.netns,
                             port,
@@ -144,11 +138,8 @@ impl Serving<'_> {
 
     /// Who has not shown that it has the key is the first to go.
     fn make_room(&mut self, cookie: u64) {
-        let pending = || {
-            self.channels
-                .iter()
-                .filter(|(_, c)| !c.is_authentic() && c.peer.is_none())
-        };
+        let pending =
+            || self.channels.iter().filter(|(_, c)| !c.is_authentic() && c.peer.is_none());
         let of_pod = pending().filter(|(_, c)| c.pod == cookie);
         let oldest = if of_pod.clone().count() >= PENDING_OF_POD_MAX {
             of_pod.min_by_key(|(_, c)| c.since)
@@ -183,12 +174,7 @@ impl Serving<'_> {
             return Ok(*id);
         }
         let key = *self.settings.keys.first().ok_or(Ended::NoPod)?;
-        let place = self
-            .pods
-            .get(&cookie)
-            .ok_or(Ended::NoNamespace)?
-            .place
-            .clone();
+        let place = self.pods.get(&cookie).ok_or(Ended::NoNamespace)?.place.clone();
         if self.channels.values().filter(|c| c.is_authentic()).count() >= CHANNELS_MAX {
             self.figures.cut(Cut::TooMany);
             return Err(Ended::Busy);
@@ -204,9 +190,7 @@ impl Serving<'_> {
         })?;
         let tenant = place.tenant.unwrap_or_default();
         let channel = Channel::open(Instant::now(), cookie, &tenant, peer, socket, &key);
-        let id = channel
-            .and_then(|channel| self.add(channel))
-            .ok_or(Ended::Busy)?;
+        let id = channel.and_then(|channel| self.add(channel)).ok_or(Ended::Busy)?;
         self.wait_for_room(id);
         Ok(id)
     }
@@ -221,11 +205,7 @@ impl Serving<'_> {
             return;
         }
         channel.waits_for_room = wants;
-        let flags = if wants {
-            EventFlags::IN | EventFlags::OUT
-        } else {
-            EventFlags::IN
-        };
+        let flags = if wants { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         if self.watch_for(id, flags).is_err() {
             self.lost_channels.push((id, Cut::Ended));
         }
@@ -285,17 +265,9 @@ impl Serving<'_> {
         if let Some(channel) = self.channels.remove(&id) {
             self.figures.cut(why);
             let (netns, peer) = (channel.pod, channel.peer);
-            debug!(
-                netns,
-                ?peer,
-                why = why.label(),
-                "a channel to another node ends"
-            );
+            debug!(netns, ?peer, why = why.label(), "a channel to another node ends");
         }
-        let of_it = self
-            .open
-            .iter()
-            .filter(|(_, open)| open.is_over_channel(id));
+        let of_it = self.open.iter().filter(|(_, open)| open.is_over_channel(id));
         for transfer in of_it.map(|(n, _)| *n).collect::<Vec<_>>() {
             let event = match why {
                 Cut::OtherNamespace => Event::Declined(Ended::OtherTenant),
@@ -340,10 +312,7 @@ fn one_too_heavy(kept: impl Iterator<Item = (u64, usize)> + Clone) -> Option<u64
 /// Where other host-shims reach a pod.
 fn bind(place: &Place, port: u16, home: std::os::fd::BorrowedFd<'_>) -> anyhow::Result<OwnedFd> {
     let open = place.netns.open()?;
-    anyhow::ensure!(
-        open.cookie() == place.cookie,
-        "its namespace is another one"
-    );
+    anyhow::ensure!(open.cookie() == place.cookie, "its namespace is another one");
     let bound = visit(&open, home, || bind_here(port))??;
     listen(&bound, WAITING_MAX)?;
     Ok(bound)

@@ -232,11 +232,7 @@ impl World {
         world.broke = true;
         world.to_heir.clear();
         world.to_source.clear();
-        let after = if world.heir_lives {
-            world.at_heir(heir::Event::Cut)
-        } else {
-            vec![world]
-        };
+        let after = if world.heir_lives { world.at_heir(heir::Event::Cut) } else { vec![world] };
         let told = after.iter().flat_map(|world| {
             if world.source_lives {
                 world.at_source(source::Event::Closed(FAR))
@@ -325,14 +321,8 @@ impl World {
         let counted = self.counted;
         if !self.moved {
             let kept = !matches!(counted, Some(Ended::Moved | Ended::Reset));
-            assert!(
-                kept && !self.speaks && !self.given && !self.dropped,
-                "{self:#?}"
-            );
-            assert!(
-                counted.is_some() || !self.source_lives,
-                "uncounted: {self:#?}"
-            );
+            assert!(kept && !self.speaks && !self.given && !self.dropped, "{self:#?}");
+            assert!(counted.is_some() || !self.source_lives, "uncounted: {self:#?}");
             return;
         }
         assert!(self.dropped, "{self:#?}");
@@ -370,15 +360,7 @@ fn whoever_ends_there_is_one_owner_or_a_counted_end() {
         open.extend(next);
     }
     assert_eq!(outcomes.len(), Outcome::ALL.len(), "{outcomes:?}");
-    for end in [
-        "moved",
-        "reset",
-        "unreached",
-        "far_busy",
-        "not_taken",
-        "taker_left",
-        "too_large",
-    ] {
+    for end in ["moved", "reset", "unreached", "far_busy", "not_taken", "taker_left", "too_large"] {
         assert!(ends.contains(end), "{end} is not in {ends:?}");
     }
     assert!(seen.len() > 300, "{}", seen.len());

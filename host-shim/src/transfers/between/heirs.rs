@@ -27,13 +27,7 @@ impl Serving<'_> {
     /// What another host-shim said.
     pub fn said_far(&mut self, channel: u64, message: Message) {
         let (id, event) = match message {
-            Message::Offer {
-                id,
-                number,
-                local,
-                remote,
-                state,
-            } => {
+            Message::Offer { id, number, local, remote, state } => {
                 let offered = self.offered(channel, id, number, (local, remote), state);
                 if let Err(why) = offered {
                     self.figures.receive(Outcome::Declined);
@@ -87,9 +81,7 @@ impl Serving<'_> {
     fn answered(&mut self, channel: u64, id: Id, event: SourceEvent) {
         let number = (id >> 64 == u128::from(self.nonce)).then_some(id as u64);
         let asked = number.filter(|number| {
-            self.open
-                .get(number)
-                .is_some_and(|open| open.is_over_channel(channel))
+            self.open.get(number).is_some_and(|open| open.is_over_channel(channel))
         });
         if let Some(number) = asked {
             self.feed(number, event);
@@ -110,10 +102,7 @@ impl Serving<'_> {
         if over.peer.is_some() || self.heirs.values().any(|heir| heir.id == id) {
             return Err(Ended::NotTaken);
         }
-        let of_pod = self
-            .heirs
-            .values()
-            .filter(|heir| heir.target.cookie == cookie);
+        let of_pod = self.heirs.values().filter(|heir| heir.target.cookie == cookie);
         if self.leaving
             || self.heirs.len() >= TRANSFERS_MAX
             || of_pod.count() >= TRANSFERS_OF_POD_MAX
@@ -140,12 +129,7 @@ impl Serving<'_> {
         };
         let number = self.number();
         self.heirs.insert(number, heir);
-        let offer = ToApplication::Offer {
-            id: number,
-            local,
-            remote,
-            state,
-        };
+        let offer = ToApplication::Offer { id: number, local, remote, state };
         self.say(to, &offer, None);
         Ok(())
     }
@@ -182,10 +166,7 @@ impl Serving<'_> {
                 next = self.perform_for_heir(number, effect).or(next);
             }
         }
-        if self
-            .heirs
-            .get(&number)
-            .is_some_and(|heir| heir.phase == Phase::Over)
+        if self.heirs.get(&number).is_some_and(|heir| heir.phase == Phase::Over)
             && let Some(mut heir) = self.heirs.remove(&number)
             && let Some(socket) = heir.arriving.socket.take()
         {
@@ -225,10 +206,7 @@ impl Serving<'_> {
                 let outcome = outcome.label();
                 match outcome {
                     "abandoned" | "reset" => {
-                        warn!(
-                            ?ends,
-                            why, "a connection of another node is lost here: {outcome}"
-                        );
+                        warn!(?ends, why, "a connection of another node is lost here: {outcome}");
                     }
                     _ => debug!(?ends, why, outcome, "another node offered a connection"),
                 }
@@ -259,8 +237,7 @@ impl Serving<'_> {
             Step::Speak => {
                 heir.arriving.speak()?;
                 let target = &heir.target;
-                self.transfers
-                    .lives(target.cookie, target.local, target.remote);
+                self.transfers.lives(target.cookie, target.local, target.remote);
                 Ok(())
             }
             Step::Give => {

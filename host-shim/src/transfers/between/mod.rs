@@ -52,9 +52,7 @@ pub struct Settings {
 
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings")
-            .field("port", &self.port)
-            .finish_non_exhaustive()
+        f.debug_struct("Settings").field("port", &self.port).finish_non_exhaustive()
     }
 }
 

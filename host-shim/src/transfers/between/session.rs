@@ -70,11 +70,7 @@ fn handshake(key: &Key, initiates: bool) -> Option<HandshakeState> {
     let builder = Builder::new(PATTERN.parse().ok()?);
     let opening = [VERSION, key.0];
     let builder = builder.psk(0, &key.1).ok()?.prologue(&opening).ok()?;
-    let built = if initiates {
-        builder.build_initiator()
-    } else {
-        builder.build_responder()
-    };
+    let built = if initiates { builder.build_initiator() } else { builder.build_responder() };
     built.ok()
 }
 
@@ -318,11 +314,8 @@ mod tests {
         let mut b = Session::respond();
         assert_eq!(pass(&mut a, &mut b), Err(Broken::Unauthentic));
         assert!(b.out.is_empty() && !b.is_open() && !b.is_authentic());
-        for (at, broken) in [
-            (0, Broken::Unknown),
-            (1, Broken::Unknown),
-            (40, Broken::Unauthentic),
-        ] {
+        for (at, broken) in [(0, Broken::Unknown), (1, Broken::Unknown), (40, Broken::Unauthentic)]
+        {
             let mut a = Session::initiate(&KEYS[0]).expect("randomness");
             let mut b = Session::respond();
             a.out[at] ^= 64;
@@ -331,10 +324,7 @@ mod tests {
         // The other epoch's number is in what is authenticated.
         let mut a = Session::initiate(&(1, KEYS[1].1)).expect("randomness");
         a.out[1] = 2;
-        assert_eq!(
-            pass(&mut a, &mut Session::respond()),
-            Err(Broken::Unauthentic)
-        );
+        assert_eq!(pass(&mut a, &mut Session::respond()), Err(Broken::Unauthentic));
     }
 
     #[test]
@@ -350,10 +340,7 @@ mod tests {
         assert_eq!(replayed.hear(&first, &KEYS), Ok(()));
         assert!(!replayed.is_authentic());
         assert_eq!(replayed.hear(&second, &KEYS), Err(Broken::Unauthentic));
-        assert_eq!(
-            (replayed.is_authentic(), replayed.next()),
-            (false, Ok(None))
-        );
+        assert_eq!((replayed.is_authentic(), replayed.next()), (false, Ok(None)));
         // Nor twice over the same channel.
         assert_eq!(b.hear(&second, &KEYS), Ok(()));
         assert_eq!(b.hear(&second, &KEYS), Err(Broken::Unauthentic));
@@ -372,13 +359,9 @@ mod tests {
         assert!(a.say(b"fi", b"rst"));
         pass(&mut a, &mut b).expect("authentic");
         assert_eq!(b.next(), Ok(Some(Bytes::from_static(b"first"))));
-        let State::Open(open) = &mut a.state else {
-            panic!()
-        };
+        let State::Open(open) = &mut a.state else { panic!() };
         let mut sealed = [0; 64];
-        let head = u32::try_from(MESSAGE_BYTES_MAX + 1)
-            .expect("few")
-            .to_be_bytes();
+        let head = u32::try_from(MESSAGE_BYTES_MAX + 1).expect("few").to_be_bytes();
         let length = open.write_message(&head, &mut sealed).expect("room");
         let framed = [&(length as u16).to_be_bytes(), &sealed[..length]].concat();
         assert_eq!(b.hear(&framed, &KEYS), Err(Broken::TooLong));

@@ -96,9 +96,7 @@ impl Rest<'_> {
     fn text(&mut self, most: usize) -> Result<String, Malformed> {
         let all = std::mem::take(&mut self.0);
         let text = std::str::from_utf8(all).map_err(|_| Malformed)?;
-        (text.len() <= most)
-            .then(|| text.to_owned())
-            .ok_or(Malformed)
+        (text.len() <= most).then(|| text.to_owned()).ok_or(Malformed)
     }
 
     fn why(&mut self) -> Result<Ended, Malformed> {
@@ -132,13 +130,7 @@ impl Message {
                 out.extend(tenant.bytes());
             }
             Self::Bye { why } | Self::No { why, .. } => out.extend(why.label().bytes()),
-            Self::Offer {
-                number,
-                local,
-                remote,
-                state,
-                ..
-            } => {
+            Self::Offer { number, local, remote, state, .. } => {
                 out.extend(number.to_be_bytes());
                 put_address(&mut out, local);
                 put_address(&mut out, remote);
@@ -180,14 +172,10 @@ impl Message {
                 },
             },
             4 => Self::Taken { id: rest.id()? },
-            5 => Self::No {
-                id: rest.id()?,
-                why: rest.why()?,
-            },
-            6 => Self::Record {
-                id: rest.id()?,
-                bytes: bytes.slice_ref(std::mem::take(&mut rest.0)),
-            },
+            5 => Self::No { id: rest.id()?, why: rest.why()? },
+            6 => {
+                Self::Record { id: rest.id()?, bytes: bytes.slice_ref(std::mem::take(&mut rest.0)) }
+            }
             7 => Self::Ready { id: rest.id()? },
             8 => Self::Go { id: rest.id()? },
             9 => Self::Spoken { id: rest.id()? },
@@ -206,15 +194,9 @@ mod tests {
     fn all() -> Vec<Message> {
         let id = 1 << 100 | 7;
         let mut all = vec![
-            Message::Hello {
-                version: VERSION,
-                tenant: "shop".into(),
-            },
+            Message::Hello { version: VERSION, tenant: "shop".into() },
             Message::Taken { id },
-            Message::Record {
-                id,
-                bytes: Bytes::from_static(&[1, 2, 3]),
-            },
+            Message::Record { id, bytes: Bytes::from_static(&[1, 2, 3]) },
             Message::Ready { id },
             Message::Go { id },
             Message::Spoken { id },
@@ -225,10 +207,7 @@ mod tests {
             all.push(Message::Bye { why: *why });
             all.push(Message::No { id, why: *why });
         }
-        for (local, remote) in [
-            ("10.0.0.1:80", "10.0.0.2:9"),
-            ("[fd00::1]:80", "[fd00::2]:9"),
-        ] {
+        for (local, remote) in [("10.0.0.1:80", "10.0.0.2:9"), ("[fd00::1]:80", "[fd00::2]:9")] {
             all.push(Message::Offer {
                 id,
                 number: 99,
@@ -258,16 +237,9 @@ mod tests {
             );
             if fixed {
                 for cut in 0..bytes.len() {
-                    assert_eq!(
-                        Message::decode(&bytes.slice(..cut)),
-                        Err(Malformed),
-                        "{message:?}"
-                    );
+                    assert_eq!(Message::decode(&bytes.slice(..cut)), Err(Malformed), "{message:?}");
                 }
-                assert_eq!(
-                    Message::decode(&[&bytes[..], &[0]].concat().into()),
-                    Err(Malformed)
-                );
+                assert_eq!(Message::decode(&[&bytes[..], &[0]].concat().into()), Err(Malformed));
             }
         }
     }
@@ -275,10 +247,7 @@ mod tests {
     #[test]
     fn what_is_none_is_refused() {
         let long = "n".repeat(TENANT_BYTES_MAX + 1);
-        let hello = Message::Hello {
-            version: 1,
-            tenant: long,
-        };
+        let hello = Message::Hello { version: 1, tenant: long };
         for bytes in [&[][..], &[0], &[12], &whole(&hello), &[1, 0, 1, 0xff]] {
             let bytes = Bytes::copy_from_slice(bytes);
             assert_eq!(Message::decode(&bytes), Err(Malformed), "{bytes:?}");

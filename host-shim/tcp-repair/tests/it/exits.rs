@@ -52,20 +52,14 @@ fn a_connection_with_unread_bytes_ends_in_silence() {
                 });
             }
             arrived(&server, 18);
-            let before = (
-                scene.pods[0].count("OutSegs"),
-                scene.pods[0].count("OutRsts"),
-            );
+            let before = (scene.pods[0].count("OutSegs"), scene.pods[0].count("OutRsts"));
             let frozen = Frozen::new(duplicate(&server)).expect("it is open");
             let at = frozen.position().expect("numbers");
             frozen.commit().expect("it ends");
             assert_eq!((at.read_to, at.unread), (boundary, 18));
             let state = [TcpState::Established, TcpState::CloseWait][usize::from(half_closed)];
             assert_eq!(at.state, state);
-            let after = (
-                scene.pods[0].count("OutSegs"),
-                scene.pods[0].count("OutRsts"),
-            );
+            let after = (scene.pods[0].count("OutSegs"), scene.pods[0].count("OutRsts"));
             assert_eq!(before, after, "nothing was sent");
             let error = server.read(&mut [0; 64]).expect_err("the request is gone");
             assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
@@ -79,9 +73,7 @@ fn a_connection_with_unread_bytes_ends_in_silence() {
 fn a_thawed_socket_goes_on_as_it_was() {
     let scene = Scene::new();
     let (_listener, mut client, server) = scene.connect(false);
-    SockRef::from(&server)
-        .set_reuse_address(true)
-        .expect("a right of all");
+    SockRef::from(&server).set_reuse_address(true).expect("a right of all");
     client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("open");
     arrived(&server, 18);
     let _ = reads_next(&server);
@@ -137,19 +129,11 @@ fn a_socket_in_another_state_is_refused_by_name() {
     let scene = Scene::new();
     let (listener, _client, server) = scene.connect(false);
     let refused = Frozen::new(listener.try_clone().expect("a descriptor").into());
-    assert!(
-        matches!(refused, Err(FreezeError::State("LISTEN"))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(FreezeError::State("LISTEN"))), "{refused:?}");
     server.shutdown(Shutdown::Write).expect("open");
     // It is FIN-WAIT-1 or, once the FIN is acknowledged, FIN-WAIT-2.
-    let refused = Frozen::new(duplicate(&server))
-        .expect_err("it closes")
-        .to_string();
-    assert!(
-        refused.starts_with("the socket is in state FIN-WAIT-"),
-        "{refused}"
-    );
+    let refused = Frozen::new(duplicate(&server)).expect_err("it closes").to_string();
+    assert!(refused.starts_with("the socket is in state FIN-WAIT-"), "{refused}");
 }
 
 /// The only test that drops sockets without a word.

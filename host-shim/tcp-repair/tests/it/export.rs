@@ -63,13 +63,9 @@ fn both_directions_go_on_at_the_byte() {
             let (_listener, client, server) = scene.connect(v6);
             // The client takes less than is written, so some of it was never sent.
             // Nobody reads, so the window does not grow by itself.
-            SockRef::from(&server)
-                .set_recv_buffer_size(200 << 10)
-                .expect("any size");
+            SockRef::from(&server).set_recv_buffer_size(200 << 10).expect("any size");
             let (up, down) = (bytes(1, len), bytes(2, 4 * len));
-            SockRef::from(&server)
-                .set_send_buffer_size(8 * len + 4_096)
-                .expect("any size");
+            SockRef::from(&server).set_send_buffer_size(8 * len + 4_096).expect("any size");
             (&client).write_all(&up).expect("room");
             arrived(&server, len);
             (&server).write_all(&down).expect("room");
@@ -151,10 +147,7 @@ fn the_congestion_window_comes_along() {
     };
     assert_eq!(asked(&connection), Some(window));
     // More than could ever be under way.
-    let endless = Connection {
-        congestion_window: (u32::MAX, 0),
-        ..connection
-    };
+    let endless = Connection { congestion_window: (u32::MAX, 0), ..connection };
     assert_eq!(asked(&endless), Some((QUEUE_BYTES_MAX / 536, 1)));
     frozen.abort().expect("it goes on");
 }
@@ -170,8 +163,7 @@ fn what_was_agreed_and_set_is_the_same() {
         .with_interval(Duration::from_secs(7))
         .with_retries(5);
     set.set_tcp_keepalive(&probes).expect("an option");
-    set.set_tcp_user_timeout(Some(Duration::from_millis(5_500)))
-        .expect("an option");
+    set.set_tcp_user_timeout(Some(Duration::from_millis(5_500))).expect("an option");
     set.set_mark(9).expect("root");
     set.set_tos_v4(0x28).expect("an option");
     set.set_tcp_congestion(b"reno").expect("always there");
@@ -179,17 +171,11 @@ fn what_was_agreed_and_set_is_the_same() {
     let (first, server) = moved(&scene, server);
     let set = SockRef::from(&server);
     assert!(set.tcp_nodelay().expect("an option") && set.keepalive().expect("an option"));
-    assert_eq!(
-        set.tcp_keepalive_time().expect("an option"),
-        Duration::from_secs(77)
-    );
+    assert_eq!(set.tcp_keepalive_time().expect("an option"), Duration::from_secs(77));
     assert_eq!(set.tcp_keepalive_retries().expect("an option"), 5);
     let timeout = set.tcp_user_timeout().expect("an option");
     assert_eq!(timeout, Some(Duration::from_millis(5_500)));
-    assert_eq!(
-        (set.mark().expect("root"), set.tos_v4().expect("an option")),
-        (9, 0x28)
-    );
+    assert_eq!((set.mark().expect("root"), set.tos_v4().expect("an option")), (9, 0x28));
     assert_eq!(&set.tcp_congestion().expect("a name")[..4], b"reno");
     assert!(set.recv_buffer_size().expect("a size") >= before);
 
@@ -200,26 +186,14 @@ fn what_was_agreed_and_set_is_the_same() {
     let again = frozen.export().expect("all of it");
     frozen.abort().expect("it goes on");
     let (mut a, mut b) = (first.negotiated, again.negotiated);
-    assert!(
-        b.timestamp.is_some() && a.timestamp.is_some(),
-        "Linux has timestamps"
-    );
-    let ahead = b
-        .timestamp
-        .unwrap_or(0)
-        .wrapping_sub(a.timestamp.unwrap_or(0));
+    assert!(b.timestamp.is_some() && a.timestamp.is_some(), "Linux has timestamps");
+    let ahead = b.timestamp.unwrap_or(0).wrapping_sub(a.timestamp.unwrap_or(0));
     assert!(ahead.cast_signed() >= 0, "the clock never runs back");
     (a.timestamp, b.timestamp) = (None, None);
     assert_eq!(a, b);
-    assert_eq!(
-        (first.settings, first.congestion),
-        (again.settings, again.congestion)
-    );
+    assert_eq!((first.settings, first.congestion), (again.settings, again.congestion));
     assert_eq!(again.read_to, first.read_to.wrapping_add(1));
-    assert_eq!(
-        first.buffers.2, again.buffers.2,
-        "what the application had set"
-    );
+    assert_eq!(first.buffers.2, again.buffers.2, "what the application had set");
 }
 
 /// The client has seen nothing of what the old socket sent: less than a congestion window, and
@@ -328,25 +302,18 @@ fn what_cannot_be_exported_says_why_and_goes_on() {
     let (_listener, client, server) = scene.connect(false);
     let copy = || OwnedFd::from(server.try_clone().expect("a descriptor"));
     let all = [SockFilter::new(0x06, 0, 0, u32::MAX)];
-    SockRef::from(&server)
-        .attach_filter(&all)
-        .expect("a right of all");
+    SockRef::from(&server).attach_filter(&all).expect("a right of all");
     let refused = Frozen::new(copy());
     assert!(matches!(refused, Err(FreezeError::Filtered)), "{refused:?}");
     SockRef::from(&server).detach_filter().expect("its own");
 
     scene.hold(true);
     set_send_buffer(&server, 3 * QUEUE_BYTES_MAX as i32);
-    (&server)
-        .write_all(&vec![7; QUEUE_BYTES_MAX as usize + 1])
-        .expect("room");
+    (&server).write_all(&vec![7; QUEUE_BYTES_MAX as usize + 1]).expect("room");
     let mut frozen = Frozen::new(copy()).expect("it is open");
     let refused = frozen.export();
     let most = QUEUE_BYTES_MAX + 1;
-    assert!(
-        matches!(refused, Err(ExportError::TooLong(n)) if n == most),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(ExportError::TooLong(n)) if n == most), "{refused:?}");
     frozen.abort().expect("it goes on");
     scene.hold(false);
     scene.route_to(0);
@@ -360,13 +327,8 @@ fn what_cannot_be_restored_says_so_and_sends_nothing() {
     let mut frozen = Frozen::new(server.try_clone().expect("a descriptor").into()).expect("open");
     let mut connection = frozen.export().expect("all of it");
     let taken = scene.pods[0].run(|| Restoring::new(socket_for(&connection), &connection, &Cold));
-    let taken = taken
-        .expect_err("the old socket is still there")
-        .to_string();
-    assert!(
-        taken.contains("the remote end") || taken.contains("the local end"),
-        "{taken}"
-    );
+    let taken = taken.expect_err("the old socket is still there").to_string();
+    assert!(taken.contains("the remote end") || taken.contains("the local end"), "{taken}");
     // Whoever made the socket may keep it.
     let made = scene.pods[1].run(|| socket_for(&connection));
     let copy = made.try_clone().expect("a descriptor");
@@ -374,10 +336,7 @@ fn what_cannot_be_restored_says_so_and_sends_nothing() {
     aborted.expect("the address is there").abort();
     let read = rustix::net::recv(&made, &mut [0; 1], rustix::net::RecvFlags::DONTWAIT);
     let out_of_repair_mode = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED];
-    assert!(
-        read.is_err_and(|e| out_of_repair_mode.contains(&e)),
-        "{read:?}"
-    );
+    assert!(read.is_err_and(|e| out_of_repair_mode.contains(&e)), "{read:?}");
     restored_in(&scene, 1, &connection).abort();
     drop(made);
     frozen.abort().expect("it goes on");
@@ -389,31 +348,19 @@ fn what_cannot_be_restored_says_so_and_sends_nothing() {
     let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let connected = TcpStream::connect(listener.local_addr().expect("bound"));
-    let used: [OwnedFd; 3] = [
-        bound.into(),
-        datagrams.into(),
-        connected.expect("it listens").into(),
-    ];
+    let used: [OwnedFd; 3] =
+        [bound.into(), datagrams.into(), connected.expect("it listens").into()];
     for socket in used {
         let refused = Restoring::new(socket, &connection, &Cold);
-        assert!(
-            matches!(refused, Err(RestoreError::Kernel { .. })),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(RestoreError::Kernel { .. })), "{refused:?}");
     }
     connection.local = "10.9.0.3:80".parse().expect("an address");
     let refused = scene.pods[1].run(|| Restoring::new(socket_for(&connection), &connection, &Cold));
     let refused = refused.expect_err("nobody has that address");
-    assert!(
-        refused.to_string().starts_with("the local end: "),
-        "{refused}"
-    );
+    assert!(refused.to_string().starts_with("the local end: "), "{refused}");
     connection.settings.pop();
     let refused = Restoring::new(socket_for(&connection), &connection, &Cold);
-    assert!(
-        matches!(refused, Err(RestoreError::Settings(_))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(RestoreError::Settings(_))), "{refused:?}");
     for space in [&scene.client, &scene.pods[0], &scene.pods[1]] {
         assert_eq!(space.count("OutRsts"), 0);
     }
@@ -424,12 +371,8 @@ fn what_cannot_be_restored_says_so_and_sends_nothing() {
 fn servers_of_one_port_share_it_with_what_came() {
     let scene = Scene::new();
     let (_listener, client, server) = scene.connect(false);
-    SockRef::from(&server)
-        .set_reuse_port(true)
-        .expect("an option");
-    SockRef::from(&server)
-        .set_reuse_address(false)
-        .expect("an option");
+    SockRef::from(&server).set_reuse_port(true).expect("an option");
+    SockRef::from(&server).set_reuse_address(false).expect("an option");
     let (_, server) = moved(&scene, server);
     scene.pods[1].run(|| {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");

@@ -79,13 +79,7 @@ fn it_gets_the_rest_of_its_answer() {
             assert_eq!((second.read_to, second.reads_end), (first.read_to, true));
             assert_eq!(second.unread, &REQUEST[read..]);
             exact(&client, &down[..written]);
-            ends_well(
-                &scene,
-                &client,
-                server,
-                &REQUEST[read..],
-                &bytes(3, 300_000),
-            );
+            ends_well(&scene, &client, server, &REQUEST[read..], &bytes(3, 300_000));
             assert_eq!(scene.client.count("RetransSegs"), before, "its FIN again");
         }
     }

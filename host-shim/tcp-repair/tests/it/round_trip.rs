@@ -53,7 +53,5 @@ fn the_first_acknowledgement_says_how_long_a_round_trip_takes() {
 fn exact_after_writing(mut from: &TcpStream, to: &TcpStream, bytes: &[u8]) {
     from.write_all(bytes).expect("room");
     exact(to, bytes);
-    until("it is acknowledged", || {
-        crate::scene::unacknowledged(from) == 0
-    });
+    until("it is acknowledged", || crate::scene::unacknowledged(from) == 0);
 }

@@ -229,10 +229,7 @@ impl Scene {
     pub fn hold(&self, held: bool) {
         self.client.run(|| {
             for pod in 0..2 {
-                ip(&format!(
-                    "link set pod{pod} {}",
-                    if held { "down" } else { "up" }
-                ));
+                ip(&format!("link set pod{pod} {}", if held { "down" } else { "up" }));
             }
         });
     }

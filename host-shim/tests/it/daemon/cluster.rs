@@ -90,9 +90,7 @@ impl Cluster {
         let process = Process(child);
         let wanted = lab.netns().identity().expect("it is there");
         wait_for("it is in the namespace", || {
-            Netns::Pid(process.0.id())
-                .identity()
-                .is_ok_and(|is| is == wanted)
+            Netns::Pid(process.0.id()).identity().is_ok_and(|is| is == wanted)
         });
         let dir = self.dir(&process);
         fs::create_dir_all(dir.join("ns")).expect("a directory");
@@ -147,8 +145,5 @@ fn answer(mut stream: TcpStream, objects: &Value) {
     }
     let body = json!({"metadata": {"resourceVersion": "1"}, "items": items}).to_string();
     let length = body.len();
-    let _ = write!(
-        stream,
-        "{head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    );
+    let _ = write!(stream, "{head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
 }

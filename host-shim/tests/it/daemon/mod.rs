@@ -39,10 +39,7 @@ impl Files {
     pub fn new() -> Self {
         let dir = std::env::temp_dir().join(unique());
         fs::create_dir_all(&dir).expect("a directory");
-        let files = Self {
-            dir,
-            pins: Pins::new(),
-        };
+        let files = Self { dir, pins: Pins::new() };
         files.write("key", KEY_HEX, 0o600);
         files.write("other-key", &"ab".repeat(16), 0o600);
         files.write("open-key", KEY_HEX, 0o644);
@@ -114,11 +111,7 @@ impl Daemon {
                 log.push('\n');
             }
         });
-        let mut daemon = Self {
-            child,
-            log,
-            control,
-        };
+        let mut daemon = Self { child, log, control };
         wait_for("host-shim serves", || {
             let ended = daemon.child.try_wait().expect("wait");
             assert!(ended.is_none(), "host-shim ended: {}", daemon.log());
@@ -173,14 +166,9 @@ pub fn request(address: SocketAddr, method: &str, path: &str) -> (u16, String) {
 /// The same with other headers.
 pub fn request_with(address: SocketAddr, method: &str, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("connect");
-    stream
-        .set_read_timeout(Some(Duration::from_secs(5)))
-        .expect("a timeout");
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\n{headers}\r\nConnection: close\r\n\r\n"
-    )
-    .expect("write");
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    write!(stream, "{method} {path} HTTP/1.1\r\n{headers}\r\nConnection: close\r\n\r\n")
+        .expect("write");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("read");
     let status = text.split(' ').nth(1).and_then(|s| s.parse().ok());
@@ -196,17 +184,11 @@ pub fn probe(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<u16> {
 
 pub fn answer(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<Message> {
     let (pod, ours) = ends(false, 8081, 50_000);
-    let sent = Message::probe()
-        .epoch(epoch)
-        .segment(ours, pod, 1_000, 2_000, key);
+    let sent = Message::probe().epoch(epoch).segment(ours, pod, 1_000, 2_000, key);
     lab.send(&sent);
     // Behind the probe, something that draws a reset: silence needs no waiting.
     let (_, behind) = ends(false, 8081, 50_001);
-    lab.send(&Segment {
-        from: behind,
-        options: Vec::new(),
-        ..sent
-    });
+    lab.send(&Segment { from: behind, options: Vec::new(), ..sent });
     lab.receive(behind).expect("the pod resets");
     let answer = lab.receive_queued(ours)?.segment;
     Message::parse(&answer).map(|(message, _)| message)

@@ -32,10 +32,7 @@ impl App {
     /// Known to host-shim.
     pub fn new(scene: &Scene, pod: usize) -> Self {
         let app = Self::silent(scene, pod);
-        app.say(&Message::Hello {
-            version: VERSION,
-            ports: vec![PORT],
-        });
+        app.say(&Message::Hello { version: VERSION, ports: vec![PORT] });
         assert!(matches!(app.hear(), Message::Welcome { .. }));
         app
     }

@@ -22,30 +22,15 @@ const NODES: [(&str, &str); 2] = [("shop/a", "KEY"), ("shop/b", "KEY")];
 #[test]
 fn a_download_moves_between_nodes_in_the_middle() {
     let scene = Scene::between(NODES);
-    downloads(
-        &scene,
-        &format!("0.0.0.0:{PORT}"),
-        false,
-        super::FILE_BYTES,
-        super::MOVES,
-    );
+    downloads(&scene, &format!("0.0.0.0:{PORT}"), false, super::FILE_BYTES, super::MOVES);
     let half = super::MOVES as u64 / 2;
-    assert_eq!(
-        (scene.received(0, "taken"), scene.received(1, "taken")),
-        (half, half)
-    );
+    assert_eq!((scene.received(0, "taken"), scene.received(1, "taken")), (half, half));
 }
 
 #[test]
 fn a_download_over_ipv6_moves_between_nodes() {
     let scene = Scene::between(NODES);
-    downloads(
-        &scene,
-        &format!("[::]:{PORT}"),
-        true,
-        super::FILE_BYTES / 16,
-        3,
-    );
+    downloads(&scene, &format!("[::]:{PORT}"), true, super::FILE_BYTES / 16, 3);
 }
 
 #[test]
@@ -94,9 +79,7 @@ fn what_cannot_go_to_another_node_stays_and_goes_on() {
     let (_listener, client, server) = connection(&scene);
     kept(&scene, &client, 1, "no_application", || {});
     let a = App::new(&scene, 0);
-    wait_for("the first pod is reached from other nodes", || {
-        scene.probe(0).1.between_nodes
-    });
+    wait_for("the first pod is reached from other nodes", || scene.probe(0).1.between_nodes);
     // Nobody listens there.
     kept(&scene, &client, 2, "unreached", || {
         let id = a.wanted();
@@ -110,9 +93,7 @@ fn what_cannot_go_to_another_node_stays_and_goes_on() {
         let (id, state) = (a.wanted(), vec![7; STATE_BYTES_MAX]);
         a.give(&Message::Out { id, state }, &server);
         match b.hear() {
-            Message::Offer {
-                id, local, state, ..
-            } => {
+            Message::Offer { id, local, state, .. } => {
                 assert_eq!(local.to_string(), "10.9.0.3:80");
                 assert_eq!(state, [7; STATE_BYTES_MAX]);
                 let reason = "busy".to_owned();
@@ -153,13 +134,7 @@ fn pods_of_two_namespaces_of_kubernetes_hand_nothing_to_each_other() {
     kept(&scene, &client, 1, "other_namespace", || {
         let id = a.wanted();
         // What the application knows of it does not leave the node.
-        a.give(
-            &Message::Out {
-                id,
-                state: b"secret".to_vec(),
-            },
-            &server,
-        );
+        a.give(&Message::Out { id, state: b"secret".to_vec() }, &server);
         a.back();
     });
     assert_eq!(scene.received(1, "declined"), 0);
@@ -221,10 +196,7 @@ fn a_pods_own_port_is_left_to_it() {
     };
     let (status, words) = found();
     assert_eq!(status, "note", "{words}");
-    assert!(
-        words.starts_with("17464 is another process's: its connections"),
-        "{words}"
-    );
+    assert!(words.starts_with("17464 is another process's: its connections"), "{words}");
     drop(own);
     wait_for("it is free", || scene.probe(1).1.between_nodes);
     let listens = ("good".into(), "17464: host-shim listens".into());

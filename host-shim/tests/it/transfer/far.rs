@@ -53,11 +53,7 @@ impl Far {
         stream.set_read_timeout(Some(LONG)).expect("an option");
         let keys = [(1, baton_api::transfer_key(&KEY))];
         let session = Session::initiate(&keys[0]).expect("randomness");
-        let mut far = Self {
-            stream,
-            session,
-            keys,
-        };
+        let mut far = Self { stream, session, keys };
         far.flush();
         while !far.session.is_open() {
             far.read()?;
@@ -76,9 +72,7 @@ impl Far {
     fn read(&mut self) -> Option<()> {
         let mut space = [0; 4096];
         let length = self.stream.read(&mut space).ok().filter(|n| *n > 0)?;
-        self.session
-            .hear(&space[..length], &self.keys)
-            .expect("authentic");
+        self.session.hear(&space[..length], &self.keys).expect("authentic");
         Some(())
     }
 
@@ -110,9 +104,7 @@ impl Far {
     fn offers(&mut self, id: u128, number: u64, ends: (SocketAddr, SocketAddr)) {
         let mut more = number.to_be_bytes().to_vec();
         for end in [ends.0, ends.1] {
-            let std::net::IpAddr::V4(v4) = end.ip() else {
-                panic!("IPv4")
-            };
+            let std::net::IpAddr::V4(v4) = end.ip() else { panic!("IPv4") };
             more.push(4);
             more.extend(v4.octets());
             more.extend(end.port().to_be_bytes());
@@ -159,15 +151,7 @@ fn ready() -> Ready {
     (connection.local, connection.remote) = (local, remote);
     far.says(RECORD, ID, &encode(&connection));
     assert_eq!(far.answer(ID).0, READY);
-    Ready {
-        scene,
-        far,
-        app,
-        socket,
-        client,
-        server,
-        frozen,
-    }
+    Ready { scene, far, app, socket, client, server, frozen }
 }
 
 #[test]

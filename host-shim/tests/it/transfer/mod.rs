@@ -90,9 +90,7 @@ impl Gate {
     }
 
     fn reached(&self, at: usize) {
-        wait_for("the client gets so far", || {
-            self.done.load(Ordering::Relaxed) >= at as u64
-        });
+        wait_for("the client gets so far", || self.done.load(Ordering::Relaxed) >= at as u64);
     }
 }
 
@@ -105,9 +103,7 @@ fn head(stream: &mut TcpStream) -> (String, usize) {
         head.push(byte[0]);
     }
     let head = String::from_utf8(head).expect("text");
-    let length = head
-        .lines()
-        .find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok());
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok());
     (head, length.expect("a length"))
 }
 
@@ -137,27 +133,19 @@ fn body(stream: &mut TcpStream, gate: &Gate) -> Vec<u8> {
 
 fn upload(stream: &mut TcpStream, file: &str, body: &[u8], gate: &Gate) {
     let length = body.len();
-    write!(
-        stream,
-        "PUT /{file} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
-    )
-    .expect("sent");
+    write!(stream, "PUT /{file} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n")
+        .expect("sent");
     let mut done = 0;
     while done < length {
         let more = gate.wait(done).min(length - done);
-        done += stream
-            .write(&body[done..done + more])
-            .expect("the body goes on");
+        done += stream.write(&body[done..done + more]).expect("the body goes on");
     }
     gate.done.store(done as u64, Ordering::Relaxed);
     let (status, length) = head(stream);
     assert!(status.starts_with("HTTP/1.1 201"), "{status}");
     let mut text = vec![0; length];
     stream.read_exact(&mut text).expect("the count");
-    assert_eq!(
-        String::from_utf8_lossy(&text).trim(),
-        body.len().to_string()
-    );
+    assert_eq!(String::from_utf8_lossy(&text).trim(), body.len().to_string());
 }
 
 /// Moves the connection back and forth while the client works, every other time while it stands
@@ -171,12 +159,7 @@ fn moves(scene: &Scene, stream: &TcpStream, gate: &Gate, bytes: usize, moves: us
             gate.reached(part * (n + 1));
         }
         let told = scene.transfer(stream, n % 2, n as u32);
-        assert_eq!(
-            told.reason,
-            Reason::Moved,
-            "move {n}: {}",
-            scene.daemon_of(n % 2).log()
-        );
+        assert_eq!(told.reason, Reason::Moved, "move {n}: {}", scene.daemon_of(n % 2).log());
     }
     gate.open(bytes);
 }

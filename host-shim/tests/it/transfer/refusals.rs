@@ -48,12 +48,7 @@ fn kept_to(
         asking.join().expect("it is answered")
     });
     assert_eq!(told.reason, Reason::Kept, "{why}: {}", scene.daemon.log());
-    assert_eq!(
-        scene.ended(why),
-        before + 1,
-        "{why}: {}",
-        scene.daemon.log()
-    );
+    assert_eq!(scene.ended(why), before + 1, "{why}: {}", scene.daemon.log());
     assert_eq!(scene.ended("moved"), 0);
 }
 
@@ -69,14 +64,8 @@ fn what_cannot_go_stays_and_goes_on() {
     let b = App::new(&scene, 1);
     let to = scene.destination(&client, 1);
     let elsewhere = [
-        Destination {
-            which: Which::Namespace(1),
-            ..to
-        },
-        Destination {
-            address_end: to.address_end ^ 1,
-            ..to
-        },
+        Destination { which: Which::Namespace(1), ..to },
+        Destination { address_end: to.address_end ^ 1, ..to },
     ];
     for to in elsewhere {
         kept_to(&scene, &client, to, "no_pod", || {});
@@ -127,14 +116,8 @@ fn what_cannot_go_stays_and_goes_on() {
     };
     let wrong = [
         rustix::pipe::pipe().expect("a pipe").0,
-        scene.pods[0]
-            .within(|| own(false))
-            .expect("enter")
-            .expect("a socket"),
-        scene.pods[1]
-            .within(|| own(true))
-            .expect("enter")
-            .expect("a socket"),
+        scene.pods[0].within(|| own(false)).expect("enter").expect("a socket"),
+        scene.pods[1].within(|| own(true)).expect("enter").expect("a socket"),
         scene.pods[1].within(raw).expect("enter").expect("a socket"),
     ];
     for descriptor in wrong {
@@ -190,9 +173,7 @@ fn what_cannot_go_stays_and_goes_on() {
     set_socket_send_buffer_size_force(&server, 2 * much.len()).expect("root");
     (&server).write_all(&much).expect("room");
     not_moved("not_exported", "bytes are queued");
-    (&client)
-        .read_exact(&mut vec![0; much.len()])
-        .expect("all of it");
+    (&client).read_exact(&mut vec![0; much.len()]).expect("all of it");
     goes_on(&client, &server);
     // The server has said all: nothing is gained.
     server.shutdown(std::net::Shutdown::Write).expect("open");
@@ -355,10 +336,7 @@ fn applications_that_misbehave_are_cut_off_and_others_go_on() {
     let (_listener, client, server) = connection(&scene);
     let good = App::new(&scene, 0);
     let b = App::new(&scene, 1);
-    let hello = |version| Message::Hello {
-        version,
-        ports: vec![PORT],
-    };
+    let hello = |version| Message::Hello { version, ports: vec![PORT] };
     let refused = |why: &str| {
         let line = format!("baton_shim_application_links_refused_total{{reason=\"{why}\"}}");
         scene.metric(&line)
@@ -383,10 +361,7 @@ fn applications_that_misbehave_are_cut_off_and_others_go_on() {
     bad.give(&Message::NotMine { id: 1 }, &server);
     assert!(bad.bye().contains("descriptors"));
     let bad = App::new(&scene, 0);
-    bad.say(&Message::Out {
-        id: 1,
-        state: vec![],
-    });
+    bad.say(&Message::Out { id: 1, state: vec![] });
     assert!(bad.bye().contains("descriptors"));
     assert_eq!(refused("malformed"), 7);
     let bad = App::new(&scene, 0);
@@ -405,16 +380,11 @@ fn applications_that_misbehave_are_cut_off_and_others_go_on() {
         let (id, state) = (good.wanted(), vec![7; STATE_BYTES_MAX]);
         good.give(&Message::Out { id, state }, &server);
         let id = b.offered();
-        b.say(&Message::Refuse {
-            id,
-            reason: String::new(),
-        });
+        b.say(&Message::Refuse { id, reason: String::new() });
         good.back();
     });
     drop(crowd);
-    wait_for("places are free again", || {
-        scene.metric("baton_shim_application_links") == 2
-    });
+    wait_for("places are free again", || scene.metric("baton_shim_application_links") == 2);
     assert!(App::silent(&scene, 0).bye().contains("Hello"));
     assert_eq!(refused("silent"), 1);
     goes_on(&client, &server);
@@ -427,10 +397,7 @@ fn a_pod_has_no_more_ports_than_its_share() {
     let on_64 = |n: u16| {
         let app = App::silent(&scene, 0);
         let ports = (64 * n + 1..=64 * (n + 1)).collect();
-        app.say(&Message::Hello {
-            version: VERSION,
-            ports,
-        });
+        app.say(&Message::Hello { version: VERSION, ports });
         assert!(matches!(app.hear(), Message::Welcome { .. }));
         app
     };
@@ -441,9 +408,7 @@ fn a_pod_has_no_more_ports_than_its_share() {
     // Those that others of it listen on are no more, and the other pod has its own.
     let same = on_64(0);
     drop((all.pop(), App::new(&scene, 1), same));
-    wait_for("they are gone", || {
-        scene.metric("baton_shim_application_links") == 3
-    });
+    wait_for("they are gone", || scene.metric("baton_shim_application_links") == 3);
     let last = on_64(4);
     assert_eq!(scene.metric(refused), 1);
     drop(last);
@@ -473,11 +438,7 @@ fn a_pod_whose_descriptors_do_not_close_waits_alone() {
     let bad = [0; 3].map(|pod| App::new(&scene, pod));
     let good = App::new(&scene, 1);
     let end = SocketAddr::from(([10, 9, 0, 2], PORT));
-    let doubt = Message::Doubt {
-        id: 9,
-        local: end,
-        remote: end,
-    };
+    let doubt = Message::Doubt { id: 9, local: end, remote: end };
     let [first, second, third, fourth] = [(); 4].map(|()| lingering(&scene));
     // Until the last descriptors are in packets.
     scene.daemon.signal("STOP");
@@ -523,19 +484,12 @@ fn an_end_of_host_shim_in_the_middle_leaves_one_owner() {
 
     // One that died with the socket frozen: the next one thaws it.
     let server = not_moved.stream;
-    let ends = (
-        server.local_addr().expect("connected"),
-        server.peer_addr().expect("connected"),
-    );
+    let ends = (server.local_addr().expect("connected"), server.peer_addr().expect("connected"));
     let copy = server.try_clone().expect("a descriptor");
     std::mem::forget(Frozen::new(copy.into()).expect("open"));
     (&server).write_all(b"?").expect_err("it is frozen");
     let a = App::new(&scene, 0);
-    let doubt = Message::Doubt {
-        id: 9,
-        local: ends.0,
-        remote: ends.1,
-    };
+    let doubt = Message::Doubt { id: 9, local: ends.0, remote: ends.1 };
     a.give(&doubt, &server);
     a.back();
     goes_on(&client, &server);

@@ -72,30 +72,20 @@ impl Scene {
                 "ip link add eth0 netns {pod} address 02:ba:00:00:00:01 type veth peer name pod{n} netns {client} address 02:ba:00:00:00:02"
             ));
             run(&format!("ip -n {client} link set pod{n} up"));
-            run(&format!(
-                "ip -n {client} addr add fd09::1/128 dev pod{n} nodad"
-            ));
+            run(&format!("ip -n {client} addr add fd09::1/128 dev pod{n} nodad"));
             run(&format!("ip -n {pod} link set eth0 up"));
             let end = if nodes.is_some() { 2 + n } else { 2 };
             run(&format!("ip -n {pod} addr add 10.9.0.{end}/32 dev eth0"));
-            run(&format!(
-                "ip -n {pod} addr add fd09::{end}/128 dev eth0 nodad"
-            ));
+            run(&format!("ip -n {pod} addr add fd09::{end}/128 dev eth0 nodad"));
             for (own, other) in [("10.9.0.2", "10.9.0.1"), ("fd09::2", "fd09::1")] {
                 run(&format!("ip -n {pod} route add {other} dev eth0"));
-                run(&format!(
-                    "ip -n {pod} neigh add {other} lladdr 02:ba:00:00:00:02 dev eth0"
-                ));
-                run(&format!(
-                    "ip -n {client} neigh add {own} lladdr 02:ba:00:00:00:01 dev pod{n}"
-                ));
+                run(&format!("ip -n {pod} neigh add {other} lladdr 02:ba:00:00:00:02 dev eth0"));
+                run(&format!("ip -n {client} neigh add {own} lladdr 02:ba:00:00:00:01 dev pod{n}"));
             }
         }
         run(&format!("ip -n {client} addr add 10.9.0.1/32 dev lo"));
         for setting in ["all", "default", "pod0", "pod1"] {
-            run(&format!(
-                "ip netns exec {client} sysctl -qw net.ipv4.conf.{setting}.rp_filter=0"
-            ));
+            run(&format!("ip netns exec {client} sysctl -qw net.ipv4.conf.{setting}.rp_filter=0"));
         }
         // Answers are for the dataplane, which is a packet socket here, and look like resets to the
         // client.
@@ -134,15 +124,7 @@ impl Scene {
             }
         };
         let [client, a, b] = spaces.map(|name| Netns::Name(name).open().expect("just made"));
-        let mut scene = Self {
-            name,
-            client,
-            pods: [a, b],
-            files,
-            daemon,
-            other,
-            numbers: [0; 2],
-        };
+        let mut scene = Self { name, client, pods: [a, b], files, daemon, other, numbers: [0; 2] };
         scene.numbers = [0, 1].map(|pod| scene.probe(pod).0);
         scene.route_to(0);
         scene
@@ -172,12 +154,8 @@ impl Scene {
 
     pub fn route_to(&self, pod: usize) {
         let client = format!("{}-client", self.name);
-        run(&format!(
-            "ip -n {client} route replace 10.9.0.2 dev pod{pod} src 10.9.0.1"
-        ));
-        run(&format!(
-            "ip -n {client} -6 route replace fd09::2 dev pod{pod} src fd09::1"
-        ));
+        run(&format!("ip -n {client} route replace 10.9.0.2 dev pod{pod} src 10.9.0.1"));
+        run(&format!("ip -n {client} -6 route replace fd09::2 dev pod{pod} src fd09::1"));
     }
 
     /// A file server in a pod, that host-shim knows.
@@ -229,9 +207,7 @@ impl Scene {
     }
 
     fn packets(&self, pod: usize) -> PacketSocket {
-        let bound = self
-            .client
-            .within(|| PacketSocket::bind(&format!("pod{pod}")));
+        let bound = self.client.within(|| PacketSocket::bind(&format!("pod{pod}")));
         bound.expect("enter the client").expect("a packet socket")
     }
 
@@ -263,10 +239,7 @@ impl Scene {
             IpAddr::V4(v4) => (u32::from(v4), None),
             IpAddr::V6(v6) => {
                 let all = u128::from(v6);
-                (
-                    all as u32,
-                    self.other.is_some().then_some((all >> 32) as u64),
-                )
+                (all as u32, self.other.is_some().then_some((all >> 32) as u64))
             }
         };
         Destination {
@@ -309,9 +282,8 @@ impl Scene {
     /// Of the host-shim of a pod's node.
     pub fn figure_of(&self, pod: usize, line: &str) -> f64 {
         let (_, metrics) = self.daemon_of(pod).get("/metrics");
-        let value = metrics
-            .lines()
-            .find_map(|l| l.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
+        let value =
+            metrics.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
         value.unwrap_or_else(|| panic!("{line} is not in {metrics}"))
     }
 
@@ -319,9 +291,7 @@ impl Scene {
     pub fn ended(&self, how: &str) -> u64 {
         let line = format!("baton_shim_transfers_total{{result=\"{how}\"}}");
         let nodes = if self.other.is_some() { 2 } else { 1 };
-        (0..nodes)
-            .map(|pod| self.figure_of(pod, &line) as u64)
-            .sum()
+        (0..nodes).map(|pod| self.figure_of(pod, &line) as u64).sum()
     }
 
     /// Of those that another node offered to a pod.
@@ -351,9 +321,7 @@ fn join_nodes(spaces: &[String; 3]) {
     for (n, pod) in pods.iter().enumerate() {
         let (own, other) = (2 + n, 3 - n);
         for (family, net, length) in [("-4", "10.9.0.", 32), ("-6", "fd09::", 128)] {
-            run(&format!(
-                "ip {family} -n {pod} route add {net}{other}/{length} dev eth0"
-            ));
+            run(&format!("ip {family} -n {pod} route add {net}{other}/{length} dev eth0"));
             run(&format!(
                 "ip {family} -n {pod} neigh add {net}{other} lladdr 02:ba:00:00:00:02 dev eth0"
             ));

@@ -73,11 +73,7 @@ impl Meter {
         let worst = self.worst.entry(what).or_default();
         *worst = worst.max(cpu_us);
         if wall_us > self.longest.wall_us {
-            self.longest = Turn {
-                wall_us,
-                cpu_us,
-                preempted: preempted() - switches,
-            };
+            self.longest = Turn { wall_us, cpu_us, preempted: preempted() - switches };
         }
         result
     }
@@ -116,10 +112,7 @@ pub fn frontend(n: usize) -> SocketAddr {
 /// Client number `n`, behind the router; 50,000 of each address.
 pub fn far(n: usize) -> SocketAddr {
     let host = 0xc612_0000 + (n / 50_000) as u32 + 1;
-    SocketAddr::new(
-        Ipv4Addr::from_bits(host).into(),
-        10_000 + (n % 50_000) as u16,
-    )
+    SocketAddr::new(Ipv4Addr::from_bits(host).into(), 10_000 + (n % 50_000) as u16)
 }
 
 /// Policy number `n` with pods of these numbers.
@@ -129,10 +122,8 @@ pub fn policy(n: usize, pods: impl IntoIterator<Item = usize>) -> Policy {
     policy.frontends = vec![endpoint(frontend(n))];
     policy.protocol = Protocol::Http1;
     policy.migration = Default::default();
-    policy.backends = pods
-        .into_iter()
-        .map(|n| Backend::new(format!("shop/pod-{n}"), endpoint(pod(n))))
-        .collect();
+    policy.backends =
+        pods.into_iter().map(|n| Backend::new(format!("shop/pod-{n}"), endpoint(pod(n)))).collect();
     policy
 }
 
@@ -167,10 +158,7 @@ impl Lab {
             planner,
             now,
             meter: Meter::default(),
-            snapshot: Snapshot {
-                generation: 0,
-                policies: Vec::new(),
-            },
+            snapshot: Snapshot { generation: 0, policies: Vec::new() },
             out: Out::new(),
             buffer: Box::new([0; FRAME_BYTES]),
         };
@@ -181,11 +169,8 @@ impl Lab {
     /// Puts the lab's snapshot in force, as control thread and worker do it.
     pub fn apply(&mut self) {
         self.snapshot.generation += 1;
-        let mut prepared = self
-            .planner
-            .prepare(&self.snapshot, None)
-            .expect("a good snapshot")
-            .remove(0);
+        let mut prepared =
+            self.planner.prepare(&self.snapshot, None).expect("a good snapshot").remove(0);
         loop {
             let (engine, now) = (&mut self.engine, self.now);
             let piece = || engine.apply_piece(now, &mut prepared);
@@ -231,9 +216,7 @@ impl Lab {
         let (mut cursor, mut count) = (0, 0);
         loop {
             let (engine, now) = (&self.engine, self.now);
-            let page = self
-                .meter
-                .time("flows", || engine.flows(now, cursor, FLOWS_PER_PAGE));
+            let page = self.meter.time("flows", || engine.flows(now, cursor, FLOWS_PER_PAGE));
             count += page.0.len();
             match page.1 {
                 Some(next) => cursor = next,
@@ -245,15 +228,10 @@ impl Lab {
     /// The routes are what they were, with so many more.
     pub fn set_routes(&mut self, more: u32) {
         let router = super::common::router(false);
-        let route = |prefix: [u8; 4], prefix_len, via| Route {
-            prefix: prefix.into(),
-            prefix_len,
-            via,
-        };
-        let mut routes = vec![
-            route([10, 0, 0, 0], 16, Via::Link),
-            route([0; 4], 0, Via::Router(router)),
-        ];
+        let route =
+            |prefix: [u8; 4], prefix_len, via| Route { prefix: prefix.into(), prefix_len, via };
+        let mut routes =
+            vec![route([10, 0, 0, 0], 16, Via::Link), route([0; 4], 0, Via::Router(router))];
         routes.extend((0..more).map(|n| {
             let prefix = Ipv4Addr::from_bits(0xac10_0000 + (n << 6)).octets();
             route(prefix, 24 + (n % 9) as u8, Via::Router(router))
@@ -342,13 +320,7 @@ impl Lab {
     }
 
     pub fn poll(&mut self) {
-        let Self {
-            engine,
-            meter,
-            now,
-            out,
-            ..
-        } = self;
+        let Self { engine, meter, now, out, .. } = self;
         meter.time("poll", || engine.poll(*now, out));
         self.pods_answer();
     }
@@ -356,17 +328,8 @@ impl Lab {
     /// Gives the engine a frame; what left of it.
     pub fn give(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         self.buffer[..frame.len()].copy_from_slice(frame);
-        let Self {
-            engine,
-            meter,
-            now,
-            out,
-            buffer,
-            ..
-        } = self;
-        let verdict = meter.time("frame", || {
-            engine.frame(*now, &mut buffer[..], frame.len(), out)
-        });
+        let Self { engine, meter, now, out, buffer, .. } = self;
+        let verdict = meter.time("frame", || engine.frame(*now, &mut buffer[..], frame.len(), out));
         match verdict {
             Verdict::Transmit(len) => Some(self.buffer[..len].to_vec()),
             _ => None,
@@ -377,12 +340,7 @@ impl Lab {
     fn pods_answer(&mut self) {
         for frame in self.out.take() {
             let segment = wire::tcp(&frame);
-            let sent = Sent {
-                to: super::common::Dest::Client,
-                frame,
-                segment,
-                key: key(),
-            };
+            let sent = Sent { to: super::common::Dest::Client, frame, segment, key: key() };
             let Some(message) = sent.message() else {
                 continue;
             };
@@ -414,14 +372,7 @@ impl Lab {
         let mut synack = wire_of((pod, leg), 5_000, 1_001, both, &[]);
         synack.options = vec![2, 4, 5, 0xb4];
         let _ = self.give(&synack.build());
-        let conn = Conn {
-            client,
-            frontend,
-            pod,
-            leg,
-            seq: 1_001,
-            server: 5_001,
-        };
+        let conn = Conn { client, frontend, pod, leg, seq: 1_001, server: 5_001 };
         let _ = self.give(&conn.by_client(Flags::ACK, &[]));
         self.out.take();
         conn
@@ -469,8 +420,5 @@ fn wire_of(
     flags: Flags,
     data: &[u8],
 ) -> Wire {
-    Wire {
-        data: data.to_vec(),
-        ..Wire::new((ROUTER_MAC, OUR_MAC), (from, to), (seq, ack), flags)
-    }
+    Wire { data: data.to_vec(), ..Wire::new((ROUTER_MAC, OUR_MAC), (from, to), (seq, ack), flags) }
 }

@@ -71,9 +71,8 @@ fn main() {
         }
         let worst = calls.values().map(|c| c.0).fold(0.0, f64::max);
         let once = calls.values().map(|c| c.1).fold(0.0, f64::max);
-        let each: Vec<String> = (calls.iter())
-            .map(|(call, (least, _))| format!("{call} {least:.0}"))
-            .collect();
+        let each: Vec<String> =
+            (calls.iter()).map(|(call, (least, _))| format!("{call} {least:.0}")).collect();
         let mark = if worst > TARGET_US { '!' } else { ' ' };
         println!(
             "{name:<48} {worst:>7.0}{mark}{once:>7.0}  {:>8.0} {:>7.0} {:>9} {:>9}  {}",
@@ -270,10 +269,7 @@ fn hops() -> Lab {
     lab.start();
     for n in 0..4_000_u16 {
         let [high, low] = n.to_be_bytes();
-        lab.open(
-            SocketAddr::new([10, 0, 128 + high, low].into(), 7_777),
-            frontend(0),
-        );
+        lab.open(SocketAddr::new([10, 0, 128 + high, low].into(), 7_777), frontend(0));
     }
     lab.run_ms(3_000);
     lab
@@ -342,10 +338,8 @@ fn shared() -> Lab {
     lab.run_ms(100);
     for policy in &mut lab.snapshot.policies {
         policy.name.push('2');
-        policy.frontends[0] = common::endpoint(SocketAddr::new(
-            [10, 9, 0, 2].into(),
-            policy.frontends[0].port(),
-        ));
+        policy.frontends[0] =
+            common::endpoint(SocketAddr::new([10, 9, 0, 2].into(), policy.frontends[0].port()));
     }
     lab.apply();
     lab.run_ms(100);
@@ -427,18 +421,13 @@ fn affinity() -> Lab {
     let mut lab = Lab::new(131_072, 1_024, 10_000);
     lab.snapshot.policies = (0..16).map(|n| policy(n, n * 10..(n + 1) * 10)).collect();
     for policy in &mut lab.snapshot.policies {
-        policy.affinity = Some(baton_api::Affinity {
-            client_ip: Default::default(),
-        });
+        policy.affinity = Some(baton_api::Affinity { client_ip: Default::default() });
     }
     lab.apply();
     lab.run_ms(1_500);
     for n in 0..65_536_u32 {
         let host = std::net::Ipv4Addr::from_bits(0xc614_0000 + n);
-        lab.open(
-            SocketAddr::new(host.into(), 9_999),
-            frontend(n as usize % 16),
-        );
+        lab.open(SocketAddr::new(host.into(), 9_999), frontend(n as usize % 16));
     }
     lab.start();
     for policy in &mut lab.snapshot.policies {

@@ -100,13 +100,7 @@ struct Own {
 
 impl Own {
     fn of(c: &Conn) -> Self {
-        Self {
-            seq: c.seq,
-            server: c.server,
-            pod: c.pod as u16,
-            leg_port: c.leg.port(),
-            shift: 0,
-        }
+        Self { seq: c.seq, server: c.server, pod: c.pod as u16, leg_port: c.leg.port(), shift: 0 }
     }
 }
 
@@ -138,11 +132,7 @@ impl Said {
         let behind = SEGMENT - (head.len() + 4 + 4);
         head.extend(format!("{}\r\n\r\n", behind + SEGMENT + 1).bytes());
         head.resize(SEGMENT, b'x');
-        Self {
-            request: format!("{begin}{pad}{end}").into_bytes(),
-            head,
-            body: vec![b'x'; SEGMENT],
-        }
+        Self { request: format!("{begin}{pad}{end}").into_bytes(), head, body: vec![b'x'; SEGMENT] }
     }
 
     fn of(&self, kind: Kind) -> &[u8] {
@@ -246,10 +236,7 @@ impl Loaded {
             c.server = c.server.wrapping_add(OK.len() as u32);
             let ack = self.w.client_wire(&c, Flags::ACK, &[]).build();
             self.pass(&ack);
-            self.flows[n] = Own {
-                shift,
-                ..Own::of(&c)
-            };
+            self.flows[n] = Own { shift, ..Own::of(&c) };
         }
         self.like.server_clock = 77;
         mode(&mut self.w, MigrationMode::Never);
@@ -318,11 +305,7 @@ impl Loaded {
             assert_eq!(verdict, Verdict::Transmit(len), "{kind:?}");
             let c = &mut self.flows[*id as usize];
             let data = self.said.of(kind).len() as u32;
-            let next = if kind.is_clients() {
-                &mut c.seq
-            } else {
-                &mut c.server
-            };
+            let next = if kind.is_clients() { &mut c.seq } else { &mut c.server };
             *next = next.wrapping_add(data);
         }
         took

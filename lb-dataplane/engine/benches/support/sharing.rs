@@ -30,12 +30,7 @@ impl Sharing {
         let mut w = World::with(settings(), p);
         w.strict = false;
         let flows = (1..=flows).map(|n| w.idle(n)).collect();
-        Self {
-            w,
-            flows,
-            pods: HashMap::new(),
-            turn: 0,
-        }
+        Self { w, flows, pods: HashMap::new(), turn: 0 }
     }
 
     pub fn shared(&self) -> u64 {
@@ -51,9 +46,7 @@ impl Sharing {
         let request = self.w.client_wire(&c, PSH_ACK, GET).build();
         let sent = self.give(&request);
         let asked = sent.iter().find(|s| s.data() == GET).expect("a request");
-        let (Dest::Pod(pod), segment) = (asked.to, &asked.segment) else {
-            panic!("{asked:?}")
-        };
+        let (Dest::Pod(pod), segment) = (asked.to, &asked.segment) else { panic!("{asked:?}") };
         let leg = SocketAddr::from((segment.src, segment.src_port));
         let (value, echo) = asked.stamps().expect("timestamps");
         let mut end = c.clone();
@@ -125,9 +118,7 @@ impl Sharing {
     /// Callgrind counts inside of it.
     #[inline(never)]
     fn exchange_forward_counted(&mut self, buffer: &mut [u8; FRAME_BYTES], len: usize) -> Verdict {
-        let World {
-            engine, now, out, ..
-        } = &mut self.w;
+        let World { engine, now, out, .. } = &mut self.w;
         if len > 0 {
             return engine.frame(*now, buffer, len, out);
         }

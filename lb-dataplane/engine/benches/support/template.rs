@@ -24,11 +24,7 @@ pub struct Fields {
 
 impl Template {
     pub fn new(wire: &Wire) -> Self {
-        Self {
-            frame: wire.build(),
-            macs: (wire.src_mac, wire.dst_mac),
-            v6: wire.from.is_ipv6(),
-        }
+        Self { frame: wire.build(), macs: (wire.src_mac, wire.dst_mac), v6: wire.from.is_ipv6() }
     }
 
     /// Into the buffer; says the length. Not in line: what is measured is compiled beside it.

@@ -37,9 +37,7 @@ impl Finding {
     /// What an answer says.
     pub(crate) fn of(now: Instant, reason: Reason) -> Self {
         match reason {
-            Reason::Ready => Finding::Ready {
-                until_ms: now.ms() + READY_HOLDS_MS,
-            },
+            Reason::Ready => Finding::Ready { until_ms: now.ms() + READY_HOLDS_MS },
             reason => Finding::Refused(reason),
         }
     }
@@ -168,11 +166,7 @@ impl Adopter {
         self.unanswered = 0;
         let ready = matches!(finding, Finding::Ready { .. });
         self.ever_ready |= ready;
-        self.due_ms = if ready {
-            ready_due_ms
-        } else {
-            now.ms() + PROBE_OTHER_MS
-        };
+        self.due_ms = if ready { ready_due_ms } else { now.ms() + PROBE_OTHER_MS };
     }
 
     /// What was known holds no longer: it is asked again then.

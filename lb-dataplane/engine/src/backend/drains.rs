@@ -54,13 +54,7 @@ impl Drains {
             }
             Err(at) if leave => {
                 self.empty = false;
-                let drain = Drain {
-                    policy,
-                    since_ms: now.ms(),
-                    fewer: 0,
-                    moved: 0,
-                    closed: 0,
-                };
+                let drain = Drain { policy, since_ms: now.ms(), fewer: 0, moved: 0, closed: 0 };
                 self.all.insert(at, drain);
             }
             _ => {}
@@ -132,10 +126,7 @@ impl Budget {
 
     pub(crate) fn spend(&mut self, now: Instant) {
         if self.ms != now.ms() {
-            *self = Self {
-                ms: now.ms(),
-                used: 0,
-            };
+            *self = Self { ms: now.ms(), used: 0 };
         }
         self.used += 1;
     }

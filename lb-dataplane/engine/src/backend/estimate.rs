@@ -76,9 +76,7 @@ impl Estimate {
     /// average, or at the time since the last progress while something is outstanding. `queue`:
     /// so many connections wait to be accepted, of which some may be ours.
     pub(crate) fn wait_us(&self, now_us: u64, queue: u32) -> u64 {
-        let each_us = self
-            .now_us(self.each_us, now_us)
-            .max(self.stalled_us(now_us));
+        let each_us = self.now_us(self.each_us, now_us).max(self.stalled_us(now_us));
         let before = u64::from(self.outstanding) + u64::from(self.others);
         (before.max(queue.into()) + 1).saturating_mul(each_us)
     }
@@ -96,11 +94,7 @@ impl Estimate {
 
     /// For how long the backend has answered nothing although something was outstanding.
     pub(crate) fn stalled_us(&self, now_us: u64) -> u64 {
-        if self.outstanding == 0 {
-            0
-        } else {
-            now_us.saturating_sub(self.progress_us)
-        }
+        if self.outstanding == 0 { 0 } else { now_us.saturating_sub(self.progress_us) }
     }
 }
 
@@ -148,10 +142,7 @@ mod tests {
         for age_us in (0..20 * DECAY_US).step_by(997) {
             let value = decayed(1e6, age_us);
             let exact = 1e6 * (-(age_us as f64) / DECAY_US as f64).exp();
-            assert!(
-                value >= exact * 0.99 && value <= exact * 1.001,
-                "{value} {exact} at {age_us}"
-            );
+            assert!(value >= exact * 0.99 && value <= exact * 1.001, "{value} {exact} at {age_us}");
             assert!(value < last, "{value} after {last}");
             last = value;
         }
@@ -171,10 +162,7 @@ mod tests {
         let soon = answer(1_001_010, 200);
         assert!((89_970..90_000).contains(&soon), "{soon}");
         let later = answer(1_001_010 + HALF_LIFE_US, 200);
-        assert!(
-            (45_000..=45_200).contains(&later),
-            "{later}: half way down to 200"
-        );
+        assert!((45_000..=45_200).contains(&later), "{later}: half way down to 200");
     }
 
     /// A server with a steady queue: the estimate is the time that one more would really wait.
@@ -212,11 +200,7 @@ mod tests {
         estimate.request(0);
         estimate.first_byte(90_000, 0);
         assert_eq!(estimate.wait_us(90_000, 0), 90_000);
-        assert_eq!(
-            estimate.wait_us(90_000 + 20 * DECAY_US, 0),
-            FLOOR_US,
-            "to be tried again"
-        );
+        assert_eq!(estimate.wait_us(90_000 + 20 * DECAY_US, 0), FLOOR_US, "to be tried again");
 
         estimate.request(30 * DECAY_US);
         let mut last_us = 0;
@@ -241,11 +225,7 @@ mod tests {
         estimate.first_byte(1_500_000, 1_400_000);
         assert_eq!(estimate.outstanding, 1);
         assert_eq!(estimate.average_us(1_500_000), 100_000);
-        assert_eq!(
-            estimate.wait_us(1_500_000, 0),
-            2 * 50_000,
-            "100 ms were shared by two"
-        );
+        assert_eq!(estimate.wait_us(1_500_000, 0), 2 * 50_000, "100 ms were shared by two");
     }
 
     /// Moving its requests away must not make a dead backend look like an idle one.
@@ -304,9 +284,8 @@ mod tests {
         let mut free_at_us = [0; 4];
         let mut given = [0; 4];
         // What ends next: (time, server, time of sending). A client starts with nothing to end.
-        let mut events: BinaryHeap<Reverse<(u64, usize, u64)>> = (0..clients as u64)
-            .map(|client| Reverse((client, NOBODY, 0)))
-            .collect();
+        let mut events: BinaryHeap<Reverse<(u64, usize, u64)>> =
+            (0..clients as u64).map(|client| Reverse((client, NOBODY, 0))).collect();
         while let Some(Reverse((now_us, ended, sent_us))) = events.pop()
             && now_us < 5_000_000
         {
@@ -316,18 +295,10 @@ mod tests {
             let one = rng.usize(0..4);
             let other = (one + rng.usize(1..4)) % 4;
             let wait_us = |server: usize| estimates[server].wait_us(now_us, 0);
-            let server = if wait_us(other) < wait_us(one) {
-                other
-            } else {
-                one
-            };
+            let server = if wait_us(other) < wait_us(one) { other } else { one };
             given[server] += 1;
             estimates[server].request(now_us);
-            let on_us = if stalled == Some(server) {
-                5_000
-            } else {
-                100_000
-            };
+            let on_us = if stalled == Some(server) { 5_000 } else { 100_000 };
             let start_us = now_us.max(free_at_us[server]);
             free_at_us[server] = done_us(start_us, rng.u64(50..150), on_us);
             events.push(Reverse((free_at_us[server], server, now_us)));
@@ -340,12 +311,7 @@ mod tests {
         for (clients, seed) in [(4, 1), (64, 2)] {
             let given = closed_loop(clients, None, seed);
             let mean = given.iter().sum::<u64>() as f64 / 4.0;
-            assert!(
-                given
-                    .iter()
-                    .all(|one| (*one as f64 / mean - 1.0).abs() < 0.05),
-                "{given:?}"
-            );
+            assert!(given.iter().all(|one| (*one as f64 / mean - 1.0).abs() < 0.05), "{given:?}");
         }
     }
 
@@ -355,18 +321,12 @@ mod tests {
         {
             let given = closed_loop(clients, Some(stalled), seed);
             let sum: u64 = given.iter().sum();
-            assert!(
-                given[stalled] * 100 < sum,
-                "{given:?} with {clients} clients"
-            );
+            assert!(given[stalled] * 100 < sum, "{given:?} with {clients} clients");
             assert!(given[stalled] > 0, "it is tried: {given:?}");
             let mean = (sum - given[stalled]) as f64 / 3.0;
             for (server, count) in given.iter().enumerate() {
                 let even = (*count as f64 / mean - 1.0).abs() < 0.1;
-                assert!(
-                    server == stalled || even,
-                    "{given:?} with {clients} clients"
-                );
+                assert!(server == stalled || even, "{given:?} with {clients} clients");
             }
         }
     }

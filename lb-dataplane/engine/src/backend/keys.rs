@@ -43,19 +43,13 @@ impl Keyring {
         let signs = self.signing();
         let mut old = std::mem::take(&mut self.keys);
         for (epoch, from) in keys {
-            let known = old
-                .iter()
-                .position(|d| d.epoch == *epoch && d.from == *from);
+            let known = old.iter().position(|d| d.epoch == *epoch && d.from == *from);
             let key = match (known, &self.node) {
                 (Some(at), _) => old.swap_remove(at).key,
                 (None, Some(node)) => AdoptionKey::from_bytes(node_key(from.bytes(), node)),
                 (None, None) => from.clone(),
             };
-            self.keys.push(Derived {
-                epoch: *epoch,
-                from: from.clone(),
-                key,
-            });
+            self.keys.push(Derived { epoch: *epoch, from: from.clone(), key });
         }
         signs != self.signing()
     }

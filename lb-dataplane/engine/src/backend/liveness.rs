@@ -217,11 +217,9 @@ impl Liveness {
             Evidence::Doubt => self.doubt(now),
             Evidence::Answer { reported } => self.believe(now, reported),
             // How old that is for the ends that are held is not known.
-            Evidence::Ready => Belief::Believe {
-                back: self.is_back(now),
-                held: false,
-                wait_until_ms: None,
-            },
+            Evidence::Ready => {
+                Belief::Believe { back: self.is_back(now), held: false, wait_until_ms: None }
+            }
             Evidence::Refused => self.orphan(now, waiting, Down::NoListener),
             Evidence::NoListener => {
                 if self.report.listener.is_some() {
@@ -260,11 +258,7 @@ impl Liveness {
     }
 
     fn doubt(&mut self, now: Instant) -> Belief {
-        if self.is_probed() {
-            Belief::Unchanged
-        } else {
-            self.begin(now)
-        }
+        if self.is_probed() { Belief::Unchanged } else { self.begin(now) }
     }
 
     /// Begins to probe, or begins anew.
@@ -294,11 +288,7 @@ impl Liveness {
             probe.due_ms = Some(next_ms.max(now.ms() + 1));
             probe.due_ms
         };
-        Belief::Believe {
-            back: self.is_back(now),
-            held,
-            wait_until_ms,
-        }
+        Belief::Believe { back: self.is_back(now), held, wait_until_ms }
     }
 
     /// How old an end has to be for whoever listens to have meant it.
@@ -328,11 +318,7 @@ impl Liveness {
     fn pause(&mut self, now: Instant, waiting: bool) -> u64 {
         let probe = &mut self.probe;
         (probe.tries, probe.by_syn) = (0, false);
-        let pause_ms = if waiting {
-            DOWN_PAUSE_WAITING_MS
-        } else {
-            DOWN_PAUSE_MS
-        };
+        let pause_ms = if waiting { DOWN_PAUSE_WAITING_MS } else { DOWN_PAUSE_MS };
         *probe.due_ms.insert(now.ms() + pause_ms)
     }
 
@@ -477,11 +463,7 @@ impl Liveness {
     /// the pod's end.
     pub(crate) fn repeats(&self) -> bool {
         let tries = self.probe.tries;
-        let max = if self.is_heard() {
-            LIVENESS_TRIES_HEARD_MAX
-        } else {
-            LIVENESS_TRIES_MAX
-        };
+        let max = if self.is_heard() { LIVENESS_TRIES_HEARD_MAX } else { LIVENESS_TRIES_MAX };
         tries == 0 || (tries < max && self.down.is_none())
     }
 

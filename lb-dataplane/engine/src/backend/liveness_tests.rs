@@ -17,11 +17,7 @@ fn listener(id: u16, holders: u8, several: bool) -> ListenerReport {
         transfers: false,
         between_nodes: false,
         restores: false,
-        listener: NonZeroU8::new(holders).map(|holders| Listener {
-            id,
-            holders,
-            several,
-        }),
+        listener: NonZeroU8::new(holders).map(|holders| Listener { id, holders, several }),
     }
 }
 
@@ -43,9 +39,7 @@ fn probed(pod: &mut Liveness, at: Instant, times: u8) {
 
 const HEARD: Evidence = Evidence::Answer { reported: false };
 const TOLD: Evidence = Evidence::Answer { reported: true };
-const END: Evidence = Evidence::End {
-    closer_listens: false,
-};
+const END: Evidence = Evidence::End { closer_listens: false };
 
 /// An end 10 ms ago, and this many probes since.
 fn ended(times: u8) -> Liveness {
@@ -87,22 +81,14 @@ fn shown(belief: Belief) -> String {
     match belief {
         Belief::Unchanged => "-".into(),
         Belief::Probe => "probe".into(),
-        Belief::Believe {
-            back,
-            held,
-            wait_until_ms,
-        } => {
+        Belief::Believe { back, held, wait_until_ms } => {
             let back = if back { "back" } else { "lives" };
             let held = if held { ", ends" } else { "" };
             let until = wait_until_ms.map(|ms| format!(" {ms}"));
             format!("{back}{held}{}", until.unwrap_or_default())
         }
         Belief::Orphan { why, news } => {
-            let why = if why == Down::Silent {
-                "silent"
-            } else {
-                "gone"
-            };
+            let why = if why == Down::Silent { "silent" } else { "gone" };
             format!("{why}{}", if news { "!" } else { "" })
         }
     }
@@ -130,9 +116,7 @@ Silence { link_settled: false } probe    probe             probe             pro
 fn each_evidence_in_each_state() {
     let all = [
         END,
-        Evidence::End {
-            closer_listens: true,
-        },
+        Evidence::End { closer_listens: true },
         Evidence::Exit,
         Evidence::Doubt,
         HEARD,
@@ -142,16 +126,12 @@ fn each_evidence_in_each_state() {
         Evidence::NoListener,
         Evidence::NoAdopter,
         Evidence::Silence { link_settled: true },
-        Evidence::Silence {
-            link_settled: false,
-        },
+        Evidence::Silence { link_settled: false },
     ];
     let widths = [9, 18, 18, 18, 18, 18, 7, 12];
     let row = |head: &str, cells: &[String]| {
         let cells = cells.iter().zip(widths);
-        let cells: String = cells
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
+        let cells: String = cells.map(|(cell, width)| format!("{cell:<width$}")).collect();
         format!("{head:<32}{cells}").trim_end().to_owned()
     };
     let names = states().map(|(name, _)| name.to_owned());
@@ -373,11 +353,8 @@ fn ends_while_it_is_probed_have_it_probed_again_at_once_and_many_once_a_millisec
         for _ in 1..ends {
             assert_eq!(pod.learn(ms(9_995), true, END), Belief::Unchanged);
         }
-        let expected = Belief::Believe {
-            back: false,
-            held: true,
-            wait_until_ms: Some(wait_until_ms),
-        };
+        let expected =
+            Belief::Believe { back: false, held: true, wait_until_ms: Some(wait_until_ms) };
         assert_eq!(pod.learn(NOW, true, TOLD), expected);
     }
 }

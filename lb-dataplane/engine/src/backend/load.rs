@@ -31,21 +31,13 @@ impl Window {
         let answers = self.answers + other.answers;
         let part = |window: Self| (window.answers + KNOWN_ANSWERS) * window.known_us;
         let knowing = |window: Self| {
-            if window.known_us > 0.0 {
-                window.answers + KNOWN_ANSWERS
-            } else {
-                0.0
-            }
+            if window.known_us > 0.0 { window.answers + KNOWN_ANSWERS } else { 0.0 }
         };
         let known = knowing(self) + knowing(other);
         Self {
             area: self.area + other.area,
             answers,
-            known_us: if known > 0.0 {
-                (part(self) + part(other)) / known
-            } else {
-                0.0
-            },
+            known_us: if known > 0.0 { (part(self) + part(other)) / known } else { 0.0 },
         }
     }
 
@@ -218,16 +210,7 @@ impl Load {
 
     /// As numbers, for other workers' engines.
     pub(crate) fn to_row(&self) -> LoadRow {
-        let Self {
-            short,
-            long,
-            squares,
-            busy,
-            at_us,
-            progress_us,
-            outstanding,
-            seen,
-        } = self;
+        let Self { short, long, squares, busy, at_us, progress_us, outstanding, seen } = self;
         [
             short.area.to_bits(),
             short.answers.to_bits(),
@@ -304,9 +287,7 @@ impl Others {
     pub(crate) fn new(workers: u32, slots: usize) -> Self {
         let each = match workers {
             0 | 1 => Vec::new(),
-            more => (0..more)
-                .map(|_| vec![Load::default(); slots].into_boxed_slice())
-                .collect(),
+            more => (0..more).map(|_| vec![Load::default(); slots].into_boxed_slice()).collect(),
         };
         Self { each }
     }

@@ -149,10 +149,7 @@ impl Backend {
 
     /// Its requests that are not answered, as [`Self::reading`] has them.
     pub(crate) fn in_flight(&self, now: Instant, by: LoadSignal) -> u32 {
-        let others = self
-            .others
-            .as_ref()
-            .map_or(0, |others| others.outstanding());
+        let others = self.others.as_ref().map_or(0, |others| others.outstanding());
         let all = self.load.outstanding().saturating_add(others);
         all.max(self.pressed(now, by).queue)
     }
@@ -181,9 +178,7 @@ impl Backend {
     pub(crate) fn take_tables(&mut self) -> Tables {
         debug_assert_eq!(self.ports.used(), 0, "legs of {}", self.name);
         let none = Ports::none(self.ports.first());
-        Tables {
-            _ports: std::mem::replace(&mut self.ports, none),
-        }
+        Tables { _ports: std::mem::replace(&mut self.ports, none) }
     }
 
     /// Whether it has legs, and so needs its slot.

@@ -126,10 +126,7 @@ impl Ports {
 
     /// No ports, and no memory.
     pub(crate) fn none(first: u16) -> Self {
-        Self {
-            first,
-            ..Self::default()
-        }
+        Self { first, ..Self::default() }
     }
 
     /// A port for `purpose`, if one may be used now.
@@ -357,10 +354,7 @@ impl Ports {
         let is_busy = |offset: &u16| self.busy.has(&rests.blocks, *offset);
         let offset = self.offset(port).filter(is_busy);
         let used = offset.filter(|_| self.used() > 0);
-        debug_assert!(
-            used.is_some(),
-            "port {port} was given back but is not in use"
-        );
+        debug_assert!(used.is_some(), "port {port} was given back but is not in use");
         used
     }
 

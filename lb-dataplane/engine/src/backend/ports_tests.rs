@@ -63,10 +63,7 @@ fn hands_out_every_port_once_and_then_none() {
     let mut ports = ports(40_000..=40_099, 1);
     assert_eq!(ports.free(), 100);
     let mut taken = take_all(&mut ports, 0, Purpose::Rescue);
-    assert_eq!(
-        (ports.free(), ports.take(LATER, Purpose::Handshake)),
-        (0, None)
-    );
+    assert_eq!((ports.free(), ports.take(LATER, Purpose::Handshake)), (0, None));
     taken.sort_unstable();
     assert_eq!(taken, (40_000..=40_099).collect::<Vec<_>>());
 }
@@ -76,18 +73,9 @@ fn the_order_differs_from_seed_to_seed_and_has_no_runs() {
     let all = |seed| take_all(&mut ports(20_000..=60_000, seed), 0, Purpose::Handshake);
     let (first, second): (Vec<u16>, Vec<u16>) = (all(1), all(2));
     let same = first.iter().zip(&second).filter(|(a, b)| a == b).count();
-    assert!(
-        same < 20,
-        "{same} of 40,001 in the same place; about 1 by chance"
-    );
-    let neighbours = first
-        .windows(2)
-        .filter(|pair| pair[0].abs_diff(pair[1]) == 1)
-        .count();
-    assert!(
-        neighbours < 20,
-        "{neighbours} neighbours in a row; about 2 by chance"
-    );
+    assert!(same < 20, "{same} of 40,001 in the same place; about 1 by chance");
+    let neighbours = first.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1).count();
+    assert!(neighbours < 20, "{neighbours} neighbours in a row; about 2 by chance");
     assert_eq!(first, all(1), "the same seed is the same run");
 }
 
@@ -122,11 +110,7 @@ fn a_port_rests_as_its_last_use_ended() {
         ports.give_back(port, 50, rest);
         let mut take = |ms, purpose| ports.take(ms, purpose);
         assert_eq!(take(49 + ms, Purpose::Handshake), None);
-        assert_eq!(
-            take(50 + ms, Purpose::Rescue),
-            None,
-            "a tracker may remember it"
-        );
+        assert_eq!(take(50 + ms, Purpose::Rescue), None, "a tracker may remember it");
         assert_eq!(take(50 + ms, Purpose::Handshake), Some(port));
         ports.give_back(port, 50, rest);
         let found = ports.take_to_forget(50 + ms);
@@ -136,11 +120,7 @@ fn a_port_rests_as_its_last_use_ended() {
         }
         ports.give_back(port, 70, rest);
         assert_eq!(ports.take(119_000 + 70 + 999, Purpose::Rescue), None);
-        assert_eq!(
-            ports.take(120_070, Purpose::Rescue),
-            Some(port),
-            "none remembers it"
-        );
+        assert_eq!(ports.take(120_070, Purpose::Rescue), Some(port), "none remembers it");
     }
 }
 
@@ -260,11 +240,7 @@ fn what_rests_is_shared() {
     }
     let part = (RESTING_MAX - RESERVE) / 6;
     for ports in &all[..5] {
-        assert!(
-            ports.remembered().abs_diff(part) <= 1,
-            "{} {part}",
-            ports.remembered()
-        );
+        assert!(ports.remembered().abs_diff(part) <= 1, "{} {part}", ports.remembered());
     }
     for _ in 0..part {
         assert!(all[5].take(&mut rests, 0, Purpose::Handshake).is_some());
@@ -285,18 +261,9 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let purposes = vec![
-        Purpose::Move,
-        Purpose::Rescue,
-        Purpose::Handshake,
-        Purpose::Opening,
-        Purpose::Again,
-    ];
-    let rests = Rest::ALL
-        .map(Some)
-        .into_iter()
-        .chain([None])
-        .collect::<Vec<_>>();
+    let purposes =
+        vec![Purpose::Move, Purpose::Rescue, Purpose::Handshake, Purpose::Opening, Purpose::Again];
+    let rests = Rest::ALL.map(Some).into_iter().chain([None]).collect::<Vec<_>>();
     let give_back = (0..64_usize, prop::sample::select(rests))
         .prop_map(|(which, rest)| Op::GiveBack { which, rest });
     prop_oneof![

@@ -125,11 +125,7 @@ impl Telemetry {
         let share = if stopped {
             1.0
         } else {
-            let Stalls {
-                throttled_us,
-                cpu_us,
-                memory_us,
-            } = stalls;
+            let Stalls { throttled_us, cpu_us, memory_us } = stalls;
             share(throttled_us.max(cpu_us).max(memory_us))
         };
         let full = report.queue >= report.room.get();
@@ -206,9 +202,7 @@ mod tests {
     fn a_stalled_share_of_time_is_a_wait() {
         for percent in [10, 50, 90] {
             for until_ms in [20_000, 21_000, 21_990] {
-                let wait_us = throttled(percent, until_ms)
-                    .pressed(at_ms(until_ms))
-                    .wait_us;
+                let wait_us = throttled(percent, until_ms).pressed(at_ms(until_ms)).wait_us;
                 let mean_us = percent * STALL_WAIT_US as u64 / 100;
                 assert!(
                     wait_us > mean_us / 2 && wait_us < mean_us * 2,
@@ -216,10 +210,7 @@ mod tests {
                 );
             }
         }
-        assert_eq!(
-            throttled(0, 20_000).pressed(at_ms(20_000)),
-            Pressed::default()
-        );
+        assert_eq!(throttled(0, 20_000).pressed(at_ms(20_000)), Pressed::default());
     }
 
     #[test]
@@ -243,10 +234,7 @@ mod tests {
     #[test]
     fn who_waits_for_the_next_period_now_is_told_at_once() {
         let mut telemetry = Telemetry::default();
-        let stopped = LoadReport {
-            throttled_now: true,
-            ..calm()
-        };
+        let stopped = LoadReport { throttled_now: true, ..calm() };
         telemetry.hear(at_ms(5), Some(stopped));
         assert_eq!(telemetry.pressed(at_ms(5)).wait_us, STALL_WAIT_US as u64);
         let next = at_ms(5 + QUOTA_PERIOD_MS);
@@ -268,11 +256,8 @@ mod tests {
     fn another_pod_s_totals_are_no_stall() {
         let mut telemetry = throttled(90, 3_000);
         telemetry.forget();
-        let other = LoadReport {
-            drops: 77,
-            throttled: Some(StallTotal::of_ns(3_000_000_000)),
-            ..calm()
-        };
+        let other =
+            LoadReport { drops: 77, throttled: Some(StallTotal::of_ns(3_000_000_000)), ..calm() };
         telemetry.hear(at_ms(3_010), Some(other));
         assert_eq!(telemetry.pressed(at_ms(3_010)), Pressed::default());
         telemetry.hear(at_ms(3_020), Some(LoadReport { drops: 80, ..other }));
@@ -286,19 +271,11 @@ mod tests {
     #[test]
     fn what_is_not_told_is_not_shown() {
         let mut telemetry = Telemetry::default();
-        let silent = LoadReport {
-            throttled: None,
-            pressure: None,
-            ..calm()
-        };
+        let silent = LoadReport { throttled: None, pressure: None, ..calm() };
         telemetry.hear(at_ms(1), Some(silent));
         let shown = telemetry.shown(at_ms(2)).expect("fresh");
         assert_eq!(shown.accept_queue_room, 129);
-        let told = [
-            shown.throttled_percent,
-            shown.cpu_percent,
-            shown.memory_percent,
-        ];
+        let told = [shown.throttled_percent, shown.cpu_percent, shown.memory_percent];
         assert_eq!(told, [None; 3]);
     }
 }

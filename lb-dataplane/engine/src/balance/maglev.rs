@@ -76,9 +76,7 @@ impl Maglev {
             })
             .collect();
         if turns.is_empty() {
-            return Self {
-                table: Box::default(),
-            };
+            return Self { table: Box::default() };
         }
         let mut table = vec![HOLE; TABLE as usize].into_boxed_slice();
         for _ in 0..TABLE {
@@ -174,10 +172,7 @@ mod tests {
             let mean = f64::from(TABLE) / count as f64;
             // The paper's algorithm gives every backend the same number of turns, but for one.
             for share in shares(&Maglev::build(&equal(count, 1)), count) {
-                assert!(
-                    (f64::from(share) - mean).abs() < 1.0,
-                    "{share} of {mean} at {count}"
-                );
+                assert!((f64::from(share) - mean).abs() < 1.0, "{share} of {mean} at {count}");
                 assert!(count > 100 || (f64::from(share) / mean - 1.0).abs() < 0.01);
             }
         }
@@ -185,18 +180,12 @@ mod tests {
 
     #[test]
     fn shares_follow_weights() {
-        let backends: Vec<_> = equal(40, 2)
-            .iter()
-            .zip(1..)
-            .map(|(one, w)| (one.0, w * 3))
-            .collect();
+        let backends: Vec<_> =
+            equal(40, 2).iter().zip(1..).map(|(one, w)| (one.0, w * 3)).collect();
         let sum: f64 = backends.iter().map(|one| f64::from(one.1)).sum();
         for (share, (_, weight)) in shares(&Maglev::build(&backends), 40).iter().zip(&backends) {
             let ideal = f64::from(TABLE) * f64::from(*weight) / sum;
-            assert!(
-                (f64::from(*share) - ideal).abs() <= 1.0,
-                "{share} for {ideal}"
-            );
+            assert!((f64::from(*share) - ideal).abs() <= 1.0, "{share} for {ideal}");
         }
         // The largest and the smallest weight: below half an entry there is none.
         let shares = shares(&Maglev::build(&[(1, u16::MAX), (2, 1), (3, 32_767)]), 3);
@@ -226,10 +215,7 @@ mod tests {
     #[test]
     fn the_table_is_always_the_same() {
         let table = Maglev::build(&[(11, 1), (22, 2), (33, 1)]);
-        let digest = table
-            .table
-            .iter()
-            .fold(0_u64, |sum, &index| mix(sum ^ u64::from(index)));
+        let digest = table.table.iter().fold(0_u64, |sum, &index| mix(sum ^ u64::from(index)));
         assert_eq!(digest, 0xa36a_8bb2_5c49_1afc);
     }
 
@@ -240,10 +226,7 @@ mod tests {
             for removed in [0, count / 2, count - 1] {
                 let (changed, needless) = disruption(&backends, removed);
                 let ideal = f64::from(TABLE) / count as f64;
-                assert!(
-                    f64::from(changed) < 2.0 * ideal,
-                    "{changed} of {ideal} ({needless})"
-                );
+                assert!(f64::from(changed) < 2.0 * ideal, "{changed} of {ideal} ({needless})");
                 assert!(f64::from(changed) > ideal - 1.0);
             }
         }
@@ -264,9 +247,6 @@ mod tests {
     #[test]
     fn equal_identities_share() {
         let shares = shares(&Maglev::build(&[(9, 1), (9, 1)]), 2);
-        assert!(
-            shares.iter().all(|share| share.abs_diff(TABLE / 2) <= 1),
-            "{shares:?}"
-        );
+        assert!(shares.iter().all(|share| share.abs_diff(TABLE / 2) <= 1), "{shares:?}");
     }
 }

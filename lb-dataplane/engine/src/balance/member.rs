@@ -164,10 +164,7 @@ impl Evidence {
     /// The same, if it is about this process; else none.
     pub(crate) fn about(&mut self, process: u32) -> &mut Self {
         if self.process != process {
-            *self = Self {
-                process,
-                ..Self::default()
-            };
+            *self = Self { process, ..Self::default() };
         }
         self
     }
@@ -262,18 +259,10 @@ mod tests {
         );
         assert!(!member.works(&pod, at(9_499)));
         assert!(member.works(&pod, at(9_500)));
-        pod.learn(
-            at(500),
-            false,
-            backend::Evidence::Silence { link_settled: true },
-        );
+        pod.learn(at(500), false, backend::Evidence::Silence { link_settled: true });
         pod.learn(at(1_000), false, backend::Evidence::Ready);
         assert!(member.works(&pod, at(1_000)), "another one failed");
-        pod.learn(
-            at(1_000),
-            false,
-            backend::Evidence::Silence { link_settled: true },
-        );
+        pod.learn(at(1_000), false, backend::Evidence::Silence { link_settled: true });
         assert_eq!(member.health(&pod, at(0)), BackendHealth::Silent);
     }
 }

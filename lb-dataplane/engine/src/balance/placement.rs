@@ -270,9 +270,8 @@ impl Placement {
                 known += 1;
             }
         }
-        let [short_us, long_us, usual, busy] = readings
-            .each_mut()
-            .map(|column| lower_median(&mut column[..known]));
+        let [short_us, long_us, usual, busy] =
+            readings.each_mut().map(|column| lower_median(&mut column[..known]));
         self.short_us = short_us.max(REFERENCE_MIN_US);
         self.long_us = long_us.max(REFERENCE_MIN_US);
         self.alone = known <= 1;
@@ -329,12 +328,7 @@ impl Placement {
         cost_us: impl Fn(usize) -> f64,
         rng: &mut fastrand::Rng,
     ) -> Option<Choice> {
-        let Asking {
-            now_us,
-            owner,
-            committed,
-            ..
-        } = asking;
+        let Asking { now_us, owner, committed, .. } = asking;
         let hasty = committed.is(Mutant::MoveOnNoise);
         self.budget = (self.budget + BUDGET).min(BUDGET_MAX);
         self.judge(now_us, committed, &seat);
@@ -362,14 +356,7 @@ impl Placement {
             }
             best
         };
-        let choice = |to, why, here_us, there_us| {
-            Some(Choice {
-                to,
-                why,
-                here_us,
-                there_us,
-            })
-        };
+        let choice = |to, why, here_us, there_us| Some(Choice { to, why, here_us, there_us });
         if standing.sheds(here.flows) && !committed.is(Mutant::StayInDistress) {
             let flows = |seat: &Seat| seat.per_weight(f64::from(seat.flows) + 1.0);
             let (to, there) = best(rng, 2, &flows)?;

@@ -213,20 +213,13 @@ impl Policy {
     #[inline]
     pub(crate) fn pool_of(&self, v6: bool) -> usize {
         let own = usize::from(v6);
-        if self.pools[own].members.is_empty() {
-            1 - own
-        } else {
-            own
-        }
+        if self.pools[own].members.is_empty() { 1 - own } else { own }
     }
 
     /// Where a flow of `owner` should go at this boundary, if anywhere, and why. `ties` says what
     /// holds it there; its last request was sent `gap_us` ago.
     #[inline]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one decision, all that it goes by"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "one decision, all that it goes by")]
     pub(crate) fn choose_move(
         &mut self,
         v6: bool,
@@ -253,9 +246,7 @@ impl Policy {
         if mode == MigrationMode::Always {
             let cause = ties.cause().unwrap_or(Cause::EveryRequest);
             let count = pool.members.len();
-            let at = (1..=count)
-                .map(|i| (pool.rotor + i) % count)
-                .find(|at| good(pool, *at))?;
+            let at = (1..=count).map(|i| (pool.rotor + i) % count).find(|at| good(pool, *at))?;
             pool.rotor = at;
             return Some(at_place(pool, at, cause));
         }
@@ -414,11 +405,7 @@ impl Policy {
 
     /// Counts a move onto `target` for this second, or says which limit is against it.
     pub(crate) fn may_move(&mut self, v6: bool, target: u16, now: Instant) -> Result<(), Counter> {
-        let baton_api::Migration {
-            per_second,
-            per_backend_per_second,
-            ..
-        } = self.spec.migration;
+        let baton_api::Migration { per_second, per_backend_per_second, .. } = self.spec.migration;
         let second = (now.0 / 1_000_000) as u32;
         if !self.pace.has_room(per_second, second, self.share) {
             return Err(Counter::StayedRate);

@@ -96,9 +96,7 @@ impl Pool {
         let mut from = 0;
         for (at, member) in self.members.iter_mut().enumerate() {
             let places = (from..count).chain(0..from);
-            let place = places
-                .into_iter()
-                .find(|p| old.members[*p].identity == member.identity);
+            let place = places.into_iter().find(|p| old.members[*p].identity == member.identity);
             if let Some(place) = place {
                 member.inherit(&old.members[place]);
                 self.evidence[at] = old.evidence[place];
@@ -327,11 +325,7 @@ impl Pool {
         }
         let better = |first, second| {
             let cost = |at| self.cost(at, backends, now);
-            if cost(second) < cost(first) {
-                second
-            } else {
-                first
-            }
+            if cost(second) < cost(first) { second } else { first }
         };
         if !self.alike {
             let mut draw = || self.by_chance(backends, now, rng, &good);

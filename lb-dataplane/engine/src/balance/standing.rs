@@ -85,10 +85,7 @@ pub(crate) struct Evidence {
 impl Standing {
     /// A member that came to a policy that has flows.
     pub(crate) fn joining() -> Self {
-        Self {
-            phase: Phase::Joining { since_us: None },
-            ..Self::default()
-        }
+        Self { phase: Phase::Joining { since_us: None }, ..Self::default() }
     }
 
     pub(crate) fn is_distressed(&self) -> bool {
@@ -142,24 +139,16 @@ impl Standing {
                 self.phase = if has || e.now_us > since_us + JOIN_MAX_US {
                     Phase::Fit
                 } else {
-                    Phase::Joining {
-                        since_us: Some(since_us),
-                    }
+                    Phase::Joining { since_us: Some(since_us) }
                 };
             }
             Phase::Distressed { until_us } => {
                 if e.now_us >= until_us && e.can {
                     self.hot = 0.0;
-                    self.phase = Phase::Trial {
-                        since_us: e.now_us,
-                        allowance: 1,
-                    };
+                    self.phase = Phase::Trial { since_us: e.now_us, allowance: 1 };
                 }
             }
-            Phase::Trial {
-                since_us,
-                allowance,
-            } => {
+            Phase::Trial { since_us, allowance } => {
                 if self.hot >= TRIAL_PART {
                     return self.distress(e);
                 }
@@ -168,10 +157,7 @@ impl Standing {
                     self.phase = if f64::from(allowance) >= e.fair {
                         Phase::Fit
                     } else {
-                        Phase::Trial {
-                            since_us: e.now_us,
-                            allowance: allowance.saturating_mul(2),
-                        }
+                        Phase::Trial { since_us: e.now_us, allowance: allowance.saturating_mul(2) }
                     };
                 }
             }
@@ -182,9 +168,8 @@ impl Standing {
     fn distress(&mut self, e: Evidence) -> bool {
         let now_us = e.now_us;
         let alone = !e.committed.is(Mutant::NoBackOff);
-        self.phase = Phase::Distressed {
-            until_us: now_us + if alone { self.backoff_us } else { 0 },
-        };
+        self.phase =
+            Phase::Distressed { until_us: now_us + if alone { self.backoff_us } else { 0 } };
         self.backoff_us = (self.backoff_us * 2).min(BACKOFF_MAX_US);
         self.distressed_us = now_us;
         true
@@ -194,9 +179,7 @@ impl Standing {
     pub(crate) fn allowed(&self, now_us: u64, fair: f64) -> f64 {
         match self.phase {
             Phase::Trial { allowance, .. } => f64::from(allowance).min(fair),
-            Phase::Joining {
-                since_us: Some(since_us),
-            } => {
+            Phase::Joining { since_us: Some(since_us) } => {
                 let age_us = now_us.saturating_sub(since_us);
                 (fair * (age_us as f64 / JOIN_US as f64).min(1.0)).ceil()
             }
@@ -237,21 +220,19 @@ mod tests {
         hot: impl Fn(u64) -> bool,
         flows: u32,
     ) -> Option<u64> {
-        (from_us..from_us + for_us)
-            .step_by(STEP_US as usize)
-            .find(|now_us| {
-                s.judge(Evidence {
-                    now_us: *now_us,
-                    age_us: STEP_US,
-                    hot: Some(hot(*now_us)),
-                    usual: 0.0,
-                    can: true,
-                    flows,
-                    fair: 8.0,
-                    room: true,
-                    committed: Committed::default(),
-                })
+        (from_us..from_us + for_us).step_by(STEP_US as usize).find(|now_us| {
+            s.judge(Evidence {
+                now_us: *now_us,
+                age_us: STEP_US,
+                hot: Some(hot(*now_us)),
+                usual: 0.0,
+                can: true,
+                flows,
+                fair: 8.0,
+                room: true,
+                committed: Committed::default(),
             })
+        })
     }
 
     #[test]
@@ -287,13 +268,8 @@ mod tests {
 
     #[test]
     fn a_trial_admits_twice_as_many_each_stage_until_it_has_its_share() {
-        let mut s = Standing {
-            phase: Phase::Trial {
-                since_us: 0,
-                allowance: 1,
-            },
-            ..Standing::default()
-        };
+        let mut s =
+            Standing { phase: Phase::Trial { since_us: 0, allowance: 1 }, ..Standing::default() };
         assert!(s.admits(0) && !s.admits(1) && s.sheds(2));
         let mut seen = vec![1];
         for now_us in (0..3_000_000).step_by(STEP_US as usize) {

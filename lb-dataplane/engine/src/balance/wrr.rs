@@ -21,13 +21,8 @@ impl Wrr {
     /// A round robin over backends with these weights; weight 0 is never chosen. The only place
     /// that allocates.
     pub(crate) fn new(weights: &[u16]) -> Self {
-        let backends = weights
-            .iter()
-            .map(|&weight| Backend {
-                weight: weight.into(),
-                credit: 0,
-            })
-            .collect();
+        let backends =
+            weights.iter().map(|&weight| Backend { weight: weight.into(), credit: 0 }).collect();
         Self { backends }
     }
 
@@ -76,11 +71,7 @@ mod tests {
         assert_eq!(Wrr::new(&[0, 0]).next(|_| true), None);
         let mut wrr = Wrr::new(&[1, 2]);
         assert_eq!(wrr.next(|_| false), None);
-        assert_eq!(
-            picks(&mut wrr, 3, |_| true),
-            [1, 0, 1],
-            "a failed choice changes nothing"
-        );
+        assert_eq!(picks(&mut wrr, 3, |_| true), [1, 0, 1], "a failed choice changes nothing");
     }
 
     #[test]

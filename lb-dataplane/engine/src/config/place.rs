@@ -123,9 +123,8 @@ impl Engine {
         });
         // Of one that stays as it is the backends are named still, so their slots are the same too.
         let index = same.unwrap_or_else(|| {
-            for (pool, ends) in (ready.policy.iter_mut())
-                .flat_map(|p| &mut p.pools)
-                .zip(&ready.ends)
+            for (pool, ends) in
+                (ready.policy.iter_mut()).flat_map(|p| &mut p.pools).zip(&ready.ends)
             {
                 for (member, end) in pool.members.iter_mut().zip(ends) {
                     // It has one: what is not fresh was known.
@@ -227,9 +226,7 @@ impl Engine {
                 let pod = &mut backend.liveness;
                 pod.suspects += u32::from(!evidence.is_clean(pod.process()));
                 backend.policies.insert(index as u16);
-                backend
-                    .drains
-                    .settle(now, index as u16, member.is_leaving());
+                backend.drains.settle(now, index as u16, member.is_leaving());
                 self.look_over_drain(member.backend);
             }
         }

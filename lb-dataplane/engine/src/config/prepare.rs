@@ -106,11 +106,7 @@ impl Progress {
     pub(crate) fn of(nothing_new: bool) -> Self {
         Self {
             piece: PIECE,
-            stage: if nothing_new {
-                Stage::Done
-            } else {
-                Stage::Free
-            },
+            stage: if nothing_new { Stage::Done } else { Stage::Free },
             at: 0,
             placing: None,
             again: false,
@@ -198,11 +194,7 @@ impl Prepared {
                     let new = Backend::new(name, end.0, end.1, ports, rng);
                     fresh.push(Some(Box::new(new)));
                 }
-                Named {
-                    name: String::new(),
-                    known,
-                    node: None,
-                }
+                Named { name: String::new(), known, node: None }
             });
             entry.name.clone_from(&backend.name);
             if entry.node.is_none() {
@@ -246,11 +238,7 @@ impl Prepared {
             applied,
             known: named.values().filter(|n| n.known).count(),
             named,
-            frontends: policies
-                .iter()
-                .flat_map(|p| &p.frontends)
-                .copied()
-                .collect(),
+            frontends: policies.iter().flat_map(|p| &p.frontends).copied().collect(),
             fresh,
             policies,
             pools: Vec::with_capacity(LIMIT_POLICIES),
@@ -293,10 +281,7 @@ impl Prepared {
     pub fn also_lingers(&mut self, other: &mut Self) {
         for (ends, more) in [
             (&mut self.lingering.backends, &mut other.lingering.backends),
-            (
-                &mut self.lingering.frontends,
-                &mut other.lingering.frontends,
-            ),
+            (&mut self.lingering.frontends, &mut other.lingering.frontends),
         ] {
             ends.append(more);
             ends.sort_unstable();
@@ -395,14 +380,7 @@ impl Planner {
         snapshot: &Snapshot,
         objections: Option<&[Objection]>,
     ) -> Result<Vec<Prepared>, ApplyError> {
-        plan(
-            &self.fixed,
-            &mut self.rng,
-            &self.memory,
-            &self.lingering,
-            snapshot,
-            objections,
-        )
+        plan(&self.fixed, &mut self.rng, &self.memory, &self.lingering, snapshot, objections)
     }
 
     /// The engine had no room ([`ApplyError::is_room`]), or one of several had none
@@ -454,13 +432,8 @@ pub(crate) fn plan(
     snapshot: &Snapshot,
     objections: Option<&[Objection]>,
 ) -> Result<Vec<Prepared>, ApplyError> {
-    let mut sifted = sift(
-        &fixed[0],
-        in_force,
-        lingering,
-        snapshot,
-        objections.unwrap_or_default(),
-    )?;
+    let mut sifted =
+        sift(&fixed[0], in_force, lingering, snapshot, objections.unwrap_or_default())?;
     if objections.is_none() && !sifted.refused.is_empty() {
         return Err(sifted.refused.swap_remove(0).error);
     }

@@ -113,11 +113,7 @@ impl Room {
         let backends = spec.backends.iter().map(|b| end_of(b.endpoint));
         count(&mut self.backends, backends, more);
         count(&mut self.frontends, ends.iter().copied(), more);
-        self.policies = if more {
-            self.policies + 1
-        } else {
-            self.policies - 1
-        };
+        self.policies = if more { self.policies + 1 } else { self.policies - 1 };
     }
 
     /// Takes what a policy needs in place of what it has, or leaves that; `at` is where it is.
@@ -156,10 +152,7 @@ impl Room {
         }
         let needed = self.backends.len();
         if needed > self.backends_max {
-            return Err(ApplyError::TooManyBackends {
-                needed,
-                limit: self.backends_max as u16,
-            });
+            return Err(ApplyError::TooManyBackends { needed, limit: self.backends_max as u16 });
         }
         Ok(())
     }
@@ -184,10 +177,8 @@ pub(crate) fn sift(
         });
     }
     let all = &snapshot.policies;
-    let same: Vec<bool> = all
-        .iter()
-        .map(|p| in_force.policy(&p.name).is_some_and(|old| **old == *p))
-        .collect();
+    let same: Vec<bool> =
+        all.iter().map(|p| in_force.policy(&p.name).is_some_and(|old| **old == *p)).collect();
     let ends: Vec<Vec<End>> = all.iter().map(|p| fixed.ends(p)).collect();
     let mut problems: Vec<Option<ApplyError>> = all.iter().map(|_| None).collect();
     for (p, error) in objections {
@@ -253,10 +244,7 @@ pub(crate) fn sift(
             }
         }
     }
-    let mut sifted = Sifted {
-        wanted: Vec::with_capacity(all.len()),
-        refused: Vec::new(),
-    };
+    let mut sifted = Sifted { wanted: Vec::with_capacity(all.len()), refused: Vec::new() };
     for (index, (spec, problem)) in all.iter().zip(problems).enumerate() {
         let kept = problem.is_some() && old[index].is_some();
         let old = in_force.policy(&spec.name);
@@ -266,9 +254,7 @@ pub(crate) fn sift(
             (true, old) => old.filter(|_| kept || problem.is_none()).cloned(),
         };
         sifted.wanted.extend(spec.map(|spec| Wanted { spec, same }));
-        sifted
-            .refused
-            .extend(problem.map(|error| Refused { index, error, kept }));
+        sifted.refused.extend(problem.map(|error| Refused { index, error, kept }));
     }
     Ok(sifted)
 }
@@ -334,14 +320,7 @@ pub(crate) fn told(snapshot: &Snapshot, refused: &[Refused]) -> Applied {
             kept: refused.kept,
         }
     });
-    let room = |e: &ApplyError| {
-        matches!(
-            e,
-            ApplyError::NoRoom(_) | ApplyError::TooManyBackends { .. }
-        )
-    };
-    Applied {
-        refused: named.collect(),
-        may_pass: refused.iter().any(|r| room(&r.error)),
-    }
+    let room =
+        |e: &ApplyError| matches!(e, ApplyError::NoRoom(_) | ApplyError::TooManyBackends { .. });
+    Applied { refused: named.collect(), may_pass: refused.iter().any(|r| room(&r.error)) }
 }

@@ -37,10 +37,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    const EMPTY: Self = Self {
-        marks: [0; SLOTS],
-        numbers: [FREE; SLOTS],
-    };
+    const EMPTY: Self = Self { marks: [0; SLOTS], numbers: [FREE; SLOTS] };
 
     /// The number of the first slot with a mark. All are compared at once: which one it is cannot
     /// be foretold, and a branch foretold wrongly costs more than all the rest.
@@ -222,17 +219,13 @@ impl Index {
 
     /// What is in a bucket.
     pub(crate) fn numbers_in(&self, bucket: usize) -> [Option<u32>; SLOTS] {
-        self.buckets[bucket]
-            .numbers
-            .map(|n| (n != FREE).then_some(n))
+        self.buckets[bucket].numbers.map(|n| (n != FREE).then_some(n))
     }
 
     /// Whether a bucket is one of the two of a hash, and the number there has its mark.
     pub(crate) fn is_at_home(&self, bucket: usize, hash: Hash, number: u32) -> bool {
         [self.first(hash), self.second(hash)].contains(&bucket)
-            && self.buckets[bucket]
-                .find(hash.mark, |n| n == number)
-                .is_some()
+            && self.buckets[bucket].find(hash.mark, |n| n == number).is_some()
     }
 
     /// Something had room in neither of its buckets.
@@ -304,12 +297,8 @@ mod tests {
             let numbers = 16_384 * SLOTS * percent / 100;
             let mut index = Index::new(numbers, percent);
             assert_eq!(index.buckets(), 16_384);
-            let hashes: Vec<Hash> = (0..numbers)
-                .map(|_| Hash {
-                    place: rng.u64(..),
-                    mark: rng.u32(..),
-                })
-                .collect();
+            let hashes: Vec<Hash> =
+                (0..numbers).map(|_| Hash { place: rng.u64(..), mark: rng.u32(..) }).collect();
             for (number, hash) in (0..).zip(&hashes) {
                 assert!(index.insert(*hash, number, |n, _| hashes.get(n as usize).copied()));
             }
@@ -319,10 +308,7 @@ mod tests {
                 bucket.find(hash.mark, |n| n == *number).is_none()
             });
             let second = second.count();
-            assert!(
-                second < numbers / second_max,
-                "{second} in their second bucket"
-            );
+            assert!(second < numbers / second_max, "{second} in their second bucket");
         }
     }
 }

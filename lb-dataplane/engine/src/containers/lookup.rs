@@ -17,11 +17,7 @@ struct Slot {
 }
 
 impl Slot {
-    const FREE: Self = Self {
-        address: Addr { high: 0, low: 0 },
-        port: 0,
-        id: NOTHING,
-    };
+    const FREE: Self = Self { address: Addr { high: 0, low: 0 }, port: 0, id: NOTHING };
 
     fn is_free(&self) -> bool {
         self.id == NOTHING
@@ -44,10 +40,7 @@ impl Lookup {
     /// For so many entries.
     pub(crate) fn new(entries: usize) -> Self {
         let size = (entries * 4).next_power_of_two().max(16);
-        Self {
-            slots: vec![Slot::FREE; size].into_boxed_slice(),
-            used: 0,
-        }
+        Self { slots: vec![Slot::FREE; size].into_boxed_slice(), used: 0 }
     }
 
     /// Says what an address and port stand for from now on.
@@ -160,10 +153,6 @@ mod tests {
                 probes += 1;
             }
         }
-        assert!(
-            probes <= all.len() / 2,
-            "{probes} steps to {} entries",
-            all.len()
-        );
+        assert!(probes <= all.len() / 2, "{probes} steps to {} entries", all.len());
     }
 }

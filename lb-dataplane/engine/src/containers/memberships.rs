@@ -63,28 +63,26 @@ mod tests {
 
     #[test]
     fn it_is_a_set_of_numbers_in_order() {
-        bolero::check!()
-            .with_type::<Vec<(u16, bool)>>()
-            .for_each(|changes| {
-                let (mut set, mut model) = (Memberships::default(), BTreeSet::new());
-                for (policy, joins) in changes {
-                    if *joins {
-                        set.insert(*policy);
-                        model.insert(*policy);
-                    } else {
-                        set.remove(*policy);
-                        model.remove(policy);
-                    }
-                    assert_eq!(set.has(*policy), *joins);
-                    assert_eq!(set.is_empty(), model.is_empty());
+        bolero::check!().with_type::<Vec<(u16, bool)>>().for_each(|changes| {
+            let (mut set, mut model) = (Memberships::default(), BTreeSet::new());
+            for (policy, joins) in changes {
+                if *joins {
+                    set.insert(*policy);
+                    model.insert(*policy);
+                } else {
+                    set.remove(*policy);
+                    model.remove(policy);
                 }
-                let mut found = Vec::new();
-                let mut from = Some(0);
-                while let Some(policy) = from.and_then(|from| set.next(from)) {
-                    found.push(policy);
-                    from = policy.checked_add(1);
-                }
-                assert!(found.iter().eq(&model), "{found:?} {model:?}");
-            });
+                assert_eq!(set.has(*policy), *joins);
+                assert_eq!(set.is_empty(), model.is_empty());
+            }
+            let mut found = Vec::new();
+            let mut from = Some(0);
+            while let Some(policy) = from.and_then(|from| set.next(from)) {
+                found.push(policy);
+                from = policy.checked_add(1);
+            }
+            assert!(found.iter().eq(&model), "{found:?} {model:?}");
+        });
     }
 }

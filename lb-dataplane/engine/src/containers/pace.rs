@@ -14,10 +14,7 @@ pub struct Share {
 
 impl Default for Share {
     fn default() -> Self {
-        Self {
-            worker: 0,
-            workers: 1,
-        }
+        Self { worker: 0, workers: 1 }
     }
 }
 
@@ -78,10 +75,7 @@ mod tests {
 
     #[test]
     fn no_limit_has_no_shares() {
-        let share = Share {
-            worker: 3,
-            workers: 4,
-        };
+        let share = Share { worker: 3, workers: 4 };
         assert!(Pace::default().has_room(0, 9, share));
         assert!(!Pace::default().has_room(1, 0, share), "another's turn");
     }

@@ -17,11 +17,7 @@ pub(crate) struct Pass {
 
 impl Pass {
     pub(crate) fn new(due_ms: u64) -> Self {
-        Self {
-            due_ms,
-            at: None,
-            found_ms: u64::MAX,
-        }
+        Self { due_ms, at: None, found_ms: u64::MAX }
     }
 
     /// Something is due then, or sooner.

@@ -40,10 +40,7 @@ pub(crate) struct Shares {
 
 impl Shares {
     pub(crate) fn new(max: Slots) -> Self {
-        Self {
-            used: vec![Slots::default(); NETWORKS].into_boxed_slice(),
-            max,
-        }
+        Self { used: vec![Slots::default(); NETWORKS].into_boxed_slice(), max }
     }
 
     /// Whether the network may have so many more.

@@ -27,10 +27,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// More than there are: of a segment that cannot be kept.
-    pub(crate) const TOO_MANY: Self = Self {
-        all: u16::MAX as u32,
-        long: u16::MAX as u32,
-    };
+    pub(crate) const TOO_MANY: Self = Self { all: u16::MAX as u32, long: u16::MAX as u32 };
 
     /// What a pool of so many has.
     pub(crate) fn of_pool(all: u32) -> Self {
@@ -41,18 +38,12 @@ impl Slots {
     /// One slot for a copy of so many bytes.
     #[inline]
     pub(crate) fn one(bytes: usize) -> Self {
-        Self {
-            all: 1,
-            long: u32::from(bytes > SHORT_BYTES),
-        }
+        Self { all: 1, long: u32::from(bytes > SHORT_BYTES) }
     }
 
     /// The part that one use may have, but not less than `least` of either kind.
     pub(crate) fn part(self, of: u32, least: u32) -> Self {
-        Self {
-            all: (self.all / of).max(least),
-            long: (self.long / of).max(least),
-        }
+        Self { all: (self.all / of).max(least), long: (self.long / of).max(least) }
     }
 
     /// Whether so many more keep within `max`.

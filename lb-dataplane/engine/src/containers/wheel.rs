@@ -55,10 +55,7 @@ struct Occupied<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> Occupied<WORDS> {
-    const NONE: Self = Self {
-        words: [0; WORDS],
-        any: 0,
-    };
+    const NONE: Self = Self { words: [0; WORDS], any: 0 };
 
     fn set(&mut self, slot: usize, on: bool) {
         let (word, bit) = (slot / 64, slot % 64);
@@ -113,15 +110,8 @@ impl Wheel {
     /// A wheel for the ids `0..entries`, none of them armed. The only place that allocates.
     pub(crate) fn new(entries: usize) -> Self {
         assert!(entries < END as usize, "an id must leave the top bit free");
-        let free = Link {
-            next: NONE,
-            prev: NONE,
-            at_ms: 0,
-        };
-        let empty = List {
-            first: NONE,
-            last: NONE,
-        };
+        let free = Link { next: NONE, prev: NONE, at_ms: 0 };
+        let empty = List { first: NONE, last: NONE };
         Self {
             links: vec![free; entries].into_boxed_slice(),
             lists: vec![empty; LISTS].into_boxed_slice(),
@@ -302,10 +292,7 @@ impl Wheel {
 
     /// Puts all of one list at the end of another one, whatever their lengths.
     fn take_over(&mut self, from: usize, to: usize) {
-        let empty = List {
-            first: NONE,
-            last: NONE,
-        };
+        let empty = List { first: NONE, last: NONE };
         let List { first, last } = std::mem::replace(&mut self.lists[from], empty);
         self.occupy(from, false);
         if first == NONE {

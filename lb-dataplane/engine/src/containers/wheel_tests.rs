@@ -117,10 +117,7 @@ fn a_crowd_in_one_tick_is_served_in_pieces() {
     }
     assert_eq!(fired, crowd);
     let pieces = 2 * crowd / 256 + 2;
-    assert!(
-        calls <= pieces + 2 * idle_ms as usize / 1_000 + 10,
-        "{calls} calls"
-    );
+    assert!(calls <= pieces + 2 * idle_ms as usize / 1_000 + 10, "{calls} calls");
 }
 
 /// A caller that sleeps until `next_due_ms` serves every deadline on the millisecond.
@@ -144,10 +141,7 @@ fn following_next_due_is_never_late() {
         }
     }
     assert_eq!(fired, 500);
-    assert!(
-        wakeups <= 500 * 6,
-        "{wakeups} wake-ups: at most one per entry and turn"
-    );
+    assert!(wakeups <= 500 * 6, "{wakeups} wake-ups: at most one per entry and turn");
 }
 
 #[derive(Debug, Clone)]

@@ -212,10 +212,7 @@ impl Engine {
             events: Events::new(),
             rng: fastrand::Rng::with_seed(settings.seed),
             numbers: 0,
-            redirect: Redirect {
-                leg: Leg::NONE,
-                by: By::default(),
-            },
+            redirect: Redirect { leg: Leg::NONE, by: By::default() },
             ahead: Ahead::default(),
             predicts: true,
             committed: Committed::default(),

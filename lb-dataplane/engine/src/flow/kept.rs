@@ -135,10 +135,7 @@ impl Kept {
     pub(crate) fn takes(&self, copies: Slots) -> Option<Slots> {
         let short = copies.all - copies.long;
         let short_free = self.short - (self.used.all - self.used.long);
-        let takes = Slots {
-            all: copies.all,
-            long: copies.long + short.saturating_sub(short_free),
-        };
+        let takes = Slots { all: copies.all, long: copies.long + short.saturating_sub(short_free) };
         self.used.have_room(takes, self.all).then_some(takes)
     }
 
@@ -200,11 +197,7 @@ impl Kept {
         };
         let last = first.tail;
         let at = self.place(last);
-        let room = if self.is_long(last) {
-            KEPT_BYTES
-        } else {
-            SHORT_BYTES
-        };
+        let room = if self.is_long(last) { KEPT_BYTES } else { SHORT_BYTES };
         let last = &mut self.slots[last as usize];
         let longer = change(&mut self.slab[at..at + room], usize::from(last.bytes));
         if let Some(bytes) = longer {
@@ -344,10 +337,7 @@ impl Kept {
             return Slots::default();
         };
         let slot = list.head;
-        let gives = Slots {
-            all: 1,
-            long: u32::from(self.is_long(slot)),
-        };
+        let gives = Slots { all: 1, long: u32::from(self.is_long(slot)) };
         list.head = self.frees(slot);
         self.used -= gives;
         if let Some(second) = self.slots.get_mut(first.next as usize) {
@@ -360,9 +350,7 @@ impl Kept {
 
     /// How many segments `list` has.
     pub(crate) fn count(&self, list: KeptList) -> u16 {
-        self.slots
-            .get(list.head as usize)
-            .map_or(0, |first| first.count)
+        self.slots.get(list.head as usize).map_or(0, |first| first.count)
     }
 
     /// The slots that `list` has.

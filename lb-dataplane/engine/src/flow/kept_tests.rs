@@ -50,10 +50,7 @@ fn keeps_copies_in_order_and_gives_them_back() {
         assert!(kept.push(&mut list, frame, KEPT_PER_FLOW_MAX));
     }
     assert_eq!(kept_frames(&kept, list), [&b"GET / "[..], b"", b"HTTP/1.1"]);
-    assert_eq!(
-        (used(&kept), kept.capacity().all, kept.count(list)),
-        (3, 3, 3)
-    );
+    assert_eq!((used(&kept), kept.capacity().all, kept.count(list)), (3, 3, 3));
     kept.clear(&mut list);
     assert!(list.is_empty() && kept_frames(&kept, list).is_empty());
     assert_eq!(used(&kept), 0);

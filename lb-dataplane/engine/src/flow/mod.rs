@@ -269,8 +269,7 @@ impl Flow {
     /// The server's timestamp clock now, going on from its last value at 1 ms a tick (RFC 7323
     /// section 5.4; Linux `tcp_ts_hz`).
     pub(crate) fn server_ts_at(&self, now_ms: u32) -> u32 {
-        self.server_ts
-            .wrapping_add(now_ms.wrapping_sub(self.server_ts_ms))
+        self.server_ts.wrapping_add(now_ms.wrapping_sub(self.server_ts_ms))
     }
 
     /// Whether the client may send at `seq`: not beyond the largest window that the backend can

@@ -29,10 +29,7 @@ pub(crate) fn count(segment: &Segment) -> Slots {
     let full = payload.div_ceil(room).saturating_sub(1);
     let last = usize::from(segment.payload) + payload - full * room;
     let mut slots = Slots::one(last);
-    slots += Slots {
-        all: full as u32,
-        long: full as u32,
-    };
+    slots += Slots { all: full as u32, long: full as u32 };
     slots
 }
 
@@ -91,9 +88,7 @@ mod tests {
         let mut frame = vec![0; payload.len() + 100];
         let len = build_segment(&mut frame, &spec).expect("it fits");
         frame.truncate(len);
-        let Ok(Decoded::Tcp(segment)) = decode(&frame) else {
-            panic!("a segment")
-        };
+        let Ok(Decoded::Tcp(segment)) = decode(&frame) else { panic!("a segment") };
         (frame, segment)
     }
 

@@ -35,10 +35,7 @@ pub(crate) struct FlowTable {
 #[inline(always)]
 fn hash(keys: &Keyed, client: Addr, port: u16, frontend: u16) -> Hash {
     let place = keys.hash(client, port, frontend);
-    Hash {
-        place,
-        mark: (place >> 16) as u32,
-    }
+    Hash { place, mark: (place >> 16) as u32 }
 }
 
 impl Flow {
@@ -57,11 +54,7 @@ impl FlowTable {
         let blank = Flow::new(Addr::default(), 0, 0, 0);
         let mut flows = vec![blank; limit as usize].into_boxed_slice();
         for (i, flow) in flows.iter_mut().enumerate() {
-            flow.link = if i + 1 < limit as usize {
-                i as u32 + 1
-            } else {
-                NONE
-            };
+            flow.link = if i + 1 < limit as usize { i as u32 + 1 } else { NONE };
         }
         Self {
             flows,

@@ -97,11 +97,7 @@ impl Deciding<'_> {
 
     /// `without`: the new owner lacks the request's bytes.
     pub(super) fn confirmed(&mut self, without: bool) {
-        self.step(if without {
-            Event::ConfirmedWithout
-        } else {
-            Event::Confirmed
-        });
+        self.step(if without { Event::ConfirmedWithout } else { Event::Confirmed });
         if !self.idle() {
             self.with(Effect::WindowBegins);
         }
@@ -114,11 +110,7 @@ impl Deciding<'_> {
             Restored::Not => self.never_had_it(Event::Withdrawn),
             Restored::Wholly => {
                 let idle = self.idle();
-                self.step(if idle {
-                    Event::Confirmed
-                } else {
-                    Event::ConfirmedWithout
-                });
+                self.step(if idle { Event::Confirmed } else { Event::ConfirmedWithout });
                 if !idle {
                     self.with(Effect::WindowBegins);
                 }
@@ -163,9 +155,7 @@ impl Deciding<'_> {
             && !(reply.rst || reply.syn)
             && reply.seq.before(next)
             && reply.end.at_or_before(next)
-            && reply
-                .ack
-                .is_some_and(|ack| ack.at_or_before(numbers.boundary))
+            && reply.ack.is_some_and(|ack| ack.at_or_before(numbers.boundary))
             && self.safe.unasked_is_no_answer
     }
 
@@ -320,11 +310,7 @@ impl Deciding<'_> {
         }
         if !self.may_replay_again() {
             self.count(Counter::FateReset);
-            self.with(Effect::Lost(if self.may_replay() {
-                Lost::ReplayedOften
-            } else {
-                lost
-            }));
+            self.with(Effect::Lost(if self.may_replay() { Lost::ReplayedOften } else { lost }));
             return self.step(Event::FateUnknownReset);
         }
         self.count(Counter::FateReplayed);

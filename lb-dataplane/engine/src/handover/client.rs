@@ -44,17 +44,17 @@ pub fn client_data(
     whole: bool,
 ) -> ClientData {
     match state {
-        State::Idle | State::Fresh if boundary && whole => ClientData::Begins {
-            may_move: state == State::Idle && !pinned,
-        },
+        State::Idle | State::Fresh if boundary && whole => {
+            ClientData::Begins { may_move: state == State::Idle && !pinned }
+        }
         State::Idle | State::Fresh | State::Response => ClientData::Overlaps,
         State::Request => ClientData::GoesOn,
         State::Adopting => ClientData::GoesOnMoving,
         State::AdoptingIdle => ClientData::BeginsMoving,
         State::OwnerFinPending | State::Orphan if kept_whole => ClientData::GoesOnKept,
-        State::OwnerFinPending | State::Orphan if boundary => ClientData::BeginsKept {
-            held: state == State::OwnerFinPending,
-        },
+        State::OwnerFinPending | State::Orphan if boundary => {
+            ClientData::BeginsKept { held: state == State::OwnerFinPending }
+        }
         State::OwnerFinPending | State::Orphan => ClientData::Waits,
         _ => ClientData::Passes,
     }
@@ -88,9 +88,9 @@ pub enum ClientFin {
 pub fn client_fin(view: &View) -> ClientFin {
     let numbers = &view.numbers;
     match view.state {
-        State::Adopting | State::AdoptingIdle => ClientFin::Moves {
-            at_rest: view.state == State::AdoptingIdle,
-        },
+        State::Adopting | State::AdoptingIdle => {
+            ClientFin::Moves { at_rest: view.state == State::AdoptingIdle }
+        }
         State::OwnerFinPending => ClientFin::EndStands,
         State::Orphan if view.kept_whole => ClientFin::GoesWithRequest,
         State::Orphan if numbers.client_acked.add(1) != numbers.client_next => ClientFin::NotKept,

@@ -124,11 +124,7 @@ pub struct Decision {
 
 impl Decision {
     pub(super) const fn nothing(progress: Progress) -> Self {
-        Self {
-            progress,
-            effects: [None; EFFECTS_MAX],
-            then: Then::Done,
-        }
+        Self { progress, effects: [None; EFFECTS_MAX], then: Then::Done }
     }
 
     pub(super) fn push(&mut self, effect: Effect) {

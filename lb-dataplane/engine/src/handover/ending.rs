@@ -114,11 +114,7 @@ impl Deciding<'_> {
         let unread = end.acked == Some(boundary) || end.released();
         let unseen = unread || !self.safe.unseen_is_unacknowledged;
         let lost = if !view.kept_whole {
-            Some(if view.talk.response_begun {
-                Lost::ResponseBegun
-            } else {
-                Lost::NotKept
-            })
+            Some(if view.talk.response_begun { Lost::ResponseBegun } else { Lost::NotKept })
         } else if unseen || self.may_replay_again() {
             None
         } else if self.may_replay() {
@@ -185,11 +181,7 @@ impl Deciding<'_> {
     fn only_leg_is_over(&mut self) -> bool {
         let numbers = &self.view.numbers;
         let unasked = numbers.boundary == numbers.client_next;
-        let ends = if unasked {
-            self.view.progress.idle_ends + 1
-        } else {
-            0
-        };
+        let ends = if unasked { self.view.progress.idle_ends + 1 } else { 0 };
         if ends > self.view.idle_ends_max || !self.safe.unmarked_end_is_the_legs {
             return false;
         }
@@ -208,11 +200,7 @@ impl Deciding<'_> {
     pub(super) fn close_stands(&mut self) {
         self.with(Effect::OwnerKnown);
         let fin = self.progress().is(Mark::OwnerFin);
-        self.step(if fin {
-            Event::CloseStands
-        } else {
-            Event::ResetStands
-        });
+        self.step(if fin { Event::CloseStands } else { Event::ResetStands });
     }
 
     /// Nobody listens in the owner's pod, or nothing is heard of it.

@@ -54,37 +54,25 @@ use crate::{
 /// Decides. The same view and input lead to the same decision.
 #[must_use]
 pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
-    let mut it = Deciding {
-        view,
-        safe,
-        decision: Decision::nothing(view.progress),
-    };
+    let mut it = Deciding { view, safe, decision: Decision::nothing(view.progress) };
     match input {
         Input::Reply(reply) => it.reply(reply),
         Input::Opening(answer) => it.opening(answer),
         Input::Restored(restored) => it.restored(restored),
-        Input::Refused {
-            reason,
-            expects,
-            replaced_before,
-        } => it.refused(reason, expects, replaced_before),
+        Input::Refused { reason, expects, replaced_before } => {
+            it.refused(reason, expects, replaced_before);
+        }
         Input::Silence => it.silence(),
         Input::Another { found } => it.another(found),
         Input::Settled => it.settled(),
         Input::Standby { new, reset, fin } => it.standby(new, reset, fin),
         Input::OwnerEnded { legless: true, .. } => it.leg_is_over(),
-        Input::OwnerEnded {
-            end,
-            gone,
-            rescues,
-            rescuable,
-            ..
-        } => it.owner_ended(end, gone, rescues, rescuable),
-        Input::PodLives {
-            replaced,
-            settled,
-            unmarked,
-        } => it.pod_lives(replaced, settled, unmarked),
+        Input::OwnerEnded { end, gone, rescues, rescuable, .. } => {
+            it.owner_ended(end, gone, rescues, rescuable);
+        }
+        Input::PodLives { replaced, settled, unmarked } => {
+            it.pod_lives(replaced, settled, unmarked);
+        }
         Input::PodGone { silent, rescuable } => it.pod_gone(silent, rescuable),
         Input::CloseStands => it.close_stands(),
         Input::Wanted => it.wanted(),

@@ -83,11 +83,7 @@ impl Deciding<'_> {
         progress.tries = 1;
         progress.leg_is_new();
         self.with(Effect::RescueBegins);
-        self.step(if self.view.kept_whole {
-            Event::RescueRequest
-        } else {
-            Event::RescueIdle
-        });
+        self.step(if self.view.kept_whole { Event::RescueRequest } else { Event::RescueIdle });
     }
 
     /// Nobody adopted the flow in all the time: it ends as its owner ended it, if the client has

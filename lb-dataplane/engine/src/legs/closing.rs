@@ -82,10 +82,7 @@ impl Engine {
             ack: flow.server_next,
             // The pod's FIN needs room (Linux `tcp_snd_wnd_test`), also where the client has none.
             window: flow.client_window.max(1),
-            stamps: flow
-                .bits
-                .has(Bits::TIMESTAMPS)
-                .then_some((flow.client_ts, flow.server_ts)),
+            stamps: flow.bits.has(Bits::TIMESTAMPS).then_some((flow.client_ts, flow.server_ts)),
             tries: 0,
             held_up: 0,
             fin_acked: false,

@@ -112,17 +112,14 @@ impl Engine {
             if backend.listed && backend.forgets() {
                 while left > 0
                     && let Some(slot) = self.legs.forgets.place(index)
-                    && let Some((port, rest)) = self.backends[index]
-                        .ports
-                        .take_to_forget(&mut self.legs.rests, now.ms())
+                    && let Some((port, rest)) =
+                        self.backends[index].ports.take_to_forget(&mut self.legs.rests, now.ms())
                 {
                     left -= 1;
                     self.spend(1);
                     self.begin_forget(now, slot, (index as u16, port), rest, out);
                 }
-                let next = self.backends[index]
-                    .ports
-                    .next_to_forget_ms(&self.legs.rests, now.ms());
+                let next = self.backends[index].ports.next_to_forget_ms(&self.legs.rests, now.ms());
                 let next_ms = next.unwrap_or(u64::MAX);
                 if next_ms <= now.ms() && self.legs.forgets.place(index).is_none() {
                     self.legs.forgets.held_back = true;
@@ -152,9 +149,7 @@ impl Engine {
         rest: Rest,
         out: &mut impl Output,
     ) {
-        self.legs
-            .uses
-            .assign(Leg { backend, port }, Use::Forget(slot));
+        self.legs.uses.assign(Leg { backend, port }, Use::Forget(slot));
         let seq = self.fresh_number();
         let open = Open {
             leg: Leg { backend, port },
@@ -202,12 +197,7 @@ impl Engine {
             wscale_ok: in_use,
             ..Adoption::bare(MessageKind::Forget, epoch)
         };
-        let spec = SegmentSpec {
-            seq,
-            window: u16::MAX,
-            timestamps: Some((0, 0)),
-            ..spec
-        };
+        let spec = SegmentSpec { seq, window: u16::MAX, timestamps: Some((0, 0)), ..spec };
         self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
     }
 
@@ -314,7 +304,6 @@ impl Engine {
     /// the next byte.
     pub(crate) fn forget_number(&self, id: FlowId) -> SeqNumber {
         let flow = &self.flows[id];
-        flow.boundary
-            .add((1 << 31) + u32::from(flow.progress.tries))
+        flow.boundary.add((1 << 31) + u32::from(flow.progress.tries))
     }
 }

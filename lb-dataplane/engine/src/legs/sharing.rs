@@ -122,13 +122,8 @@ impl Engine {
         let at_pod = &mut self.backends[usize::from(leg.backend)].parked;
         self.legs.closing.park(closing, parked, acked, at_pod);
         self.counters.add(Counter::LegsParked);
-        let after_ms = if acked {
-            PARKED_SURPLUS_MS
-        } else {
-            PARKED_ACKED_AFTER_MS
-        };
-        self.wheel
-            .arm(self.closing_timer(closing), now.ms() + after_ms);
+        let after_ms = if acked { PARKED_SURPLUS_MS } else { PARKED_ACKED_AFTER_MS };
+        self.wheel.arm(self.closing_timer(closing), now.ms() + after_ms);
         true
     }
 
@@ -244,9 +239,7 @@ impl Engine {
         let leg = flow.owner;
         let old = self.legs.shifts.of_new_owner(id, leg).unwrap_or_default();
         let here = flow.server_ts_at(now.ms32());
-        let stamps = shared
-            .stamps
-            .filter(|_| !self.mutated(Mutant::StampsRunBack));
+        let stamps = shared.stamps.filter(|_| !self.mutated(Mutant::StampsRunBack));
         let (own, pods) = stamps.unwrap_or((0, here));
         let first = self.first_client_ts(id);
         let by = |to: u32, from: u32| to.wrapping_sub(from);

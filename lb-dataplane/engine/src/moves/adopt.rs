@@ -44,11 +44,7 @@ impl Engine {
         let policy = &mut self.policies[usize::from(flow.policy)];
         let gap_us = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
         let chosen = match asked {
-            Some(backend) => Some(Target {
-                backend,
-                cause: Cause::Manual,
-                waits_us: None,
-            }),
+            Some(backend) => Some(Target { backend, cause: Cause::Manual, waits_us: None }),
             None => policy.choose_move(
                 v6,
                 owner,
@@ -67,9 +63,7 @@ impl Engine {
             self.counters.add(Counter::StayedFlow);
             return false;
         }
-        let target = self
-            .held_elsewhere(now, id, Some(owner))
-            .unwrap_or(chosen.backend);
+        let target = self.held_elsewhere(now, id, Some(owner)).unwrap_or(chosen.backend);
         let flow = &self.flows[id];
         let policy = &mut self.policies[usize::from(flow.policy)];
         if self.legs.closing.is_full() {
@@ -135,9 +129,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         flow.moved = Moved::with(waits_us.map(|(here_us, _)| here_us));
         if let Some((here_us, there_us)) = waits_us {
-            self.policies[usize::from(flow.policy)]
-                .gains
-                .expect(here_us, there_us);
+            self.policies[usize::from(flow.policy)].gains.expect(here_us, there_us);
         }
     }
 
@@ -173,11 +165,7 @@ impl Engine {
         let cooldown_ms = policy.spec.migration.cooldown.0 / 1_000;
         let rests = flow.bits.has(Bits::MOVED)
             && u64::from(now.ms32().wrapping_sub(flow.moved_ms)) < cooldown_ms;
-        if rests {
-            MoveConstraint::Cooldown
-        } else {
-            MoveConstraint::None
-        }
+        if rests { MoveConstraint::Cooldown } else { MoveConstraint::None }
     }
 
     /// The owner becomes the standby leg, the pending leg the owner.
@@ -202,11 +190,7 @@ impl Engine {
 
     /// A frame that would overtake that waits among the kept ones.
     pub(crate) fn unless_request_waits(&self, id: FlowId, treat: Frame) -> Frame {
-        if self.request_waits(id) {
-            Frame::Absorb
-        } else {
-            treat
-        }
+        if self.request_waits(id) { Frame::Absorb } else { treat }
     }
 
     /// The adoption segment to the owner leg.
@@ -220,11 +204,7 @@ impl Engine {
         let adopter = &self.backends[usize::from(flow.owner.backend)].adopter;
         // Where the pod was replaced since the flow came to it, the one before may have taken it:
         // this one must not, and says so.
-        let namespace = if flow.renewed == adopter.renewed {
-            adopter.namespace
-        } else {
-            0
-        };
+        let namespace = if flow.renewed == adopter.renewed { adopter.namespace } else { 0 };
         let message = Adoption {
             kind: MessageKind::Adopt,
             mss: flow.mss,
@@ -235,11 +215,7 @@ impl Engine {
             timestamps_ok: flow.bits.has(Bits::TIMESTAMPS),
             ecn_ok: flow.bits.has(Bits::ECN),
             epoch,
-            server_ts: if stamps_anew {
-                0
-            } else {
-                flow.server_ts_at(now.ms32())
-            },
+            server_ts: if stamps_anew { 0 } else { flow.server_ts_at(now.ms32()) },
             namespace,
         };
         (spec.seq, spec.ack) = self.adoption_start(id);
@@ -252,14 +228,7 @@ impl Engine {
         if again {
             self.counters.add(Counter::AdoptionRetries);
         }
-        self.tell(
-            id,
-            if again {
-                What::AdoptingAgain
-            } else {
-                What::Adopting
-            },
-        );
+        self.tell(id, if again { What::AdoptingAgain } else { What::Adopting });
         if self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key)) {
             let flow = &mut self.flows[id];
             flow.progress.asked = flow.progress.asked.saturating_add(1);
@@ -426,11 +395,7 @@ impl Engine {
         }
         // An owner that was overdue has the request, or some of it.
         let flow = &self.flows[id];
-        let reached = if rescued {
-            flow.client_next
-        } else {
-            flow.boundary
-        };
+        let reached = if rescued { flow.client_next } else { flow.boundary };
         self.close_leg(now, id, old, reached, out);
     }
 

@@ -104,11 +104,7 @@ impl Engine {
         }
         let replaced_before =
             reason == Reason::Renew && self.replaced_before_request(now, id, detail);
-        let input = Input::Refused {
-            reason,
-            expects: SeqNumber(detail),
-            replaced_before,
-        };
+        let input = Input::Refused { reason, expects: SeqNumber(detail), replaced_before };
         self.decide(now, id, input, None, out);
     }
 

@@ -52,19 +52,14 @@ const SEGMENT_BYTES: u16 = 2 << 10;
 
 /// The right edge of the window that a segment of the owner's offers.
 fn right_edge(flow: &Flow, segment: &Segment) -> SeqNumber {
-    let scale = if flow.bits.has(Bits::WSCALE) {
-        flow.scales >> 4
-    } else {
-        0
-    };
+    let scale = if flow.bits.has(Bits::WSCALE) { flow.scales >> 4 } else { 0 };
     segment.ack.add(u32::from(segment.window) << scale)
 }
 
 impl Engine {
     /// What is still to come of the flow's request. Without a guard nobody knows.
     fn to_come(&self, id: FlowId) -> ToCome {
-        self.tracker(id)
-            .map_or(ToCome::AtLeast(0), Tracker::to_come)
+        self.tracker(id).map_or(ToCome::AtLeast(0), Tracker::to_come)
     }
 
     /// Notes whether the length of the request that begins is known. Whether it is complete, as
@@ -94,10 +89,8 @@ impl Engine {
         let policy = &self.policies[usize::from(self.flows[id].policy)];
         let optional = matches!(
             (policy.spec.migration.mode, ties),
-            (
-                MigrationMode::Always,
-                MoveConstraint::None | MoveConstraint::Cooldown
-            ) | (MigrationMode::WhenBetter, MoveConstraint::None)
+            (MigrationMode::Always, MoveConstraint::None | MoveConstraint::Cooldown)
+                | (MigrationMode::WhenBetter, MoveConstraint::None)
         );
         if !optional {
             return false;
@@ -127,12 +120,7 @@ impl Engine {
     /// Sets how far the owner takes bytes, and makes room to wait. False if there is none.
     pub(crate) fn wait_up_to(&mut self, id: FlowId, reach: Reach) -> bool {
         let flow = &mut self.flows[id];
-        if let Some(slot) = self
-            .copies
-            .backlogs
-            .slots
-            .get_mut(usize::from(flow.backlog.0))
-        {
+        if let Some(slot) = self.copies.backlogs.slots.get_mut(usize::from(flow.backlog.0)) {
             slot.reach = reach;
             return true;
         }
@@ -179,12 +167,7 @@ impl Engine {
     /// Whether a client segment cannot wait, which is counted.
     fn backlog_refuses(&mut self, id: FlowId, segment: &Segment) -> bool {
         let (flow, copies) = (&self.flows[id], pieces::count(segment));
-        let Copies {
-            backlogs,
-            kept,
-            requests,
-            ..
-        } = &self.copies;
+        let Copies { backlogs, kept, requests, .. } = &self.copies;
         let share = |takes| requests.have_room(flow.network, takes);
         let of = (flow.network, flow.backlog);
         let refused = backlogs.refuses(of, copies, kept).or_else(|| {
@@ -209,10 +192,7 @@ impl Engine {
         let (flow, copies) = (&self.flows[id], pieces::count(segment));
         let shares = |takes| self.copies.requests.have_room(flow.network, takes);
         !flow.backlog.is_some()
-            && self
-                .copies
-                .kept
-                .has_room(flow.kept, copies, KEPT_PER_FLOW_MAX)
+            && self.copies.kept.has_room(flow.kept, copies, KEPT_PER_FLOW_MAX)
             && self.copies.kept.takes(copies).is_some_and(shares)
     }
 
@@ -226,9 +206,7 @@ impl Engine {
             self.wait_up_to(id, Reach::Unconfirmed);
         }
         let flow = &self.flows[id];
-        let Backlogs {
-            slots, segments, ..
-        } = &mut self.copies.backlogs;
+        let Backlogs { slots, segments, .. } = &mut self.copies.backlogs;
         let waiting = &mut slots[usize::from(flow.backlog.0)].waiting;
         let before = self.copies.kept.slots_of(*waiting);
         let waits = pieces::all(frame, segment, |copy| {
@@ -324,10 +302,8 @@ impl Engine {
         let offered = right_edge(flow, segment);
         let slot = usize::from(flow.backlog.0);
         // It never moves back (RFC 9293 section 3.8.6), but older segments come late.
-        if let Some(Backlog {
-            reach: Reach::Edge(edge),
-            ..
-        }) = self.copies.backlogs.slots.get_mut(slot)
+        if let Some(Backlog { reach: Reach::Edge(edge), .. }) =
+            self.copies.backlogs.slots.get_mut(slot)
             && offered.after(*edge)
         {
             *edge = offered;
@@ -355,12 +331,7 @@ impl Engine {
         while let Some(backlog) = self.copies.backlogs.slots.get_mut(slot) {
             let acked = self.flows[id].client_acked;
             backlog.owed = backlog.owed.filter(|owed| owed.until.after(acked));
-            let Backlog {
-                mut waiting,
-                reach,
-                owed,
-                ..
-            } = *backlog;
+            let Backlog { mut waiting, reach, owed, .. } = *backlog;
             let is_next = |copy: &&[u8]| owed.is_none_or(|owed| owed.is_next(copy, acked));
             let Some(copy) = self.copies.kept.iter(waiting).find(is_next) else {
                 if reach == Reach::Known && waiting.is_empty() {

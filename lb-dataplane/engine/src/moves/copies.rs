@@ -163,8 +163,7 @@ impl Engine {
                 && plain(segment.flags)
                 && last.seq.add(last.payload_len()) == segment.seq
                 && last.payload_len() as usize + data.len() <= SHARED_BYTES_MAX;
-            next.then(|| extend_segment(copy, &last, data, segment.flags))
-                .flatten()
+            next.then(|| extend_segment(copy, &last, data, segment.flags)).flatten()
         })
     }
 
@@ -186,12 +185,7 @@ impl Engine {
             let owed = flow.progress.is(Mark::CopiesOwed);
             *other != id && flow.state == State::Request && own && of_use && !owed
         };
-        let oldest = self
-            .copies
-            .kept
-            .incomplete()
-            .take(LOOKED_AT_MAX)
-            .find(gives_way);
+        let oldest = self.copies.kept.incomplete().take(LOOKED_AT_MAX).find(gives_way);
         if let Some(other) = oldest {
             self.counters.add(Counter::KeptGaveWay);
             self.keep_no_more(other);

@@ -54,11 +54,7 @@ impl MigrateOrder {
     /// Have this flow move.
     #[must_use]
     pub fn new(wanted: Migrate) -> Self {
-        Self {
-            wanted,
-            at: 0,
-            found: Vec::new(),
-        }
+        Self { wanted, at: 0, found: Vec::new() }
     }
 }
 
@@ -210,13 +206,8 @@ impl Engine {
         let target = self.may_migrate(now, id, to)?;
         let flow = &self.flows[id];
         let reply = |engine: &Self, to: Option<u16>, begun| MigrateReply {
-            policy: engine.policies[usize::from(engine.flows[id].policy)]
-                .spec
-                .name
-                .clone(),
-            from: engine
-                .backend_name(engine.flows[id].policy, owner_before(engine, id))
-                .to_owned(),
+            policy: engine.policies[usize::from(engine.flows[id].policy)].spec.name.clone(),
+            from: engine.backend_name(engine.flows[id].policy, owner_before(engine, id)).to_owned(),
             to: to.map(|b| engine.backend_name(engine.flows[id].policy, b).to_owned()),
             begun,
         };
@@ -246,10 +237,7 @@ impl Engine {
                     let slot = &self.frontends[usize::from(self.flows[*id].frontend)];
                     SocketAddr::new(from_addr(slot.addr), slot.port).to_string()
                 });
-                Err(MigrateError::SeveralFlows {
-                    client,
-                    frontends: some_of(ends.collect()),
-                })
+                Err(MigrateError::SeveralFlows { client, frontends: some_of(ends.collect()) })
             }
         }
     }
@@ -322,10 +310,7 @@ impl Engine {
         } else {
             NotReady::Down(health)
         };
-        Err(MigrateError::NotReady {
-            name: name.to_owned(),
-            why,
-        })
+        Err(MigrateError::NotReady { name: name.to_owned(), why })
     }
 
     /// Whether the flow is at rest and known to be: where no guard follows it, only a request says
@@ -351,9 +336,7 @@ impl Engine {
             None => self.rescue_leg(now, id, Some(owner), out),
             Some(to) => {
                 let room = self.backends[usize::from(to)].budget.has_room(now);
-                (room && out.frame().is_some())
-                    .then(|| self.idle_leg_to(now, id, to))
-                    .flatten()
+                (room && out.frame().is_some()).then(|| self.idle_leg_to(now, id, to)).flatten()
             }
         }
     }
@@ -362,10 +345,7 @@ impl Engine {
     fn wish(&mut self, id: FlowId, target: Option<u16>) {
         let flow = &mut self.flows[id];
         flow.causes.begin(Cause::Manual);
-        flow.standby = Leg {
-            backend: target.unwrap_or(Leg::NONE.backend),
-            ..Leg::NONE
-        };
+        flow.standby = Leg { backend: target.unwrap_or(Leg::NONE.backend), ..Leg::NONE };
         (self.rounds.pending_moves, self.rounds.new_pending_moves) = (true, true);
         self.tell(id, What::MoveAsked);
     }
@@ -416,11 +396,7 @@ impl Engine {
 /// Whose the flow was when it was asked for.
 fn owner_before(engine: &Engine, id: FlowId) -> u16 {
     let flow = &engine.flows[id];
-    if flow.state.is_moving() {
-        flow.standby.backend
-    } else {
-        flow.owner.backend
-    }
+    if flow.state.is_moving() { flow.standby.backend } else { flow.owner.backend }
 }
 
 /// Names, but not too many.

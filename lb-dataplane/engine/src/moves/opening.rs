@@ -72,11 +72,7 @@ impl Engine {
     /// Whether the flow's leg to this backend, which takes it over, is opened by a handshake.
     fn is_opened(&self, now: Instant, id: FlowId, backend: &Backend) -> bool {
         let flow = &self.flows[id];
-        match self.policies[usize::from(flow.policy)]
-            .spec
-            .migration
-            .method
-        {
+        match self.policies[usize::from(flow.policy)].spec.migration.method {
             MoveMethod::Adoption => false,
             MoveMethod::Translation => true,
             MoveMethod::Auto => {
@@ -222,9 +218,7 @@ impl Engine {
             timestamps: has(Bits::TIMESTAMPS).then_some((client_ts, 0)),
             ..SynOptions::default()
         };
-        let namespace = self.backends[usize::from(flow.owner.backend)]
-            .adopter
-            .namespace;
+        let namespace = self.backends[usize::from(flow.owner.backend)].adopter.namespace;
         let block = self.client_block(id, &spec, namespace);
         let payload = block.as_ref().map_or(&[][..], |block| block);
         let spec = SegmentSpec { payload, ..spec };
@@ -276,11 +270,7 @@ impl Engine {
             acked: 0,
             echoes: 0,
             stamps: here.wrapping_sub(value),
-            stamps_from: if echoes_all {
-                here.wrapping_sub(i32::MAX as u32)
-            } else {
-                here
-            },
+            stamps_from: if echoes_all { here.wrapping_sub(i32::MAX as u32) } else { here },
             pod_scale: offer.window_scale.unwrap_or(0),
             client_scale: flow.scales >> 4,
         };

@@ -46,13 +46,8 @@ impl Engine {
         let copies = self.copies.kept.slots_of(kept);
         let backlog = &mut self.copies.backlogs.slots[usize::from(flow.backlog.0)];
         self.copies.kept.prepend(kept, &mut backlog.waiting);
-        backlog.owed = Some(Owed {
-            until,
-            sent,
-            tries: 0,
-            again_ms: now.ms() + wait_ms(0),
-            asks: false,
-        });
+        backlog.owed =
+            Some(Owed { until, sent, tries: 0, again_ms: now.ms() + wait_ms(0), asks: false });
         self.copies.backlogs.segments += copies;
         self.wheel.arm(id, now.ms() + wait_ms(0));
     }
@@ -93,10 +88,7 @@ impl Engine {
         if flow.state != State::Request || !flow.progress.is(Mark::CopiesOwed) {
             return waits_ms;
         }
-        if self
-            .kept_until(id)
-            .is_none_or(|end| !end.after(flow.client_acked))
-        {
+        if self.kept_until(id).is_none_or(|end| !end.after(flow.client_acked)) {
             self.flows[id].progress.set(Mark::CopiesOwed, false);
             return u64::MAX;
         }

@@ -123,9 +123,9 @@ impl Engine {
         let spec = &self.policies[usize::from(self.flows[id].policy)].spec;
         let allowed = match spec.on_backend_failure {
             BackendFailure::Replay => true,
-            BackendFailure::ReplayIdempotent => self
-                .tracker(id)
-                .is_some_and(baton_guard::Tracker::idempotent),
+            BackendFailure::ReplayIdempotent => {
+                self.tracker(id).is_some_and(baton_guard::Tracker::idempotent)
+            }
             BackendFailure::AdoptIdleOnly | BackendFailure::Reset => false,
         };
         allowed || self.mutated(Mutant::ReplayAlways)

@@ -66,10 +66,9 @@ impl Engine {
     pub(crate) fn send_prelude(&mut self, id: FlowId, out: &mut impl Output) {
         let mut bytes = [0; PRELUDE_MAX];
         let (client, server) = self.session_start(id);
-        let (Some(prelude), Some(mut spec)) = (
-            self.prelude(id, &mut bytes),
-            self.to_leg(self.flows[id].owner),
-        ) else {
+        let (Some(prelude), Some(mut spec)) =
+            (self.prelude(id, &mut bytes), self.to_leg(self.flows[id].owner))
+        else {
             return;
         };
         let flow = &self.flows[id];
@@ -95,11 +94,7 @@ impl Engine {
         let at = segment.seq.since(start);
         let flow = &mut self.flows[id];
         let half = i32::from(prelude.reply / 2);
-        let first = if flow.progress.is(Mark::PreludeHalf) {
-            half
-        } else {
-            0
-        };
+        let first = if flow.progress.is(Mark::PreludeHalf) { half } else { 0 };
         let end = at.saturating_add(data.len() as i32);
         // Bytes in front of it are missing, and come again, or it has none that are new. One that
         // is repeated may have both replies.

@@ -60,11 +60,7 @@ fn which(owner: &Backend, heir: &Backend) -> Option<Which> {
     if both != [true, true] {
         return None;
     }
-    if heir.addr.is_v6() {
-        address_beside(owner.addr, heir.addr)
-    } else {
-        Some(number)
-    }
+    if heir.addr.is_v6() { address_beside(owner.addr, heir.addr) } else { Some(number) }
 }
 
 /// The part of an IPv6 address that is said beside its last four bytes, if the rest is as it is in
@@ -190,11 +186,9 @@ impl Engine {
         let Some(which) = which(&self.backends[usize::from(owner.backend)], heir) else {
             return;
         };
-        let (Some(mut spec), Some(there), Some((epoch, key))) = (
-            self.to_leg(owner),
-            self.to_leg(transfer.leg),
-            self.signing_key(owner.backend),
-        ) else {
+        let (Some(mut spec), Some(there), Some((epoch, key))) =
+            (self.to_leg(owner), self.to_leg(transfer.leg), self.signing_key(owner.backend))
+        else {
             return;
         };
         let destination = Destination {
@@ -350,9 +344,8 @@ impl Engine {
     ) -> Verdict {
         let owner = self.flows[id].owner.backend;
         let namespace = self.backends[usize::from(owner)].adopter.namespace;
-        let asked = self
-            .open_transfer(id)
-            .filter(|(_, t)| (segment.seq, segment.ack) == (t.ack, t.seq));
+        let asked =
+            self.open_transfer(id).filter(|(_, t)| (segment.seq, segment.ack) == (t.ack, t.seq));
         // An answer to another question about the same numbers names another port.
         let settles = |says: &Adoption| {
             let port = |t: &Transfer| u32::from(self.leg_port(t.leg));

@@ -71,9 +71,8 @@ impl Prefixes {
     /// Of the routes of a family. Of two with the same destination the first counts.
     pub(crate) fn new(routes: &[Route], v6: bool) -> Self {
         let ours = routes.iter().filter(|r| r.prefix.is_ipv6() == v6);
-        let mut all: Vec<(u128, u128, Via)> = ours
-            .filter_map(|r| range(r).map(|(first, last)| (first, last, r.via)))
-            .collect();
+        let mut all: Vec<(u128, u128, Via)> =
+            ours.filter_map(|r| range(r).map(|(first, last)| (first, last, r.via))).collect();
         // What contains another one comes before it. The order of equal ones stays.
         all.sort_by_key(|(first, last, _)| (*first, !*last));
         all.dedup_by_key(|(first, last, _)| (*first, *last));

@@ -32,19 +32,13 @@ pub(crate) struct Resets {
 
 impl Resets {
     pub(crate) fn new() -> Self {
-        Self {
-            left: [PER_SECOND; KINDS],
-            second: 0,
-        }
+        Self { left: [PER_SECOND; KINDS], second: 0 }
     }
 
     pub(crate) fn take(&mut self, now: Instant, whom: Whom) -> bool {
         let second = now.0 / 1_000_000;
         if second != self.second {
-            *self = Self {
-                second,
-                ..Self::new()
-            };
+            *self = Self { second, ..Self::new() };
         }
         let left = &mut self.left[whom as usize];
         let some = *left > 0;

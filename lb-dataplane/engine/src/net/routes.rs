@@ -43,10 +43,7 @@ impl Routes {
         let mut sources: Vec<IpAddr> = routes.iter().filter_map(|r| r.via.source()).collect();
         sources.sort_unstable();
         sources.dedup();
-        Self {
-            prefixes: [false, true].map(|v6| Prefixes::new(routes, v6)),
-            sources,
-        }
+        Self { prefixes: [false, true].map(|v6| Prefixes::new(routes, v6)), sources }
     }
 
     /// Addresses of the host that legs may come from while these routes are in force: to be steered
@@ -76,11 +73,7 @@ impl Routes {
 /// The next hop that stands for the host's own stack. No neighbour has this address, and nobody is
 /// asked for it.
 pub(crate) fn host(v6: bool) -> IpAddr {
-    if v6 {
-        Ipv6Addr::UNSPECIFIED.into()
-    } else {
-        Ipv4Addr::UNSPECIFIED.into()
-    }
+    if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
 /// A next-hop address in [`Hops`], valid until nobody has held it between two [`Hops::evict`].
@@ -115,13 +108,8 @@ struct Hop {
     client: bool,
 }
 
-const FREE: Hop = Hop {
-    address: None,
-    known: Knowledge::Unresolved,
-    asked: false,
-    spare: false,
-    client: false,
-};
+const FREE: Hop =
+    Hop { address: None, known: Knowledge::Unresolved, asked: false, spare: false, client: false };
 
 /// The neighbour table: at most [`LIMIT_HOPS`] addresses, all memory taken at construction.
 #[derive(Debug)]
@@ -188,10 +176,7 @@ impl Hops {
             Err(at) => {
                 let id = self.free.pop()?;
                 self.by_address.insert(at, (address, id));
-                self.hops[usize::from(id)] = Hop {
-                    address: Some(address),
-                    ..FREE
-                };
+                self.hops[usize::from(id)] = Hop { address: Some(address), ..FREE };
                 self.to_ask += 1;
                 Some(HopId(id))
             }
@@ -294,15 +279,7 @@ impl Hops {
     /// ids can be given to other addresses and the kernel is not asked for them any more: a node's
     /// neighbour table has 1,024 places for all of its Pods (`gc_thresh3`).
     pub(crate) fn evict(&mut self) {
-        let Self {
-            hops,
-            free,
-            uses,
-            by_address,
-            to_ask,
-            of_clients,
-            ..
-        } = self;
+        let Self { hops, free, uses, by_address, to_ask, of_clients, .. } = self;
         by_address.retain(|&(_, id)| {
             let hop = &mut hops[usize::from(id)];
             let keep = uses[usize::from(id)] > 0 || !std::mem::replace(&mut hop.spare, true);
@@ -317,8 +294,7 @@ impl Hops {
     }
 
     fn find(&self, address: IpAddr) -> Result<usize, usize> {
-        self.by_address
-            .binary_search_by_key(&address, |&(address, _)| address)
+        self.by_address.binary_search_by_key(&address, |&(address, _)| address)
     }
 
     /// Changes one hop and keeps the count of those to ask for right.

@@ -44,19 +44,12 @@ fn the_longest_prefix_wins() {
     ] {
         assert_eq!(routes.next_hop(ip(to)), Some(ip(hop)), "to {to}");
     }
-    assert_eq!(
-        routes.next_hop(ip("fd00::1")),
-        None,
-        "0.0.0.0/0 is for IPv4 only"
-    );
+    assert_eq!(routes.next_hop(ip("fd00::1")), None, "0.0.0.0/0 is for IPv4 only");
 }
 
 #[test]
 fn what_another_interface_leads_to_is_not_sent_to_the_router() {
-    let pod = Route {
-        via: Via::Elsewhere,
-        ..route("10.244.2.58/32", None)
-    };
+    let pod = Route { via: Via::Elsewhere, ..route("10.244.2.58/32", None) };
     let routes = Routes::new(&[route("0.0.0.0/0", Some("172.18.0.1")), pod]);
     assert_eq!(routes.next_hop(ip("10.244.2.58")), None);
     assert_eq!(routes.via(ip("10.244.2.58")), Some(Via::Elsewhere));
@@ -76,16 +69,8 @@ fn ipv6_and_sloppy_prefixes() {
     assert_eq!(routes.next_hop(ip("fd00:1::5")), Some(ip("fe80::2")));
     assert_eq!(routes.next_hop(ip("fd00:1::6")), Some(ip("fd00:1::6")));
     assert_eq!(routes.next_hop(ip("fd00:1:0:1::6")), Some(ip("fe80::1")));
-    assert_eq!(
-        routes.next_hop(ip("10.9.8.7")),
-        None,
-        "/33 matches nothing, ::/0 is for IPv6"
-    );
-    assert_eq!(
-        routes.next_hop(ip("fd00::")),
-        Some(ip("fe80::1")),
-        "/129 matches nothing"
-    );
+    assert_eq!(routes.next_hop(ip("10.9.8.7")), None, "/33 matches nothing, ::/0 is for IPv6");
+    assert_eq!(routes.next_hop(ip("fd00::")), Some(ip("fe80::1")), "/129 matches nothing");
 }
 
 #[test]
@@ -127,30 +112,18 @@ fn each_unresolved_address_is_given_out_once() {
     hops.set(ip("10.0.0.3"), Some(mac(3)));
     let mut asked = [hops.next_unresolved(), hops.next_unresolved()];
     asked.sort_unstable();
-    assert_eq!(
-        asked,
-        [Some(ip("10.0.0.1")), Some(ip("fd00::2"))],
-        "a provisional one too"
-    );
+    assert_eq!(asked, [Some(ip("10.0.0.1")), Some(ip("fd00::2"))], "a provisional one too");
     assert_eq!(hops.next_unresolved(), None);
 
     hops.set(ip("fd00::2"), None);
-    assert_eq!(
-        hops.next_unresolved(),
-        None,
-        "a failure is not asked about in a circle"
-    );
+    assert_eq!(hops.next_unresolved(), None, "a failure is not asked about in a circle");
     hops.ask_again();
     hops.set(ip("10.0.0.1"), Some(mac(1)));
     assert_eq!(hops.next_unresolved(), Some(ip("fd00::2")));
     assert_eq!(hops.next_unresolved(), None);
 
     hops.set(ip("10.0.0.3"), None);
-    assert_eq!(
-        hops.next_unresolved(),
-        Some(ip("10.0.0.3")),
-        "what was lost is asked for at once"
-    );
+    assert_eq!(hops.next_unresolved(), Some(ip("10.0.0.3")), "what was lost is asked for at once");
     assert_eq!(hops.next_unresolved(), None);
 }
 
@@ -159,15 +132,11 @@ fn the_table_has_a_limit_and_does_not_grow() {
     let mut hops = Hops::new();
     let (index_capacity, free_capacity) = (hops.by_address.capacity(), hops.free.capacity());
     let address = |number: usize| IpAddr::from(Ipv6Addr::from_bits(number as u128 * 7));
-    let ids: BTreeSet<u16> = (0..LIMIT_HOPS)
-        .map(|number| hops.intern(address(number)).unwrap().0)
-        .collect();
+    let ids: BTreeSet<u16> =
+        (0..LIMIT_HOPS).map(|number| hops.intern(address(number)).unwrap().0).collect();
     assert_eq!((ids.len(), hops.len()), (LIMIT_HOPS, LIMIT_HOPS));
     assert_eq!(hops.intern(address(LIMIT_HOPS)), None);
-    assert!(
-        hops.intern(address(5)).is_some(),
-        "known ones are still found"
-    );
+    assert!(hops.intern(address(5)).is_some(), "known ones are still found");
 
     let keep = hops.intern(address(9)).unwrap();
     hops.set(address(9), Some(mac(9)));
@@ -186,10 +155,7 @@ fn the_table_has_a_limit_and_does_not_grow() {
     hops.evict();
     hops.evict();
     assert_eq!(hops.len(), 0);
-    assert_eq!(
-        (index_capacity, free_capacity),
-        (hops.by_address.capacity(), hops.free.capacity())
-    );
+    assert_eq!((index_capacity, free_capacity), (hops.by_address.capacity(), hops.free.capacity()));
 }
 
 #[test]
@@ -251,14 +217,7 @@ struct Known {
 
 impl Known {
     fn new(id: HopId) -> Self {
-        Self {
-            id,
-            mac: None,
-            confirmed: false,
-            asked: false,
-            uses: 0,
-            spare: false,
-        }
+        Self { id, mac: None, confirmed: false, asked: false, uses: 0, spare: false }
     }
 }
 

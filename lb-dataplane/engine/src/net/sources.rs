@@ -23,11 +23,7 @@ impl Sources {
     /// `all`: legs come from each of the addresses, else only from the first of a family.
     pub(crate) fn new(addresses: &[IpAddr], all: bool, ports: &RangeInclusive<u16>) -> Self {
         let count = (usize::from(*ports.end()) + 1).saturating_sub(usize::from(*ports.start()));
-        let most = if all {
-            (NUMBERS / count.max(1)).max(1)
-        } else {
-            1
-        };
+        let most = if all { (NUMBERS / count.max(1)).max(1) } else { 1 };
         let of = |v6: bool| {
             let some = addresses.iter().copied().filter(|a| a.is_ipv6() == v6);
             some.take(most).collect()
@@ -159,10 +155,7 @@ mod tests {
                     assert_eq!(sources.number(Some(source), end), number, "{end:?}");
                 }
                 let (own, _) = sources.end(source, *ports.start());
-                assert_eq!(
-                    own, source,
-                    "the first numbers are those of the first address"
-                );
+                assert_eq!(own, source, "the first numbers are those of the first address");
             }
         }
     }
@@ -171,10 +164,7 @@ mod tests {
     fn one_address_has_ports_for_numbers() {
         let own = [ip(1), ip(2)];
         let sources = Sources::new(&own, false, &(20_000..=29_999));
-        assert_eq!(
-            (sources.numbers(false), sources.numbers(true)),
-            (10_000, 10_000)
-        );
+        assert_eq!((sources.numbers(false), sources.numbers(true)), (10_000, 10_000));
         assert!(sources.contains(ip(1)) && !sources.contains(ip(2)));
         assert_eq!(sources.end(ip(1), 20_005), (ip(1), 20_005));
     }

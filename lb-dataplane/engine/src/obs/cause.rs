@@ -157,25 +157,16 @@ mod tests {
             for second in Cause::ALL {
                 causes.begin(*first);
                 causes.moved();
-                assert_eq!(
-                    (causes.last(), causes.open()),
-                    (Some(LastMove::Moved(*first)), None)
-                );
+                assert_eq!((causes.last(), causes.open()), (Some(LastMove::Moved(*first)), None));
                 causes.begin(*second);
                 assert_eq!(causes.last(), Some(LastMove::Moved(*first)));
                 assert_eq!(causes.open(), Some(*second));
                 causes.drop_open();
-                assert_eq!(
-                    (causes.last(), causes.open()),
-                    (Some(LastMove::Moved(*first)), None)
-                );
+                assert_eq!((causes.last(), causes.open()), (Some(LastMove::Moved(*first)), None));
             }
         }
         causes.begin(Cause::Manual);
         causes.taken_back();
-        assert_eq!(
-            (causes.last(), causes.open()),
-            (Some(LastMove::TakenBack), None)
-        );
+        assert_eq!((causes.last(), causes.open()), (Some(LastMove::TakenBack), None));
     }
 }

@@ -116,11 +116,7 @@ mod tests {
         gains.expect(100.0, 900.0);
         gains.came(900, 300);
         gains.came(900, 1_000);
-        let Gains {
-            expected_us,
-            won_us,
-            lost_us,
-        } = gains;
+        let Gains { expected_us, won_us, lost_us } = gains;
         assert_eq!((expected_us, won_us, lost_us), (800, 600, 100));
     }
 }

@@ -366,9 +366,8 @@ impl Engine {
     #[must_use]
     pub fn backend_names(&self) -> Vec<String> {
         let listed = self.backends.iter().filter(|b| b.listed);
-        let mut names: Vec<String> = listed
-            .map(|b| format!("{} ({}:{})", b.name, from_addr(b.addr), b.port))
-            .collect();
+        let mut names: Vec<String> =
+            listed.map(|b| format!("{} ({}:{})", b.name, from_addr(b.addr), b.port)).collect();
         names.sort_unstable();
         names
     }

@@ -201,9 +201,7 @@ impl Engine {
 
     fn look_over_one(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let backend = &mut self.backends[usize::from(index)];
-        backend
-            .ports
-            .settle(&mut self.legs.rests, now.ms(), PORTS_PER_ROUND);
+        backend.ports.settle(&mut self.legs.rests, now.ms(), PORTS_PER_ROUND);
         self.legs.tracked.1 += (backend.ports.used() + backend.ports.remembered()) as u32;
         let stalled_ms = backend.estimate.stalled_us(now.0) / 1_000;
         let answered = backend.adopter.ever_answered();
@@ -262,9 +260,7 @@ impl Engine {
     /// trackers remember for it; and whether what its backends' kernels say of them is needed. How
     /// many members it has.
     pub(crate) fn judge_policy(&mut self, now: Instant, index: usize) -> usize {
-        let Self {
-            policies, backends, ..
-        } = self;
+        let Self { policies, backends, .. } = self;
         let policy = &mut policies[index];
         policy.judge(backends, now);
         let members = || policy.pools.iter().flat_map(|pool| &pool.members);

@@ -29,13 +29,7 @@ impl DrainOrder {
     /// this policy, or of each that has one of the name.
     #[must_use]
     pub fn new(policy: Option<String>, backend: String, on: bool) -> Self {
-        Self {
-            policy,
-            backend,
-            on,
-            at: (0, 0),
-            found: BTreeSet::new(),
-        }
+        Self { policy, backend, on, at: (0, 0), found: BTreeSet::new() }
     }
 
     /// The name that is meant.
@@ -80,9 +74,7 @@ impl Engine {
             }
             member.drained = order.on;
             let (index, leaves) = (member.backend, member.is_leaving());
-            self.backends[usize::from(index)]
-                .drains
-                .settle(now, number as u16, leaves);
+            self.backends[usize::from(index)].drains.settle(now, number as u16, leaves);
             self.look_over_drain(index);
             left = left.saturating_sub(COST_DRAIN);
             order.found.insert(index);

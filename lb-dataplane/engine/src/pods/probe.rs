@@ -48,11 +48,7 @@ impl Engine {
         match backend.liveness.learn(now, backend.flows > 0, evidence) {
             Belief::Unchanged => {}
             Belief::Probe => self.send_liveness_probe(now, index, out),
-            Belief::Believe {
-                back,
-                held,
-                wait_until_ms,
-            } => {
+            Belief::Believe { back, held, wait_until_ms } => {
                 if back {
                     self.backend_is_back(now, index);
                 }
@@ -66,9 +62,7 @@ impl Engine {
                 }
             }
             Belief::Orphan { why, news } => {
-                self.rounds
-                    .liveness_probes
-                    .by(backend.liveness.probe_due_ms());
+                self.rounds.liveness_probes.by(backend.liveness.probe_due_ms());
                 if news {
                     self.backend_is_down(now, index, why);
                 }
@@ -104,12 +98,7 @@ impl Engine {
         let left = if let Some(ack) = ack {
             self.emit_probe(leg, (seq, ack), out)
         } else if let Some(spec) = self.to_leg(leg) {
-            let syn = SegmentSpec {
-                seq,
-                flags: Flags::SYN,
-                window: u16::MAX,
-                ..spec
-            };
+            let syn = SegmentSpec { seq, flags: Flags::SYN, window: u16::MAX, ..spec };
             self.emit(out, |buffer| build_segment(buffer, &syn))
         } else {
             false
@@ -176,10 +165,7 @@ impl Engine {
         let kind = usize::from(used == Use::LivenessProbe);
         let port = self.backends[usize::from(index)].probe_ports[kind];
         if port != 0 {
-            return Some(Leg {
-                backend: index,
-                port,
-            });
+            return Some(Leg { backend: index, port });
         }
         let leg = self.take_port(now, index, Purpose::Rescue)?;
         self.backends[usize::from(index)].probe_ports[kind] = leg.port;
@@ -195,10 +181,7 @@ impl Engine {
         backend.liveness.stop_probing();
         for port in std::mem::take(&mut backend.probe_ports) {
             if port != 0 {
-                let leg = Leg {
-                    backend: index,
-                    port,
-                };
+                let leg = Leg { backend: index, port };
                 self.free_leg(now, leg, Rest::Quiet);
             }
         }
@@ -267,11 +250,7 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         let adopter = &mut backend.adopter;
         let ready = adopter.adoptable(now) && !backend.liveness.mute;
-        adopter.due_ms = if ready {
-            ready_due_ms
-        } else {
-            now.ms() + PROBE_OTHER_MS
-        };
+        adopter.due_ms = if ready { ready_due_ms } else { now.ms() + PROBE_OTHER_MS };
         let Some(leg) = self.probe_leg(now, index, Use::Probe) else {
             return;
         };
@@ -297,12 +276,7 @@ impl Engine {
         let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), signs) else {
             return false;
         };
-        let spec = SegmentSpec {
-            seq,
-            ack,
-            timestamps: Some((0, 0)),
-            ..spec
-        };
+        let spec = SegmentSpec { seq, ack, timestamps: Some((0, 0)), ..spec };
         let message = Adoption::bare(MessageKind::Probe, epoch);
         self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
     }
@@ -358,12 +332,7 @@ impl Engine {
                     _ => Counter::ProbesRefused,
                 });
                 self.adopter_is(now, index, Finding::of(now, reason));
-                self.reported(
-                    now,
-                    index,
-                    (reason, &says),
-                    timestamps(segment.options(frame)),
-                );
+                self.reported(now, index, (reason, &says), timestamps(segment.options(frame)));
                 let down = self.backends[usize::from(index)].liveness.is_down();
                 if reason == Reason::Ready {
                     self.learn(now, index, Evidence::Ready, out);

@@ -87,14 +87,8 @@ impl Engine {
             (progress.again, progress.until) = (progress.at, u32::MAX);
             return;
         }
-        let progress = Progress {
-            what,
-            at: 0,
-            until: u32::MAX,
-            again: 0,
-            waits_ms: None,
-            leaving: false,
-        };
+        let progress =
+            Progress { what, at: 0, until: u32::MAX, again: 0, waits_ms: None, leaving: false };
         if slot.replace(progress).is_none() {
             self.rounds.sweeps.push_back(index);
         }
@@ -164,10 +158,7 @@ impl Engine {
                 return Some((progress, 0));
             }
             room.ports -= 1;
-            let leg = Leg {
-                backend: index,
-                port,
-            };
+            let leg = Leg { backend: index, port };
             if let Some(Use::Owner(id)) = self.legs.uses.used_by(leg) {
                 room.flows -= 1;
                 let leaves = progress.what == Sweep::Drain && self.is_drained(id);
@@ -208,11 +199,7 @@ impl Engine {
             Sweep::Stalled => return self.ask_release(now, id, out),
             Sweep::Renewed => return self.ask_renewed(id, out),
             Sweep::Gone if flow.state == State::SynSent => {
-                return if self.syn_elsewhere(now, id, out) {
-                    Swept::Done
-                } else {
-                    Swept::Stays
-                };
+                return if self.syn_elsewhere(now, id, out) { Swept::Done } else { Swept::Stays };
             }
             Sweep::Gone => {
                 let silent = backend.liveness.down() == Some(Down::Silent);

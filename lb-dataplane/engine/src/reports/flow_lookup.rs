@@ -34,14 +34,12 @@ impl Engine {
     #[must_use]
     pub fn whose(&self, frame: &Decoded) -> Option<FlowLookup<'_>> {
         let (src, dst) = match frame {
-            Decoded::Tcp(segment) => (
-                (segment.src, segment.src_port),
-                (segment.dst, segment.dst_port),
-            ),
-            Decoded::Icmp(error) => (
-                (error.inner_src, error.inner_src_port),
-                (error.inner_dst, error.inner_dst_port),
-            ),
+            Decoded::Tcp(segment) => {
+                ((segment.src, segment.src_port), (segment.dst, segment.dst_port))
+            }
+            Decoded::Icmp(error) => {
+                ((error.inner_src, error.inner_src_port), (error.inner_dst, error.inner_dst_port))
+            }
             _ => return None,
         };
         // A leg's port and a frontend's never coincide, so at most one order of the two ends is a
@@ -59,10 +57,7 @@ impl Engine {
         }
         let number = self.ids.backends.find(to_addr(peer.0), peer.1)?;
         let backend = self.backends.get(usize::from(number))?;
-        let leg = Leg {
-            backend: number,
-            port: self.net.sources.number(backend.source, own),
-        };
+        let leg = Leg { backend: number, port: self.net.sources.number(backend.source, own) };
         let flow = match self.legs.uses.used_by(leg) {
             Some(Use::Owner(id) | Use::Standby(id)) => Some(&self.flows[id]),
             _ => None,

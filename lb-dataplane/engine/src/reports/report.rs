@@ -223,10 +223,9 @@ impl Engine {
                 ready_leg_ports: b.ports.ready() as u64,
             });
         }
-        let (Some(shown), Some(endpoint)) = (
-            report.state.policies.last_mut(),
-            Endpoint::new(from_addr(b.addr), b.port),
-        ) else {
+        let (Some(shown), Some(endpoint)) =
+            (report.state.policies.last_mut(), Endpoint::new(from_addr(b.addr), b.port))
+        else {
             return Some(COST_BACKEND);
         };
         shown.backends.push(BackendState {
@@ -293,10 +292,7 @@ impl Engine {
         while cost < PIECE
             && let Some((port, next)) = backend.ports.next_busy(&self.legs.rests, legs.at)
         {
-            let used = self.legs.uses.used_by(Leg {
-                backend: index,
-                port,
-            });
+            let used = self.legs.uses.used_by(Leg { backend: index, port });
             legs.at = next;
             cost += COST_PORT;
             let (Some(Use::Owner(id)) | Some(Use::Standby(id))) = used else {

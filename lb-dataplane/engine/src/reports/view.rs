@@ -47,19 +47,11 @@ impl Engine {
             let (name, label) = c.metric();
             (name, label, self.counters.get(*c))
         });
-        let drops = DropReason::ALL.iter().map(|r| {
-            (
-                "drops_total",
-                Some(("reason", r.label())),
-                self.counters.dropped(*r),
-            )
-        });
+        let drops = DropReason::ALL
+            .iter()
+            .map(|r| ("drops_total", Some(("reason", r.label())), self.counters.dropped(*r)));
         let malformed = baton_packet::Malformed::ALL.iter().map(|m| {
-            (
-                "malformed_total",
-                Some(("reason", m.label())),
-                self.counters.malformed[*m as usize],
-            )
+            ("malformed_total", Some(("reason", m.label())), self.counters.malformed[*m as usize])
         });
         let lost: Vec<_> = Lost::ALL
             .iter()
@@ -126,11 +118,7 @@ impl Engine {
         let (listed, ports) = (slots.listed, slots.ports);
         let blocks = self.legs.rests.blocks.used();
         let entries = [
-            (
-                "flows",
-                u64::from(self.flows.used()),
-                u64::from(self.flows.limit()),
-            ),
+            ("flows", u64::from(self.flows.used()), u64::from(self.flows.limit())),
             ("backends", listed, u64::from(self.settings.limits.backends)),
             (
                 "closing_legs",
@@ -174,31 +162,16 @@ impl Engine {
                 u64::from(self.copies.early.used().0),
                 u64::from(self.copies.early.used().1),
             ),
-            (
-                "guarded_flows",
-                u64::from(self.guards.used()),
-                u64::from(self.guards.limit()),
-            ),
+            ("guarded_flows", u64::from(self.guards.used()), u64::from(self.guards.limit())),
             (
                 "resp_sessions",
                 u64::from(self.guards.sessions().0),
                 u64::from(self.guards.sessions().1),
             ),
-            (
-                "affinities",
-                u64::from(self.affinities.used()),
-                u64::from(self.affinities.limit()),
-            ),
-            (
-                "next_hops",
-                self.net.hops.len() as u64,
-                crate::net::routes::LIMIT_HOPS as u64,
-            ),
+            ("affinities", u64::from(self.affinities.used()), u64::from(self.affinities.limit())),
+            ("next_hops", self.net.hops.len() as u64, crate::net::routes::LIMIT_HOPS as u64),
         ];
-        entries
-            .into_iter()
-            .map(|(name, used, limit)| (name.to_owned(), (used, limit)))
-            .collect()
+        entries.into_iter().map(|(name, used, limit)| (name.to_owned(), (used, limit))).collect()
     }
 
     /// What a policy calls a backend: another one may have another name for it. Empty if it is
@@ -220,12 +193,7 @@ impl Engine {
         const SLOTS_PER_CALL: usize = 4_096;
         let mut views = Vec::new();
         let slots = self.flows.slots();
-        for (i, flow) in slots
-            .iter()
-            .enumerate()
-            .skip(cursor as usize)
-            .take(SLOTS_PER_CALL)
-        {
+        for (i, flow) in slots.iter().enumerate().skip(cursor as usize).take(SLOTS_PER_CALL) {
             if views.len() >= max {
                 return (views, Some(i as u32));
             }

@@ -113,10 +113,7 @@ impl Engine {
     /// A flow of the client ended. With its last one its time begins to run.
     pub(crate) fn client_closes(&mut self, now: Instant, id: FlowId) {
         let flow = &self.flows[id];
-        let Some(affinity) = self
-            .affinity(flow.policy)
-            .filter(|_| !flow.state.is_opening())
-        else {
+        let Some(affinity) = self.affinity(flow.policy).filter(|_| !flow.state.is_opening()) else {
             return;
         };
         let Some(id) = self.affinities.find(flow.policy, flow.client) else {
@@ -196,9 +193,7 @@ impl Engine {
         }
         assert_eq!(seen, table.used, "clients in use");
         let armed = (0..table.limit()).filter(|id| self.wheel.is_armed(self.affinity_timer(*id)));
-        let without = table
-            .ids()
-            .filter(|id| table.entries[*id as usize].flows == 0);
+        let without = table.ids().filter(|id| table.entries[*id as usize].flows == 0);
         assert_eq!(armed.count(), without.count(), "timers of clients");
     }
 }

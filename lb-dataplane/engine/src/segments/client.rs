@@ -298,10 +298,7 @@ impl Engine {
 
     /// What becomes of a client's segment once all that it means is known.
     #[inline]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the segment, its flow and what was found"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "the segment, its flow and what was found")]
     pub(crate) fn client_went_on(
         &mut self,
         now: Instant,
@@ -489,10 +486,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Frame {
         let flow = &self.flows[id];
-        let (state, protocol) = (
-            flow.state,
-            self.policies[usize::from(flow.policy)].spec.protocol,
-        );
+        let (state, protocol) = (flow.state, self.policies[usize::from(flow.policy)].spec.protocol);
         let ahead = segment.seq.since(flow.client_next);
         let (gap, seen) = (ahead.max(0) as u32, ahead.min(0).unsigned_abs() as usize);
         // The sequence-number half of the boundary rule, and that the owner holds no state of the

@@ -38,10 +38,7 @@ impl Engine {
         let later = |a: SeqNumber, b: SeqNumber| if a.after(b) { a } else { b };
         let earlier = |a: SeqNumber, b: SeqNumber| if a.after(b) { b } else { a };
         // The pod takes none of what it has acknowledged.
-        let open = (
-            later(segment.seq, flow.client_acked),
-            earlier(end, flow.client_next),
-        );
+        let open = (later(segment.seq, flow.client_acked), earlier(end, flow.client_next));
         let (kept, early) = (flow.kept, flow.early_client);
         let is = |list, span| self.compare(list, (frame, segment), span);
         let followed = !open.1.after(open.0) || is(kept, open) == Same::Wholly;

@@ -227,9 +227,7 @@ impl Engine {
                 return true;
             }
             let later = |early: &[u8]| ends(early).is_some_and(|(from, _)| from.after(part.seq));
-            self.copies
-                .kept
-                .insert(&mut list, copy, EARLY_PER_FLOW_MAX, later)
+            self.copies.kept.insert(&mut list, copy, EARLY_PER_FLOW_MAX, later)
         });
         debug_assert!(kept, "there was room");
         let mut added = self.copies.kept.slots_of(list);
@@ -310,11 +308,7 @@ impl Engine {
 
     /// The end of all that a side is known to have sent.
     pub(crate) fn sent_at_most(&self, id: FlowId, from: From) -> SeqNumber {
-        let last = self
-            .copies
-            .kept
-            .last(self.early_of(id, from))
-            .and_then(span);
+        let last = self.copies.kept.last(self.early_of(id, from)).and_then(span);
         last.map_or(self.place(id, from), |(_, end)| end)
     }
 
@@ -325,9 +319,7 @@ impl Engine {
             return;
         }
         let network = self.flows[id].network;
-        self.copies
-            .early
-            .returned(network, self.copies.kept.slots_of(list));
+        self.copies.early.returned(network, self.copies.kept.slots_of(list));
         self.copies.kept.clear(&mut list);
         self.set_early(id, from, list);
     }

@@ -113,10 +113,9 @@ impl Engine {
         let Some(backend) = self.backends.get(usize::from(leg.backend)) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
-        let (Some(src), Some(dst_mac)) = (
-            backend.source,
-            backend.hop.and_then(|h| self.net.hops.mac(h)),
-        ) else {
+        let (Some(src), Some(dst_mac)) =
+            (backend.source, backend.hop.and_then(|h| self.net.hops.mac(h)))
+        else {
             return Verdict::Drop(DropReason::NoNeighbour);
         };
         let (src, src_port) = self.net.sources.end(src, leg.port);
@@ -236,9 +235,7 @@ impl Engine {
 
     /// Timestamps of a segment in the client's name.
     pub(crate) fn client_stamps(flow: &Flow) -> Option<(u32, u32)> {
-        flow.bits
-            .has(Bits::TIMESTAMPS)
-            .then_some((flow.client_ts, flow.server_ts))
+        flow.bits.has(Bits::TIMESTAMPS).then_some((flow.client_ts, flow.server_ts))
     }
 
     /// Resets a leg in the client's name. A pod that has not taken the request expects `boundary`,
@@ -310,11 +307,7 @@ impl Engine {
             dst_port: flow.client_port,
             seq: flow.server_next,
             // Where the owner's own end is passed on, no more than the owner had.
-            ack: if flow.state == State::ServerFin {
-                flow.client_acked
-            } else {
-                flow.client_next
-            },
+            ack: if flow.state == State::ServerFin { flow.client_acked } else { flow.client_next },
             flags,
             window: if flags.has(Flags::RST) { 0 } else { u16::MAX },
             timestamps: stamps.then_some((flow.server_ts, flow.client_ts)),
@@ -398,16 +391,8 @@ impl Engine {
             src_port: segment.dst_port,
             dst_port: segment.src_port,
             seq: if acked { segment.ack } else { SeqNumber(0) },
-            ack: if acked {
-                SeqNumber(0)
-            } else {
-                segment.seq.add(segment.seq_len())
-            },
-            flags: if acked {
-                Flags::RST
-            } else {
-                Flags::RST | Flags::ACK
-            },
+            ack: if acked { SeqNumber(0) } else { segment.seq.add(segment.seq_len()) },
+            flags: if acked { Flags::RST } else { Flags::RST | Flags::ACK },
             window: 0,
             timestamps: None,
             payload: &[],
@@ -470,11 +455,7 @@ impl Engine {
     /// Where frames to the flow's client go.
     #[inline]
     pub(crate) fn client_mac(&self, flow: &Flow) -> Option<Mac> {
-        if flow.hop == HopId::NONE {
-            Some(flow.mac)
-        } else {
-            self.net.hops.mac(flow.hop)
-        }
+        if flow.hop == HopId::NONE { Some(flow.mac) } else { self.net.hops.mac(flow.hop) }
     }
 }
 

@@ -292,10 +292,7 @@ impl Engine {
             plain.add_to_checksum(frame, delta);
             return self.forward_to_client(frame, &plain.segment(frame), id);
         };
-        let ends = (
-            (F::of(frontend.addr), frontend.port),
-            (F::of(flow.client), flow.client_port),
-        );
+        let ends = ((F::of(frontend.addr), frontend.port), (F::of(flow.client), flow.client_port));
         readdress::<F>(frame, ends, (self.settings.mac, mac), delta);
         Verdict::Transmit(usize::from(plain.end))
     }

@@ -34,9 +34,7 @@ use baton_guard::{Guard, Tracker};
 
 impl Engine {
     pub(crate) fn protocol(&self, id: FlowId) -> Protocol {
-        self.policies[usize::from(self.flows[id].policy)]
-            .spec
-            .protocol
+        self.policies[usize::from(self.flows[id].policy)].spec.protocol
     }
 
     /// Whether a guard follows the flow, or would.

@@ -28,9 +28,7 @@ impl Engine {
             && let Some(across) = self.net.across.take()
             && matches!(verdict, Verdict::Transmit(_))
         {
-            verdict = across
-                .carry(buffer)
-                .map_or_else(Verdict::Drop, Verdict::Transmit);
+            verdict = across.carry(buffer).map_or_else(Verdict::Drop, Verdict::Transmit);
         }
         if let Verdict::Drop(reason) = verdict {
             self.counters.drop(reason);
@@ -95,9 +93,9 @@ impl Engine {
         let from = to_addr(segment.src);
         match self.ids.backends.find(from, segment.src_port) {
             Some(backend) => self.on_backend(now, frame, segment, backend, out),
-            None => self
-                .pass_to_host(frame, segment.end)
-                .unwrap_or(Verdict::Drop(DropReason::NotOurs)),
+            None => {
+                self.pass_to_host(frame, segment.end).unwrap_or(Verdict::Drop(DropReason::NotOurs))
+            }
         }
     }
 
@@ -118,8 +116,7 @@ impl Engine {
             return self.on_leg(now, frame, segment, out);
         }
         // Steered here for a route's sake that no backend uses (any more).
-        self.pass_to_host(frame, segment.end)
-            .unwrap_or(Verdict::Drop(DropReason::NotOurs))
+        self.pass_to_host(frame, segment.end).unwrap_or(Verdict::Drop(DropReason::NotOurs))
     }
 
     /// A frame that belongs to none of our legs: the host's, unless it came from there.

@@ -105,16 +105,9 @@ fn comes_later(frame: &[u8], segment: &Segment, flow: &Flow) -> bool {
 
 /// What a client offers, without its timestamp and window.
 fn offer(segment: &Segment, options: &SynOptions) -> (u16, u8, [bool; 3]) {
-    let default = if segment.is_v6() {
-        MSS_DEFAULT_V6
-    } else {
-        MSS_DEFAULT_V4
-    };
-    let has = [
-        options.window_scale.is_some(),
-        options.sack_permitted,
-        options.timestamps.is_some(),
-    ];
+    let default = if segment.is_v6() { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 };
+    let has =
+        [options.window_scale.is_some(), options.sack_permitted, options.timestamps.is_some()];
     let scale = options.window_scale.unwrap_or(0);
     (options.mss.unwrap_or(default), scale, has)
 }
@@ -133,16 +126,9 @@ fn learn_answer(now: Instant, frame: &[u8], segment: &Segment, flow: &mut Flow) 
     let options = parse_syn_options(segment.options(frame));
     let both = |bits: &Bits, bit: u16, server: bool| bits.has(bit) && server;
     let bits = flow.bits;
-    flow.bits.set(
-        Bits::WSCALE,
-        both(&bits, Bits::WSCALE, options.window_scale.is_some()),
-    );
-    flow.bits
-        .set(Bits::SACK, both(&bits, Bits::SACK, options.sack_permitted));
-    flow.bits.set(
-        Bits::TIMESTAMPS,
-        both(&bits, Bits::TIMESTAMPS, options.timestamps.is_some()),
-    );
+    flow.bits.set(Bits::WSCALE, both(&bits, Bits::WSCALE, options.window_scale.is_some()));
+    flow.bits.set(Bits::SACK, both(&bits, Bits::SACK, options.sack_permitted));
+    flow.bits.set(Bits::TIMESTAMPS, both(&bits, Bits::TIMESTAMPS, options.timestamps.is_some()));
     let ecn = agrees_to_ecn(segment.flags);
     flow.bits.set(Bits::ECN, both(&bits, Bits::ECN, ecn));
     if flow.bits.has(Bits::WSCALE) {
@@ -310,8 +296,7 @@ impl Engine {
         flow.bits.set(Bits::WSCALE, scales);
         flow.bits.set(Bits::SACK, sack);
         flow.bits.set(Bits::TIMESTAMPS, stamps);
-        flow.bits
-            .set(Bits::ECN, segment.flags.has(Flags::ECE | Flags::CWR));
+        flow.bits.set(Bits::ECN, segment.flags.has(Flags::ECE | Flags::CWR));
         if let Some((value, _)) = options.timestamps {
             flow.client_ts = value;
         }
@@ -363,16 +348,11 @@ impl Engine {
             return;
         };
         let flows = self.flows.limit() as usize / (HALF_OPEN_FLOWS * self.backends.len().max(1));
-        let enough = (ports.all() / HALF_OPEN_PORTS)
-            .min(flows)
-            .max(HALF_OPEN_MIN);
+        let enough = (ports.all() / HALF_OPEN_PORTS).min(flows).max(HALF_OPEN_MIN);
         if count < enough {
             return;
         }
-        let oldest = Leg {
-            backend,
-            port: oldest,
-        };
+        let oldest = Leg { backend, port: oldest };
         if let Some(Use::Owner(id)) = self.legs.uses.used_by(oldest)
             && (now.0 as u32).wrapping_sub(self.flows[id].sent_us) >= HALF_OPEN_US
         {

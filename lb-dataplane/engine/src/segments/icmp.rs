@@ -68,8 +68,7 @@ impl Engine {
             }
             None => {
                 let left = to_backend.then(|| self.pass_to_host(frame, error.end));
-                left.flatten()
-                    .unwrap_or(Verdict::Drop(DropReason::IcmpUnrelated))
+                left.flatten().unwrap_or(Verdict::Drop(DropReason::IcmpUnrelated))
             }
         }
     }
@@ -96,16 +95,10 @@ impl Engine {
 
     /// The flow, and its owner leg, whose segment to a backend met the error.
     fn quoted_to_backend(&self, error: &IcmpError) -> Option<(FlowId, Leg)> {
-        let index = self
-            .ids
-            .backends
-            .find(to_addr(error.inner_dst), error.inner_dst_port)?;
+        let index = self.ids.backends.find(to_addr(error.inner_dst), error.inner_dst_port)?;
         let backend = &self.backends[usize::from(index)];
         let end = (error.inner_src, error.inner_src_port);
-        let leg = Leg {
-            backend: index,
-            port: self.net.sources.number(backend.source, end),
-        };
+        let leg = Leg { backend: index, port: self.net.sources.number(backend.source, end) };
         let Use::Owner(id) = self.legs.uses.used_by(leg)? else {
             return None;
         };
@@ -165,13 +158,8 @@ impl Engine {
 
     /// The flow whose segment to a client met the error.
     fn quoted_to_client(&self, error: &IcmpError) -> Option<FlowId> {
-        let frontend = self
-            .ids
-            .frontends
-            .find(to_addr(error.inner_src), error.inner_src_port)?;
-        let id = self
-            .flows
-            .find(to_addr(error.inner_dst), error.inner_dst_port, frontend)?;
+        let frontend = self.ids.frontends.find(to_addr(error.inner_src), error.inner_src_port)?;
+        let id = self.flows.find(to_addr(error.inner_dst), error.inner_dst_port, frontend)?;
         let far = error.inner_seq.since(self.flows[id].server_next);
         (far.unsigned_abs() <= QUOTE_WINDOW).then_some(id)
     }

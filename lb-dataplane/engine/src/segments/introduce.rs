@@ -91,10 +91,7 @@ impl Engine {
             let due = flow.progress.told.is_due_at_standby();
             return due.then(|| flow.boundary.sub(self.header_len(flow)));
         }
-        flow.progress
-            .told
-            .is_due()
-            .then(|| self.certain_at_owner(id))
+        flow.progress.told.is_due().then(|| self.certain_at_owner(id))
     }
 
     /// The byte that the owner's pod has everything in front of, for certain.
@@ -120,11 +117,7 @@ impl Engine {
         let Some(len) = proxy_header(&mut bytes, client, server, name) else {
             return;
         };
-        let spec = SegmentSpec {
-            flags: Flags::PSH | Flags::ACK,
-            payload: &bytes[..len],
-            ..spec
-        };
+        let spec = SegmentSpec { flags: Flags::PSH | Flags::ACK, payload: &bytes[..len], ..spec };
         self.counters.add(Counter::HeadersSent);
         self.emit_to(owner, spec, out);
     }
@@ -200,11 +193,7 @@ impl Engine {
             return false;
         };
         spec.seq = self.certain_at_owner(id);
-        spec.ack = if segment.flags.has(Flags::ACK) {
-            segment.ack
-        } else {
-            flow.server_next
-        };
+        spec.ack = if segment.flags.has(Flags::ACK) { segment.ack } else { flow.server_next };
         spec.window = segment.window;
         spec.timestamps = if flow.bits.has(Bits::TIMESTAMPS) {
             timestamps(segment.options(frame)).or_else(|| Self::client_stamps(flow))

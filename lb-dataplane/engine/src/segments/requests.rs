@@ -24,8 +24,7 @@ impl Engine {
     /// still to come, and it counts as complete.
     #[inline]
     pub(crate) fn request_is_complete(&self, id: FlowId) -> bool {
-        self.tracker(id)
-            .is_none_or(|t| t.to_come() == ToCome::Exactly(0))
+        self.tracker(id).is_none_or(|t| t.to_come() == ToCome::Exactly(0))
     }
 
     /// More of the request came, or its begin: once it is complete its owner has to answer.
@@ -49,11 +48,7 @@ impl Engine {
             && flow.state == State::Request
         {
             // What waits for the owner's window has its own turns.
-            let wait_ms = if flow.backlog.is_some() {
-                1
-            } else {
-                limit.0.div_ceil(1_000)
-            };
+            let wait_ms = if flow.backlog.is_some() { 1 } else { limit.0.div_ceil(1_000) };
             self.wheel.arm(id, now.ms() + wait_ms);
         }
     }
@@ -68,17 +63,13 @@ impl Engine {
         if flow.bits.has(Bits::OUTSTANDING) {
             flow.bits.set(Bits::OUTSTANDING, false);
             let took = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
-            backend
-                .estimate
-                .first_byte(now.0, now.0.saturating_sub(took));
+            backend.estimate.first_byte(now.0, now.0.saturating_sub(took));
             if moved.is_some() {
                 let short_us = backend.reading(now, LoadSignal::Latency).short_us;
                 backend.move_cost.add(took, short_us);
             }
             if let Some(here_us) = moved.here_us() {
-                self.policies[usize::from(flow.policy)]
-                    .gains
-                    .came(here_us, took);
+                self.policies[usize::from(flow.policy)].gains.came(here_us, took);
             }
             backend.load.answered(now.0, took);
             backend.figures.first_byte.add(took);

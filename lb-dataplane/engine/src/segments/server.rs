@@ -48,14 +48,8 @@ impl Engine {
     ) -> Verdict {
         let slot = &mut self.backends[usize::from(backend)];
         slot.liveness.heard(now);
-        let number = self
-            .net
-            .sources
-            .number(slot.source, (segment.dst, segment.dst_port));
-        let leg = Leg {
-            backend,
-            port: number,
-        };
+        let number = self.net.sources.number(slot.source, (segment.dst, segment.dst_port));
+        let leg = Leg { backend, port: number };
         match self.legs.uses.used_by(leg) {
             Some(Use::Owner(id)) if self.flows[id].bits.has(Bits::ASIDE) => {
                 let mut segment = self.as_client_sees(leg, frame, segment);
@@ -156,10 +150,7 @@ impl Engine {
             flow.client_acked = segment.ack;
         }
         if flow.bits.has(Bits::TIMESTAMPS)
-            && segment
-                .seq
-                .add(segment.seq_len())
-                .at_or_after(flow.server_acked)
+            && segment.seq.add(segment.seq_len()).at_or_after(flow.server_acked)
             && let Some((value, _)) = timestamps(segment.options(frame))
         {
             flow.note_server_ts(now, value);
@@ -287,9 +278,7 @@ impl Engine {
         let flow = &self.flows[id];
         // Any of these numbers may be exact for the client.
         let in_sight = segment.seq.at_or_after(flow.server_acked)
-            && segment
-                .seq
-                .at_or_before(self.sent_at_most(id, From::Server));
+            && segment.seq.at_or_before(self.sent_at_most(id, From::Server));
         let judged = judge_reset(
             flow.state,
             flow.migrations > 0,
@@ -343,10 +332,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Frame {
         let flow = &self.flows[id];
-        let (state, protocol) = (
-            flow.state,
-            self.policies[usize::from(flow.policy)].spec.protocol,
-        );
+        let (state, protocol) = (flow.state, self.policies[usize::from(flow.policy)].spec.protocol);
         if state == State::Fresh && protocol != Protocol::None {
             self.pin(id, PinReason::ServerFirst);
         }

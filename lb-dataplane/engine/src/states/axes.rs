@@ -158,9 +158,6 @@ impl State {
     #[inline]
     #[must_use]
     pub const fn may_lack_leg(self) -> bool {
-        matches!(
-            self,
-            Self::Legless | Self::Orphan | Self::FinSentToClient | Self::Closed
-        )
+        matches!(self, Self::Legless | Self::Orphan | Self::FinSentToClient | Self::Closed)
     }
 }

@@ -69,10 +69,7 @@ pub(crate) struct Affinities {
 
 pub(crate) fn hash(keys: &Keyed, policy: u16, client: Addr) -> Hash {
     let place = keys.hash(client, 0, policy);
-    Hash {
-        place,
-        mark: (place >> 16) as u32,
-    }
+    Hash { place, mark: (place >> 16) as u32 }
 }
 
 impl Affinities {
@@ -88,10 +85,7 @@ impl Affinities {
                 newer: NONE,
             })
             .collect();
-        let order = Order {
-            oldest: NONE,
-            newest: NONE,
-        };
+        let order = Order { oldest: NONE, newest: NONE };
         Self {
             entries,
             index: Index::new(limit as usize, PERCENT),

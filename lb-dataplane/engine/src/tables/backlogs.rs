@@ -116,20 +116,11 @@ impl Backlogs {
         };
         Self {
             slots: (1..=count)
-                .map(|next| {
-                    slot(if next == count {
-                        BacklogId::NONE
-                    } else {
-                        BacklogId(next)
-                    })
-                })
+                .map(|next| slot(if next == count { BacklogId::NONE } else { BacklogId(next) }))
                 .collect(),
             free: BacklogId(0),
             used: 0,
-            shares: Shares::new(Slots {
-                all: u32::from((count / NETWORK_PART).max(1)),
-                long: 0,
-            }),
+            shares: Shares::new(Slots { all: u32::from((count / NETWORK_PART).max(1)), long: 0 }),
             segments: Slots::default(),
             segments_max: pool.part(2, 0),
         }

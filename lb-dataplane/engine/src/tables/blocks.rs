@@ -44,16 +44,10 @@ impl Blocks {
     /// For so many backends with so many ports each, and so many legs in all.
     pub(crate) fn new(backends: usize, ports: usize, legs: usize) -> Self {
         let needed = backends * blocks_of(ports).saturating_sub(1);
-        let count = needed
-            .min(legs.div_ceil(LEGS_PER_BLOCK))
-            .min(usize::from(OWN));
+        let count = needed.min(legs.div_ceil(LEGS_PER_BLOCK)).min(usize::from(OWN));
         let block = |at: usize| {
             let mut block = [0; WORDS];
-            block[0] = if at + 1 < count {
-                at as u64 + 1
-            } else {
-                u64::from(NONE)
-            };
+            block[0] = if at + 1 < count { at as u64 + 1 } else { u64::from(NONE) };
             block
         };
         Self {
@@ -214,11 +208,7 @@ impl Busy {
     fn place(&self, offset: u16) -> Place {
         let (offset, blocks) = (usize::from(offset), self.ids.len());
         let at = offset / blocks;
-        Place {
-            block: offset % blocks,
-            word: at / 64,
-            bit: at as u32 % 64,
-        }
+        Place { block: offset % blocks, word: at / 64, bit: at as u32 % 64 }
     }
 
     fn offset(&self, place: Place) -> u16 {
@@ -270,11 +260,7 @@ impl Busy {
     pub(crate) fn insert(&mut self, pool: &mut Blocks, offset: u16) -> bool {
         let place = self.place(offset);
         if self.ids[place.block] == NONE {
-            let id = if self.own_taken {
-                pool.take()
-            } else {
-                Some(OWN)
-            };
+            let id = if self.own_taken { pool.take() } else { Some(OWN) };
             let Some(id) = id else { return false };
             self.own_taken = true;
             self.ids[place.block] = id;
@@ -422,13 +408,9 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(6);
         let mut pool = Blocks::new(2, 10_000, 1 << 20);
         let mut busy = Busy::new(10_000, None, &mut rng);
-        let offsets: BTreeSet<u16> = (0..400)
-            .map(|_| busy.take_next(&mut pool).expect("one"))
-            .collect();
-        assert!(
-            pool.used().0 <= 1,
-            "two blocks at most: the first begins anywhere"
-        );
+        let offsets: BTreeSet<u16> =
+            (0..400).map(|_| busy.take_next(&mut pool).expect("one")).collect();
+        assert!(pool.used().0 <= 1, "two blocks at most: the first begins anywhere");
         let apart = offsets.iter().zip(offsets.iter().skip(1));
         assert!(apart.filter(|(a, b)| *b - *a == 1).count() <= 1 + 400 / 2);
     }

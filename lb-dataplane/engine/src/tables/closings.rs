@@ -49,23 +49,13 @@ const _: () = assert!(PARKED_MAX < NOWHERE as u32);
 
 impl Default for Parked {
     fn default() -> Self {
-        Self {
-            first: NOWHERE,
-            count: 0,
-        }
+        Self { first: NOWHERE, count: 0 }
     }
 }
 
 impl ParkedLeg {
     pub(crate) fn new(promises: Promises, mss: u16, pod_scale: u8) -> Self {
-        Self {
-            closing: NONE,
-            promises,
-            mss,
-            pod_scale,
-            later: NOWHERE,
-            earlier: NOWHERE,
-        }
+        Self { closing: NONE, promises, mss, pod_scale, later: NOWHERE, earlier: NOWHERE }
     }
 }
 
@@ -252,16 +242,9 @@ impl Closing {
             return;
         };
         self.parked_free = place.later;
-        *place = ParkedLeg {
-            closing: id,
-            ..parked
-        };
+        *place = ParkedLeg { closing: id, ..parked };
         let leg = &mut self.legs[id as usize];
-        leg.parking = if acked {
-            Parking::Ready
-        } else {
-            Parking::Fresh
-        };
+        leg.parking = if acked { Parking::Ready } else { Parking::Fresh };
         leg.parked = at;
         self.list(at, at_pod);
     }

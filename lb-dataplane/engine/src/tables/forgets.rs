@@ -41,13 +41,8 @@ pub(crate) struct Forgets {
 impl Forgets {
     /// For so many backends.
     pub(crate) fn new(backends: usize) -> Self {
-        let none = Open {
-            leg: Leg::NONE,
-            seq: SeqNumber(0),
-            tries: 0,
-            rounds: 0,
-            due_ms: u64::MAX,
-        };
+        let none =
+            Open { leg: Leg::NONE, seq: SeqNumber(0), tries: 0, rounds: 0, due_ms: u64::MAX };
         Self {
             open: vec![none; FORGETS_MAX].into_boxed_slice(),
             free: (0..FORGETS_MAX as u16).rev().collect(),
@@ -63,8 +58,7 @@ impl Forgets {
     /// When [`Engine::send_forgets`] has something to do, at the earliest.
     pub(crate) fn due_ms(&self) -> u64 {
         let room = !self.free.is_empty();
-        self.overdue_ms
-            .min(if room { self.rested_ms } else { u64::MAX })
+        self.overdue_ms.min(if room { self.rested_ms } else { u64::MAX })
     }
 
     /// A place for one more of a backend's, if it may have one: as many of its own as are free

@@ -64,10 +64,7 @@ impl Guards {
         Self {
             slots: vec![Tracker::new(Guard::Http1); limit as usize].into_boxed_slice(),
             sessions: Sessions::new((0..sessions).map(|_| Session::new()).collect()),
-            shares: Shares::new(Slots {
-                all: (sessions / NETWORK_PART).max(1),
-                long: 0,
-            }),
+            shares: Shares::new(Slots { all: (sessions / NETWORK_PART).max(1), long: 0 }),
             places: (0..limit).map(place).collect(),
             free: if limit == 0 { NONE } else { 0 },
             used: 0,
@@ -145,9 +142,7 @@ impl Guards {
             |(id, _): &(u32, FlowId)| self.slots[*id as usize].to_come() != ToCome::Exactly(0);
         let found = first.by_ref().take(LOOKED_AT_MAX).find(incomplete);
         let oldest = self.places.get(self.oldest as usize);
-        found
-            .map(|(_, flow)| flow)
-            .or(oldest.map(|place| place.flow))
+        found.map(|(_, flow)| flow).or(oldest.map(|place| place.flow))
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<&Tracker> {

@@ -83,27 +83,18 @@ pub(crate) struct Legs {
 impl Legs {
     /// For so many.
     pub(crate) fn new(legs: usize, secret: (u64, u64)) -> Self {
-        Self {
-            index: Index::new(legs, PERCENT),
-            keys: Keyed::new(secret, u64::MAX),
-        }
+        Self { index: Index::new(legs, PERCENT), keys: Keyed::new(secret, u64::MAX) }
     }
 
     /// A leg is its own mark: what has it is the one.
     #[inline]
     fn hash(keys: Keyed, mark: u32) -> Hash {
-        Hash {
-            place: keys.hash_number(mark),
-            mark,
-        }
+        Hash { place: keys.hash_number(mark), mark }
     }
 
     #[inline]
     fn hash_of(&self, leg: Leg) -> Hash {
-        Self::hash(
-            self.keys,
-            u32::from(leg.backend) << 16 | u32::from(leg.port),
-        )
+        Self::hash(self.keys, u32::from(leg.backend) << 16 | u32::from(leg.port))
     }
 
     /// Reads where the look-up begins.

@@ -58,11 +58,7 @@ pub(crate) struct Rests {
 
 impl Default for Queue {
     fn default() -> Self {
-        Self {
-            head: NONE,
-            tail: NONE,
-            len: 0,
-        }
+        Self { head: NONE, tail: NONE, len: 0 }
     }
 }
 
@@ -124,11 +120,7 @@ impl Rests {
             return NONE;
         };
         self.free = entry.next.get();
-        *entry = Entry {
-            offset,
-            next: Loose::new(NONE),
-            other: Loose::new(other),
-        };
+        *entry = Entry { offset, next: Loose::new(NONE), other: Loose::new(other) };
         match self.entries.get_mut(queue.tail as usize) {
             Some(last) => last.next = Loose::new(at),
             None => queue.head = at,

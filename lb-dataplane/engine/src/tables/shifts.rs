@@ -35,10 +35,7 @@ pub(crate) struct Shifts {
 impl Shifts {
     /// For so many legs, and flows.
     pub(crate) fn new(legs: u32, flows: u32, secret: (u64, u64)) -> Self {
-        let free = |n: u32| Shift {
-            seq: n + 1,
-            ..Shift::default()
-        };
+        let free = |n: u32| Shift { seq: n + 1, ..Shift::default() };
         Self {
             index: Index::new(legs as usize, PERCENT),
             keys: Keyed::new(secret, u64::MAX - 1),
@@ -51,17 +48,11 @@ impl Shifts {
 
     /// A leg is its own mark, as in `legs`.
     fn hash(keys: Keyed, mark: u32) -> Hash {
-        Hash {
-            place: keys.hash_number(mark),
-            mark,
-        }
+        Hash { place: keys.hash_number(mark), mark }
     }
 
     fn hash_of(&self, leg: Leg) -> Hash {
-        Self::hash(
-            self.keys,
-            u32::from(leg.backend) << 16 | u32::from(leg.port),
-        )
+        Self::hash(self.keys, u32::from(leg.backend) << 16 | u32::from(leg.port))
     }
 
     fn slot(&self, leg: Leg) -> Option<u32> {
@@ -81,10 +72,7 @@ impl Shifts {
         let hash = self.hash_of(leg);
         match self.index.guess(hash) {
             Some(slot) if slot != FREE => self.slots.get(slot as usize).copied(),
-            _ => self
-                .index
-                .find(hash, |_| true)
-                .map(|slot| self.slots[slot as usize]),
+            _ => self.index.find(hash, |_| true).map(|slot| self.slots[slot as usize]),
         }
     }
 
@@ -99,11 +87,7 @@ impl Shifts {
     /// That of an owner leg that the flow has just got, if it is translated.
     pub(crate) fn of_new_owner(&self, id: FlowId, leg: Leg) -> Option<Shift> {
         let slot = self.of_flows[id as usize];
-        debug_assert_eq!(
-            Some(slot).filter(|s| *s != FREE),
-            self.slot(leg),
-            "flow {id}"
-        );
+        debug_assert_eq!(Some(slot).filter(|s| *s != FREE), self.slot(leg), "flow {id}");
         self.slots.get(slot as usize).copied()
     }
 
@@ -188,16 +172,9 @@ mod tests {
     #[test]
     fn echoes_of_a_leg_that_lives_for_months_are_its_pods() {
         let mut shifts = Shifts::new(1, 1, (1, 2));
-        let leg = Leg {
-            backend: 1,
-            port: 10_000,
-        };
+        let leg = Leg { backend: 1, port: 10_000 };
         let first = u32::MAX - 7;
-        let shift = Shift {
-            stamps: 1_000,
-            stamps_from: first,
-            ..Shift::default()
-        };
+        let shift = Shift { stamps: 1_000, stamps_from: first, ..Shift::default() };
         assert!(shifts.put(0, leg, shift));
         let week_ms: u32 = 7 * 24 * 60 * 60 * 1_000;
         for week in 0..20_u32 {
@@ -226,10 +203,7 @@ mod tests {
             if oracle.remove(&(backend, port)).is_some() {
                 shifts.remove(leg);
             } else {
-                let shift = Shift {
-                    seq: turn,
-                    ..Shift::default()
-                };
+                let shift = Shift { seq: turn, ..Shift::default() };
                 assert_eq!(shifts.put(0, leg, shift), oracle.len() < 500);
                 if oracle.len() < 500 {
                     oracle.insert((backend, port), shift);

@@ -56,13 +56,9 @@ impl Board {
         let slots = 2 * usize::from(backends);
         let page = || Page {
             used: AtomicUsize::new(0),
-            rows: (0..slots)
-                .map(|_| array::from_fn(|_| AtomicU64::new(0)))
-                .collect(),
+            rows: (0..slots).map(|_| array::from_fn(|_| AtomicU64::new(0))).collect(),
         };
-        let board = Arc::new(Self {
-            pages: (0..workers).map(|_| page()).collect(),
-        });
+        let board = Arc::new(Self { pages: (0..workers).map(|_| page()).collect() });
         let seat = |worker| Seat {
             board: Arc::clone(&board),
             worker,
@@ -145,10 +141,7 @@ mod tests {
     }
 
     fn fake(says: Vec<u64>) -> Fake {
-        Fake {
-            says,
-            told: BTreeMap::new(),
-        }
+        Fake { says, told: BTreeMap::new() }
     }
 
     #[test]
@@ -167,11 +160,7 @@ mod tests {
             }
         };
         turn(&mut seats, &mut workers, 1);
-        assert_eq!(
-            workers[1].told.len(),
-            PIECE - 1,
-            "a piece, and nothing of slot 5"
-        );
+        assert_eq!(workers[1].told.len(), PIECE - 1, "a piece, and nothing of slot 5");
         for _ in 0..3 {
             turn(&mut seats, &mut workers, 2);
         }

@@ -34,10 +34,7 @@ fn row_of(addr: Addr, port: u16, load: &Load) -> Row {
 }
 
 fn addr_of(row: &Row) -> Addr {
-    Addr {
-        high: row[0],
-        low: row[1],
-    }
+    Addr { high: row[0], low: row[1] }
 }
 
 /// What exchanges rows: an engine.

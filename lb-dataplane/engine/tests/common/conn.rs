@@ -146,10 +146,7 @@ impl World {
 
     /// A segment of the serving pod's with the connection's present numbers.
     pub fn pod_wire(&self, c: &Conn, flags: Flags, data: &[u8]) -> Wire {
-        let (macs, ends) = (
-            (pod_mac(c.pod), OUR_MAC),
-            (pod(c.leg.is_ipv6(), c.pod), c.leg),
-        );
+        let (macs, ends) = ((pod_mac(c.pod), OUR_MAC), (pod(c.leg.is_ipv6(), c.pod), c.leg));
         Wire {
             window: 509,
             options: if c.options.timestamps {
@@ -185,10 +182,8 @@ impl World {
 
     /// The pod's SYN-ACK, without sending it. The connection's client byte is the SYN still.
     pub fn synack_wire(&self, c: &Conn) -> Wire {
-        let stamps = c
-            .options
-            .timestamps
-            .then_some((c.server_clock + ms(self), CLIENT_CLOCK + ms(self)));
+        let stamps =
+            c.options.timestamps.then_some((c.server_clock + ms(self), CLIENT_CLOCK + ms(self)));
         let mut wire = self.pod_wire(c, Flags::SYN | Flags::ACK, &[]);
         wire.ack = c.seq.wrapping_add(1);
         wire.options = c.options.bytes(c.options.server_wscale, stamps);
@@ -243,14 +238,8 @@ impl World {
     pub fn forwarded_to_client(&mut self, c: &Conn, wire: &Wire) -> Sent {
         let sent = one(self.inject(&wire.build()));
         assert_eq!(sent.to, Dest::Client);
-        assert_eq!(
-            (sent.segment.dst, sent.segment.dst_port),
-            (c.client.ip(), c.client.port())
-        );
-        assert_eq!(
-            (sent.segment.src, sent.segment.src_port),
-            (c.frontend.ip(), c.frontend.port())
-        );
+        assert_eq!((sent.segment.dst, sent.segment.dst_port), (c.client.ip(), c.client.port()));
+        assert_eq!((sent.segment.src, sent.segment.src_port), (c.frontend.ip(), c.frontend.port()));
         assert_same(&sent, wire);
         sent
     }
@@ -270,11 +259,8 @@ impl World {
 
     /// A segment of the client's with the connection's present numbers; whatever leaves.
     pub fn client_sends(&mut self, c: &mut Conn, flags: Flags, data: &[u8]) -> Vec<Sent> {
-        let wire = if flags == Flags::SYN {
-            self.syn_wire(c)
-        } else {
-            self.client_wire(c, flags, data)
-        };
+        let wire =
+            if flags == Flags::SYN { self.syn_wire(c) } else { self.client_wire(c, flags, data) };
         c.client_sent(flags, data);
         self.inject(&wire.build())
     }
@@ -462,9 +448,7 @@ pub fn one(mut sent: Vec<Sent>) -> Sent {
 
 /// The leg on which a segment reached a pod.
 pub fn take_leg(c: &mut Conn, sent: &Sent) {
-    let Dest::Pod(pod) = sent.to else {
-        panic!("not to a pod: {sent:?}")
-    };
+    let Dest::Pod(pod) = sent.to else { panic!("not to a pod: {sent:?}") };
     c.pod = pod;
     c.leg = SocketAddr::new(sent.segment.src, sent.segment.src_port);
 }

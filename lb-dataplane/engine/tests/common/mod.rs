@@ -46,25 +46,17 @@ pub fn key() -> AdoptionKey {
 
 /// The dataplane's own address.
 pub fn ours(v6: bool) -> IpAddr {
-    if v6 { "fd00::9" } else { "10.0.0.9" }
-        .parse()
-        .expect("an address")
+    if v6 { "fd00::9" } else { "10.0.0.9" }.parse().expect("an address")
 }
 
 pub fn router(v6: bool) -> IpAddr {
-    if v6 { "fd00::1" } else { "10.0.0.1" }
-        .parse()
-        .expect("an address")
+    if v6 { "fd00::1" } else { "10.0.0.1" }.parse().expect("an address")
 }
 
 /// Where pod `index` listens.
 pub fn pod(v6: bool, index: usize) -> SocketAddr {
     let host = 20 + index;
-    let text = if v6 {
-        format!("fd00::{host:x}")
-    } else {
-        format!("10.0.1.{host}")
-    };
+    let text = if v6 { format!("fd00::{host:x}") } else { format!("10.0.1.{host}") };
     SocketAddr::new(text.parse().expect("an address"), POD_PORT)
 }
 
@@ -107,11 +99,7 @@ pub fn policy(pods: usize) -> Policy {
         on_backend_failure: BackendFailure::ReplayIdempotent,
         // Those that are about it turn it on.
         on_stall: OnStall::Wait,
-        ..Policy::new(
-            "web",
-            frontends.into(),
-            backends.into_iter().flatten().collect(),
-        )
+        ..Policy::new("web", frontends.into(), backends.into_iter().flatten().collect())
     }
 }
 
@@ -202,13 +190,11 @@ impl Sent {
     }
 
     pub fn is_forget(&self) -> bool {
-        self.message()
-            .is_some_and(|m| m.kind == MessageKind::Forget)
+        self.message().is_some_and(|m| m.kind == MessageKind::Forget)
     }
 
     pub fn is_release(&self) -> bool {
-        self.message()
-            .is_some_and(|m| m.kind == MessageKind::Release)
+        self.message().is_some_and(|m| m.kind == MessageKind::Release)
     }
 
     pub fn is_probe(&self) -> bool {
@@ -340,10 +326,7 @@ impl World {
             now,
             out: Out::new(),
             around: |call| call(),
-            snapshot: Snapshot {
-                generation: 1,
-                policies: vec![policy],
-            },
+            snapshot: Snapshot { generation: 1, policies: vec![policy] },
             adopters: vec![Some(Reason::Ready); 32],
             told: vec![ListenerReport::default(); 32],
             loads: vec![None; 32],
@@ -378,9 +361,7 @@ impl World {
 
     /// Applies the snapshot and tells the neighbours' addresses.
     pub fn apply(&mut self) {
-        self.engine
-            .apply(self.now, &self.snapshot)
-            .expect("snapshot of the test");
+        self.engine.apply(self.now, &self.snapshot).expect("snapshot of the test");
         self.neighbours();
         self.engine.check_invariants();
     }
@@ -389,8 +370,7 @@ impl World {
     pub fn neighbours(&mut self) {
         for v6 in [false, true] {
             for index in 0..32 {
-                self.engine
-                    .set_neighbour(pod(v6, index).ip(), Some(pod_mac(index)));
+                self.engine.set_neighbour(pod(v6, index).ip(), Some(pod_mac(index)));
             }
         }
     }
@@ -544,11 +524,7 @@ impl World {
     pub fn check(&self, frame: &[u8]) -> Sent {
         let segment = wire::tcp(frame);
         wire::assert_checksums(frame, &segment);
-        assert_eq!(
-            usize::from(segment.end),
-            frame.len(),
-            "bytes behind the packet"
-        );
+        assert_eq!(usize::from(segment.end), frame.len(), "bytes behind the packet");
         let index = |at: IpAddr| (0..32).find(|i| pod(segment.is_v6(), *i).ip() == at);
         let to = match index(segment.dst) {
             Some(index) => Dest::Pod(index),
@@ -580,12 +556,7 @@ impl World {
             let mut more = self.more_keys.iter();
             more.find(|key| message.verify(key).is_some()).cloned()
         });
-        Sent {
-            frame: frame.to_vec(),
-            segment,
-            key: signed.unwrap_or(key),
-            to,
-        }
+        Sent { frame: frame.to_vec(), segment, key: signed.unwrap_or(key), to }
     }
 }
 
@@ -597,11 +568,8 @@ pub fn answer(message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
 /// That of a pod in another namespace.
 pub fn answer_from(namespace: u64, message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
     let epoch = message.message().map_or(EPOCH, |m| m.epoch);
-    let content = Adoption {
-        server_ts,
-        namespace,
-        ..Adoption::bare(MessageKind::Answer(reason), epoch)
-    };
+    let content =
+        Adoption { server_ts, namespace, ..Adoption::bare(MessageKind::Answer(reason), epoch) };
     answer_of(message, &content, &message.key)
 }
 
@@ -649,10 +617,7 @@ fn stamped_answer(
 ) -> Vec<u8> {
     let m = &message.segment;
     // As it left, whatever a test has made of its numbers.
-    let left = Sent {
-        segment: wire::tcp(&message.frame),
-        ..message.clone()
-    };
+    let left = Sent { segment: wire::tcp(&message.frame), ..message.clone() };
     let in_front = left.message().map_or(0, |m| m.kind.in_front());
     let spec = SegmentSpec {
         src_mac: baton_packet::ether_dst(&message.frame),

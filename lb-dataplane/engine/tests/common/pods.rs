@@ -45,16 +45,11 @@ impl World {
     /// The answer to a question, as a frame.
     pub fn question_wire(&self, question: &Sent, listens: bool) -> Wire {
         let s = &question.segment;
-        let Dest::Pod(index) = question.to else {
-            panic!("a question to a client: {question:?}")
-        };
+        let Dest::Pod(index) = question.to else { panic!("a question to a client: {question:?}") };
         let (pod, ours) = ((s.dst, s.dst_port).into(), (s.src, s.src_port).into());
         let (macs, ack) = ((pod_mac(index), OUR_MAC), s.seq.0.wrapping_add(1));
         if !listens {
-            return Wire {
-                window: 0,
-                ..Wire::new(macs, (pod, ours), (0, ack), RST_ACK)
-            };
+            return Wire { window: 0, ..Wire::new(macs, (pod, ours), (0, ack), RST_ACK) };
         }
         let both = Flags::SYN | Flags::ACK;
         Wire {
@@ -67,9 +62,7 @@ impl World {
     /// Answers a question as the pod's kernel does; what leaves then. Baton opens nothing: it
     /// resets what was half open.
     pub fn kernel_answers(&mut self, question: &Sent) -> Vec<Sent> {
-        let Dest::Pod(index) = question.to else {
-            panic!("a question to a client: {question:?}")
-        };
+        let Dest::Pod(index) = question.to else { panic!("a question to a client: {question:?}") };
         self.asked.push(index);
         let listens = match self.listeners[index] {
             Listener::Silent => return Vec::new(),
@@ -95,9 +88,7 @@ impl World {
 
     /// Answers a probe as the pod's adopter does, if it has one; what leaves then.
     pub fn probed(&mut self, probe: &Sent) -> Vec<Sent> {
-        let Dest::Pod(index) = probe.to else {
-            panic!("a probe to a client: {probe:?}")
-        };
+        let Dest::Pod(index) = probe.to else { panic!("a probe to a client: {probe:?}") };
         let asks = probe.message().map(|m| m.namespace);
         assert_eq!(asks, Some(0), "a probe is for whoever is there");
         self.last_probe = Some(probe.clone());
@@ -239,11 +230,7 @@ impl World {
     pub fn rescued(&mut self, c: &mut Conn, sent: &[Sent]) {
         let behind = self.adopted(c, sent);
         let keepalive = one(behind);
-        assert_eq!(
-            keepalive.segment.seq.0,
-            c.seq.wrapping_sub(1),
-            "a byte that it has"
-        );
+        assert_eq!(keepalive.segment.seq.0, c.seq.wrapping_sub(1), "a byte that it has");
         assert_eq!(keepalive.segment.payload_len(), 1);
         self.assert_state(c, "AdoptingIdle");
         self.confirms(c);

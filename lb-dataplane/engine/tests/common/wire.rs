@@ -32,10 +32,7 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
     let bytes: Vec<u8> = parts.concat();
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
-        sum += u32::from(u16::from_be_bytes([
-            pair[0],
-            pair.get(1).copied().unwrap_or(0),
-        ]));
+        sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
     }
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -142,11 +139,8 @@ pub fn icmp(
     quoted: &[u8],
 ) -> Vec<u8> {
     let mut message = [&kind, &[0; 2], rest, quoted].concat();
-    let (protocol, header) = if from.is_ipv6() {
-        (58, pseudo(from, to, 58, message.len()))
-    } else {
-        (1, Vec::new())
-    };
+    let (protocol, header) =
+        if from.is_ipv6() { (58, pseudo(from, to, 58, message.len())) } else { (1, Vec::new()) };
     let sum = checksum(&[&header, &message]);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     packet(macs, (from, to), protocol, ttl, &message)
@@ -174,11 +168,7 @@ pub fn settle_tcp(frame: &mut [u8], partial: bool) {
     let (at, end) = (usize::from(s.l4), usize::from(s.end));
     frame[at + 16..at + 18].fill(0);
     let header = pseudo(s.src, s.dst, 6, end - at);
-    let sum = if partial {
-        !checksum(&[&header])
-    } else {
-        checksum(&[&header, &frame[at..end]])
-    };
+    let sum = if partial { !checksum(&[&header]) } else { checksum(&[&header, &frame[at..end]]) };
     frame[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
 }
 

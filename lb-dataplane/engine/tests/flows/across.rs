@@ -16,8 +16,7 @@ use baton_packet::{Decoded, Flags, IcmpKind, decode};
 fn world(pods_v6: bool, change: impl FnOnce(&mut baton_api::Policy)) -> World {
     let mut web = policy(3);
     change(&mut web);
-    web.backends
-        .retain(|b| b.endpoint.address().is_ipv6() == pods_v6);
+    web.backends.retain(|b| b.endpoint.address().is_ipv6() == pods_v6);
     World::with(settings(), web)
 }
 
@@ -115,14 +114,7 @@ fn too_big(quoted: &Sent, mtu: u32) -> Vec<u8> {
     let kind = if v6 { [2, 0] } else { [3, 4] };
     let between = (router(v6), quoted.segment.src);
     let macs = (ROUTER_MAC, OUR_MAC);
-    wire::icmp(
-        macs,
-        between,
-        60,
-        kind,
-        &mtu.to_be_bytes(),
-        &quoted.frame[14..],
-    )
+    wire::icmp(macs, between, 60, kind, &mtu.to_be_bytes(), &quoted.frame[14..])
 }
 
 /// A segment of theirs was too long for a link of so many bytes: what the one who sent it is told.
@@ -131,9 +123,7 @@ fn told(w: &mut World, error: &[u8]) -> IcmpKind {
     buffer.resize(FRAME_BYTES, 0x5a);
     w.call_frame(&mut buffer, error.len());
     assert_eq!(w.count(Counter::IcmpTranslated), 1);
-    let Verdict::Transmit(len) = w.verdict else {
-        panic!("{:?}", w.verdict)
-    };
+    let Verdict::Transmit(len) = w.verdict else { panic!("{:?}", w.verdict) };
     match decode(&buffer[..len]) {
         Ok(Decoded::Icmp(error)) => error.kind,
         other => panic!("{other:?}"),
@@ -228,11 +218,7 @@ fn without_an_address_of_the_pods_family_clients_are_refused() {
         let rst = one(w.inject(&w.syn_wire(&c).build()));
         assert_eq!(w.verdict, Verdict::Drop(DropReason::NoFamily));
         assert_eq!((rst.to, rst.is(RST_ACK)), (Dest::Client, true));
-        assert_eq!(
-            rst.segment.ack.0,
-            c.seq.wrapping_add(1),
-            "as a kernel refuses"
-        );
+        assert_eq!(rst.segment.ack.0, c.seq.wrapping_add(1), "as a kernel refuses");
         assert_eq!(w.engine.state(w.now).policies[0].flows, 0);
     }
 }

@@ -12,11 +12,8 @@ const TIMEOUT_MS: u64 = 2_000;
 fn together(pods: usize) -> Policy {
     let mut p = policy(pods);
     p.migration.mode = MigrationMode::WhenBetter;
-    p.affinity = Some(Affinity {
-        client_ip: ClientIp {
-            timeout: Micros::from_millis(TIMEOUT_MS),
-        },
-    });
+    p.affinity =
+        Some(Affinity { client_ip: ClientIp { timeout: Micros::from_millis(TIMEOUT_MS) } });
     p
 }
 
@@ -215,10 +212,7 @@ fn who_only_begins_takes_nobodys_place() {
         // The one is answered, the other one refused.
         let wire = match host % 2 {
             0 => w.synack_wire(&c),
-            _ => Wire {
-                ack: c.seq.wrapping_add(1),
-                ..w.pod_wire(&c, RST_ACK, &[])
-            },
+            _ => Wire { ack: c.seq.wrapping_add(1), ..w.pod_wire(&c, RST_ACK, &[]) },
         };
         w.inject(&wire.build());
     }
@@ -347,11 +341,7 @@ fn a_pod_that_refuses_to_adopt_gets_none_of_them() {
     let adoption = w.moves(&mut ours[0], GET);
     let refuses = ours[0].pod;
     w.adopters[refuses] = Some(Reason::AcceptQueueFull);
-    w.inject(&crate::common::answer(
-        &adoption,
-        Reason::AcceptQueueFull,
-        0,
-    ));
+    w.inject(&crate::common::answer(&adoption, Reason::AcceptQueueFull, 0));
     w.moves(&mut ours[1], GET);
     assert_ne!(ours[1].pod, refuses);
     assert_eq!(w.open_as(of(5, 100)).pod, ours[1].pod);
@@ -389,11 +379,7 @@ fn flows_leave_an_ejected_pod_together_if_they_may_move_at_all() {
     ] {
         let mut p = together(5);
         p.migration.mode = mode;
-        p.health = Health {
-            failure_threshold: 1,
-            panic_percent: 0,
-            ..Health::default()
-        };
+        p.health = Health { failure_threshold: 1, panic_percent: 0, ..Health::default() };
         let mut w = World::with(settings(), p);
         let mut ours = flows(&mut w, 5, 0..4);
         let mut bad = w.open_as(of(5, 50));
@@ -416,11 +402,7 @@ fn flows_leave_an_ejected_pod_together_if_they_may_move_at_all() {
 #[test]
 fn in_panic_an_ejected_pod_keeps_its_clients() {
     let mut p = together(5);
-    p.health = Health {
-        failure_threshold: 1,
-        panic_percent: 100,
-        ..Health::default()
-    };
+    p.health = Health { failure_threshold: 1, panic_percent: 100, ..Health::default() };
     let mut w = World::with(settings(), p);
     let mut c = w.idle_as(of(5, 1));
     let mut bad = w.open_as(of(5, 2));
@@ -495,9 +477,7 @@ fn a_snapshot_forgets_who_has_no_affinity_any_more_and_pods_that_left() {
     let gone = ours[0].pod;
     w.change(|s| {
         let leaves = [endpoint(pod(false, gone)), endpoint(pod(false, idle.pod))];
-        s.policies[0]
-            .backends
-            .retain(|b| !leaves.contains(&b.endpoint));
+        s.policies[0].backends.retain(|b| !leaves.contains(&b.endpoint));
     });
     assert_eq!(w.table("affinities").0, 1, "one with flows");
     for c in &mut ours {

@@ -17,11 +17,7 @@ fn a_changed_policy_touches_no_flow() {
     for c in &mut flows {
         w.exchange(c);
     }
-    assert_eq!(
-        w.count(Counter::MigrationsBegun),
-        0,
-        "the new mode is in force"
-    );
+    assert_eq!(w.count(Counter::MigrationsBegun), 0, "the new mode is in force");
     w.change(|s| s.policies[0].migration.mode = MigrationMode::Always);
     for c in &mut flows {
         w.moves(c, GET);
@@ -30,10 +26,7 @@ fn a_changed_policy_touches_no_flow() {
     let state = w.engine.state(w.now);
     assert_eq!(state.generation, 3);
     assert_eq!(state.policies.len(), 1);
-    assert_eq!(
-        (state.policies[0].flows, state.policies[0].flows_total),
-        (6, 6)
-    );
+    assert_eq!((state.policies[0].flows, state.policies[0].flows_total), (6, 6));
     assert_eq!(state.policies[0].migrations_total, 6, "figures go on");
 }
 
@@ -49,13 +42,7 @@ fn a_policy_that_is_removed_keeps_its_flows_and_takes_no_new_ones() {
     w.served(&mut adopting);
     assert!(w.inject(&w.syn_wire(&Conn::new(9)).build()).is_empty());
     assert_eq!(w.verdict, Verdict::Drop(DropReason::NotOurs));
-    assert!(
-        w.engine
-            .steering()
-            .frontends
-            .contains(&(frontend(false).ip(), 80)),
-        "flows live"
-    );
+    assert!(w.engine.steering().frontends.contains(&(frontend(false).ip(), 80)), "flows live");
     let end = |w: &mut World, c: &Conn| {
         let rst = w.client_wire(c, baton_packet::Flags::RST, &[]).build();
         w.inject(&rst);
@@ -65,30 +52,22 @@ fn a_policy_that_is_removed_keeps_its_flows_and_takes_no_new_ones() {
     w.run_ms(120_000);
     assert!(w.engine.steering().frontends.is_empty());
     assert!(w.engine.state(w.now).policies.is_empty());
-    assert_eq!(
-        w.table("backends").0,
-        0,
-        "nothing refers to the pods any more"
-    );
+    assert_eq!(w.table("backends").0, 0, "nothing refers to the pods any more");
 }
 
 #[test]
 fn a_retired_pod_keeps_its_flows_until_they_move() {
     let (mut w, mut c) = World::new(2).at_rest();
     let old = c.pod;
-    let mut quiet = (2..)
-        .map(|n| w.idle(n))
-        .find(|q| q.pod == old)
-        .expect("a second flow of the pod");
+    let mut quiet =
+        (2..).map(|n| w.idle(n)).find(|q| q.pod == old).expect("a second flow of the pod");
     let mut busy = quiet.clone();
     while busy.pod != old || busy.client == quiet.client {
         busy = w.open(busy.client.port() - 30_000 + 1);
     }
     w.stays(&mut busy, POST);
     w.change(|s| {
-        s.policies[0]
-            .backends
-            .retain(|b| b.endpoint != endpoint(pod(false, old)));
+        s.policies[0].backends.retain(|b| b.endpoint != endpoint(pod(false, old)));
         s.policies[0].migration.mode = MigrationMode::WhenBetter;
     });
     // Its next request leaves it, although it is the faster one for all we know.
@@ -103,12 +82,7 @@ fn a_retired_pod_keeps_its_flows_until_they_move() {
     w.served(&mut busy);
     w.moved_exchange(&mut busy);
     let state = w.engine.state(w.now);
-    assert!(
-        state.policies[0]
-            .backends
-            .iter()
-            .all(|b| b.name != format!("pod-{old}"))
-    );
+    assert!(state.policies[0].backends.iter().all(|b| b.name != format!("pod-{old}")));
     w.run_ms(60_000);
     // Its slot is used again by another pod.
     w.change(|s| {
@@ -143,13 +117,7 @@ fn an_older_generation_is_refused_and_an_equal_one_is_not() {
     older.generation = 4;
     older.policies.clear();
     let error = w.engine.apply(w.now, &older).expect_err("a refusal");
-    assert_eq!(
-        error,
-        ApplyError::Stale {
-            offered: 4,
-            current: 5
-        }
-    );
+    assert_eq!(error, ApplyError::Stale { offered: 4, current: 5 });
     w.idle(1);
 }
 
@@ -181,16 +149,7 @@ fn conflicts_are_refused_and_nothing_changes() {
         let many: Vec<_> = many.collect();
         s.policies[0].backends.extend(many);
     });
-    assert!(
-        matches!(
-            error,
-            ApplyError::TooManyBackends {
-                needed: 33,
-                limit: 16
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, ApplyError::TooManyBackends { needed: 33, limit: 16 }), "{error}");
     let error = refuse(&|s| s.policies[0].frontends.clear());
     assert!(matches!(error, ApplyError::Invalid(_)), "{error}");
     assert_eq!(w.engine.state(w.now).generation, 1);
@@ -207,10 +166,8 @@ fn conflicts_are_refused_and_nothing_changes() {
 #[test]
 fn an_unspecified_frontend_means_our_own_addresses() {
     let mut p = policy(2);
-    p.frontends = ["0.0.0.0:80", "[::]:80"]
-        .iter()
-        .map(|t| t.parse().expect("an endpoint"))
-        .collect();
+    p.frontends =
+        ["0.0.0.0:80", "[::]:80"].iter().map(|t| t.parse().expect("an endpoint")).collect();
     let mut w = World::with(settings(), p);
     w.idle(1);
     w.idle_as(Conn::of(2, true));
@@ -230,10 +187,7 @@ fn two_policies_are_told_apart_by_their_frontends() {
         let mut other = policy(4);
         other.name = "other".into();
         other.backends.retain(|b| b.name.starts_with("pod-3"));
-        other.frontends = vec![endpoint(std::net::SocketAddr::new(
-            frontend(false).ip(),
-            81,
-        ))];
+        other.frontends = vec![endpoint(std::net::SocketAddr::new(frontend(false).ip(), 81))];
         s.policies.push(other);
     });
     let mut c = Conn::new(1);
@@ -257,11 +211,8 @@ const ALGORITHMS: [Algorithm; 4] = [
 fn some_policy(number: usize, pods: u8, odd: u8, algorithm: usize, address: u8) -> Policy {
     let mut p = policy(8);
     p.name = format!("p{number}");
-    p.frontends = vec![endpoint(
-        format!("10.9.{address}.1:{}", 80 + number)
-            .parse()
-            .expect("an address"),
-    )];
+    p.frontends =
+        vec![endpoint(format!("10.9.{address}.1:{}", 80 + number).parse().expect("an address"))];
     p.backends.retain(|b| {
         let index = b.endpoint.address();
         (0..8).any(|i| pods >> i & 1 == 1 && (pod(false, i).ip() == index))

@@ -219,23 +219,14 @@ fn data_that_is_not_http_pins() {
     ] {
         let (mut w, mut c) = world(Protocol::Http1).at_rest();
         w.stays(&mut c, data);
-        assert_eq!(
-            w.engine
-                .pinned(PinReason::Guard(baton_guard::Pin::Unparsable)),
-            1,
-            "{data:?}"
-        );
+        assert_eq!(w.engine.pinned(PinReason::Guard(baton_guard::Pin::Unparsable)), 1, "{data:?}");
         assert_eq!(w.count(Counter::Boundaries), 0);
     }
 }
 
 #[test]
 fn any_token_without_lower_case_is_a_method() {
-    for data in [
-        &b"ANY / HTTP/1.1\r\n\r\n"[..],
-        b"X-1 * HTTP/1.0\r\n\r\n",
-        b"PR",
-    ] {
+    for data in [&b"ANY / HTTP/1.1\r\n\r\n"[..], b"X-1 * HTTP/1.0\r\n\r\n", b"PR"] {
         let (mut w, mut c) = world(Protocol::Http1).at_rest();
         w.moves(&mut c, data);
         w.assert_state(&c, "Adopting");
@@ -267,10 +258,7 @@ fn request_response_needs_no_method_and_none_never_moves() {
 #[test]
 fn an_interim_response_does_not_end_a_request() {
     let (mut w, mut c) = world(Protocol::Http1).opened();
-    w.stays(
-        &mut c,
-        b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 8\r\n\r\n",
-    );
+    w.stays(&mut c, b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 8\r\n\r\n");
     w.answers(&mut c, b"HTTP/1.1 100 Continue\r\n\r\n");
     w.assert_state(&c, "Request");
     w.stays(&mut c, b"the body");

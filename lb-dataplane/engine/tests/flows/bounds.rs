@@ -36,23 +36,14 @@ fn a_flood_of_strangers_takes_no_answer_from_others() {
         port += 1;
     }
     assert_eq!(answered(&mut w, &stale.build()), 19_999);
-    for counter in [
-        Counter::ResetsLimited,
-        Counter::ChallengesLimited,
-        Counter::PodResetsLimited,
-    ] {
+    for counter in [Counter::ResetsLimited, Counter::ChallengesLimited, Counter::PodResetsLimited] {
         assert_eq!(w.count(counter), 1, "{counter:?}");
     }
 }
 
 fn blamed(w: &World) -> u64 {
     let lost: u64 = Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum();
-    let ends = [
-        Counter::Ejections,
-        Counter::EjectionsCapped,
-        Counter::Stranded,
-        Counter::Rescues,
-    ];
+    let ends = [Counter::Ejections, Counter::EjectionsCapped, Counter::Stranded, Counter::Rescues];
     lost + ends.into_iter().map(|c| w.count(c)).sum::<u64>()
 }
 
@@ -61,11 +52,8 @@ fn reset_in_flight(w: &mut World) -> (Conn, Vec<Sent>) {
     w.change(|s| {
         s.policies[0].on_backend_failure = BackendFailure::Replay;
         s.policies[0].migration.mode = MigrationMode::Never;
-        s.policies[0].health = Health {
-            failure_threshold: 1,
-            max_ejected_percent: 100,
-            ..Health::default()
-        };
+        s.policies[0].health =
+            Health { failure_threshold: 1, max_ejected_percent: 100, ..Health::default() };
     });
     let mut c = w.idle(1);
     w.stays(&mut c, GET);
@@ -242,10 +230,7 @@ fn new_backend_serves(w: &mut World, n: u32) {
     let mut syn = w.syn_wire(&c);
     syn.src_mac = mac;
     let sent = one(w.inject(&syn.build()));
-    assert_eq!(
-        (sent.to, ether_dst(&sent.frame)),
-        (Dest::Pod(7), pod_mac(7))
-    );
+    assert_eq!((sent.to, ether_dst(&sent.frame)), (Dest::Pod(7), pod_mac(7)));
     take_leg(&mut c, &sent);
     w.accepts(&mut c);
     w.stays(&mut c, GET);
@@ -366,10 +351,7 @@ fn an_answer_to_half_a_request_ends_it() {
     let (mut w, mut c) = impatient(2).at_rest();
     w.stays(&mut c, &post_head(10));
     w.run_ms(5_000);
-    w.responds(
-        &mut c,
-        b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n",
-    );
+    w.responds(&mut c, b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n");
     w.assert_state(&c, "Response");
     w.stays(&mut c, &[b'x'; 10]);
     w.run_ms(900);
@@ -482,8 +464,5 @@ fn handshakes_take_no_copies() {
         (again.segment.seq, again.segment.flags, again.segment.window),
         (first.segment.seq, first.segment.flags, first.segment.window)
     );
-    assert_eq!(
-        again.segment.options(&again.frame),
-        first.segment.options(&first.frame)
-    );
+    assert_eq!(again.segment.options(&again.frame), first.segment.options(&first.frame));
 }

@@ -307,10 +307,7 @@ fn least_outstanding_spreads_flows_and_avoids_the_busy_pod() {
     }
     // Two random pods of three: the busy one wins only against itself, which never happens.
     assert_eq!(flows[busy.pod], 0, "{flows:?}");
-    let others: Vec<_> = (0..3)
-        .filter(|p| *p != busy.pod)
-        .map(|p| flows[p])
-        .collect();
+    let others: Vec<_> = (0..3).filter(|p| *p != busy.pod).map(|p| flows[p]).collect();
     assert!(others.iter().all(|f| (25..=35).contains(f)), "{flows:?}");
 }
 
@@ -324,11 +321,7 @@ fn maglev_moves_few_clients_when_a_pod_leaves() {
     p.backends.retain(|b| !b.name.starts_with("pod-2"));
     let mut w = World::with(big(), p);
     let after: Vec<usize> = (0..200).map(|n| w.open(n).pod).collect();
-    let moved = before
-        .iter()
-        .zip(&after)
-        .filter(|(b, a)| **b != gone && b != a)
-        .count();
+    let moved = before.iter().zip(&after).filter(|(b, a)| **b != gone && b != a).count();
     assert!(after.iter().all(|p| *p != gone));
     assert!(moved <= 10, "{moved} of 200 moved without need");
 }
@@ -362,8 +355,5 @@ fn what_moves_gained_and_cost_is_told() {
     let here = state.policies[0].backends[c.pod].placement.clone();
     let here = here.expect("told");
     assert_eq!(here.standing, "fit");
-    assert!(
-        here.mean_wait.0 <= 300 && here.move_cost.0 >= 20,
-        "{here:?}"
-    );
+    assert!(here.mean_wait.0 <= 300 && here.move_cost.0 >= 20, "{here:?}");
 }

@@ -107,9 +107,7 @@ fn an_old_leg_closes_whatever_window_its_client_has() {
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);
     let sent = w.run_ms(10);
-    let fin = sent
-        .iter()
-        .find(|s| s.to == Dest::Pod(old.pod) && s.is(FIN_ACK));
+    let fin = sent.iter().find(|s| s.to == Dest::Pod(old.pod) && s.is(FIN_ACK));
     assert!(fin.expect("it closes").segment.window > 0);
 }
 
@@ -276,15 +274,9 @@ fn a_client_reset_during_an_adoption_ends_both_legs() {
     let sent = w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
     assert!(sent.iter().all(|s| s.segment.flags.has(Flags::RST)));
     let to_old: Vec<_> = sent.iter().filter(|s| s.to == Dest::Pod(old.pod)).collect();
-    assert!(
-        to_old.iter().any(|s| s.segment.seq.0 == old.seq),
-        "exact there"
-    );
+    assert!(to_old.iter().any(|s| s.segment.seq.0 == old.seq), "exact there");
     let to_new: Vec<_> = sent.iter().filter(|s| s.to == Dest::Pod(c.pod)).collect();
-    assert!(
-        to_new.iter().any(|s| s.segment.seq.0 == c.seq),
-        "exact here"
-    );
+    assert!(to_new.iter().any(|s| s.segment.seq.0 == c.seq), "exact here");
     assert_eq!(w.state(&c), None);
     assert_eq!(w.table("kept_segments").0, 0);
 }
@@ -311,14 +303,8 @@ fn an_idle_flow_is_reset_towards_both_sides_after_its_timeout() {
         assert_eq!(sent.len(), 2);
         assert_eq!((sent[0].to, sent[1].to), (Dest::Client, Dest::Pod(c.pod)));
         assert!(sent.iter().all(|s| s.is(RST_ACK)));
-        assert_eq!(
-            (sent[0].segment.seq.0, sent[0].segment.ack.0),
-            (c.server, c.seq)
-        );
-        assert_eq!(
-            (sent[1].segment.seq.0, sent[1].segment.ack.0),
-            (c.seq, c.server)
-        );
+        assert_eq!((sent[0].segment.seq.0, sent[0].segment.ack.0), (c.server, c.seq));
+        assert_eq!((sent[1].segment.seq.0, sent[1].segment.ack.0), (c.seq, c.server));
         assert_eq!(w.state(&c), None);
         assert_eq!(w.count(Counter::TimeoutsIdle), 1);
     }
@@ -367,16 +353,10 @@ fn segments_of_no_flow_are_reset_and_the_resets_are_limited() {
     let wire = w.client_wire(&c, Flags::ACK, &[]);
     let rst = one(w.inject(&wire.build()));
     assert_eq!(w.verdict, Verdict::Drop(DropReason::NoFlow));
-    assert_eq!(
-        (rst.to, rst.segment.dst_port),
-        (Dest::Client, c.client.port())
-    );
+    assert_eq!((rst.to, rst.segment.dst_port), (Dest::Client, c.client.port()));
     assert!(rst.is(Flags::RST));
     assert_eq!(rst.segment.seq.0, wire.ack, "RFC 9293 section 3.10.7.1");
-    assert!(
-        w.inject(&w.client_wire(&c, Flags::RST, &[]).build())
-            .is_empty()
-    );
+    assert!(w.inject(&w.client_wire(&c, Flags::RST, &[]).build()).is_empty());
 
     // From a pod, on a port that is no leg.
     let mut c = w.idle(2);
@@ -386,8 +366,7 @@ fn segments_of_no_flow_are_reset_and_the_resets_are_limited() {
     wire.to = c.leg;
     // The probe's port is a leg; take another one then.
     if w.inject(&wire.build()).is_empty() {
-        wire.to
-            .set_port(if used == 40_002 { 40_003 } else { 40_002 });
+        wire.to.set_port(if used == 40_002 { 40_003 } else { 40_002 });
         w.inject(&wire.build());
     }
     assert_eq!(w.verdict, Verdict::Drop(DropReason::NoLeg));

@@ -34,10 +34,7 @@ pub fn drain(w: &mut World, pod: usize) {
 
 pub fn state(w: &World, pod: usize) -> DrainState {
     let state = w.engine.state(w.now);
-    state.policies[0].backends[pod]
-        .drain
-        .clone()
-        .expect("it drains")
+    state.policies[0].backends[pod].drain.clone().expect("it drains")
 }
 
 pub fn waiting(w: &World, pod: usize) -> BTreeMap<String, u64> {
@@ -145,11 +142,7 @@ fn what_flows_wait_for_is_shown() {
     w.adopters.fill(Some(Reason::AcceptQueueFull));
     w.run_ms(3_100);
     let seen = waiting(&w, pod);
-    assert_eq!(
-        seen.get("no other backend can adopt now"),
-        Some(&1),
-        "{seen:?}"
-    );
+    assert_eq!(seen.get("no other backend can adopt now"), Some(&1), "{seen:?}");
     // The figures of one that ends by itself.
     let before = state(&w, pod).ended;
     w.inject(&w.client_wire(&flows[1], Flags::RST, &[]).build());
@@ -162,27 +155,15 @@ fn a_drain_that_is_taken_back_ends() {
     let mut flows = flows_of_one(&mut w, 2);
     let pod = flows[0].pod;
     drain(&mut w, pod);
-    assert_eq!(
-        w.engine
-            .drain(w.now, Some("web"), &format!("pod-{pod}"), false),
-        1
-    );
+    assert_eq!(w.engine.drain(w.now, Some("web"), &format!("pod-{pod}"), false), 1);
     assert!(w.run_ms(500).is_empty());
     for c in &mut flows {
         w.exchange(c);
     }
-    assert!(
-        w.engine.state(w.now).policies[0].backends[pod]
-            .drain
-            .is_none()
-    );
+    assert!(w.engine.state(w.now).policies[0].backends[pod].drain.is_none());
     assert_eq!(w.engine.drain(w.now, None, "pod-99", true), 0);
     assert_eq!(w.engine.drain(w.now, Some("other"), "pod-0", true), 0);
-    assert!(
-        w.engine
-            .backend_names()
-            .contains(&"pod-0 (10.0.1.20:8080)".to_owned())
-    );
+    assert!(w.engine.backend_names().contains(&"pod-0 (10.0.1.20:8080)".to_owned()));
 }
 
 #[test]
@@ -207,10 +188,7 @@ fn a_refused_move_of_a_flow_at_rest_is_tried_again() {
             _ => {
                 let sent = w.inject(&w.pod_wire(&c, FIN_ACK, &[]).build());
                 assert!(World::to_client(&sent).is_empty());
-                assert!(
-                    sent.iter()
-                        .any(|s| s.is(RST_ACK) && s.to == Dest::Pod(c.pod))
-                );
+                assert!(sent.iter().any(|s| s.is(RST_ACK) && s.to == Dest::Pod(c.pod)));
             }
         }
         assert_eq!(w.count(Counter::Rollbacks), 1, "{how}");
@@ -401,16 +379,10 @@ fn what_is_left_on_a_pod_that_is_no_more_ends_at_the_deadline_also_where_policy_
         let sent = w.run_ms(600);
         let said = World::to_client(&sent);
         let ends = removed && silent;
-        let resets = said
-            .iter()
-            .filter(|s| s.segment.flags.has(Flags::RST))
-            .count();
+        let resets = said.iter().filter(|s| s.segment.flags.has(Flags::RST)).count();
         assert_eq!(resets, usize::from(ends), "{removed} {silent}: {said:?}");
         let lost = Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>();
-        assert_eq!(
-            (w.engine.lost(Lost::ResponseBegun), lost),
-            (ends.into(), ends.into())
-        );
+        assert_eq!((w.engine.lost(Lost::ResponseBegun), lost), (ends.into(), ends.into()));
         if !ends {
             w.assert_state(&c, "Response");
         }
@@ -440,11 +412,8 @@ fn thousands_of_idle_flows_leave_within_a_second_and_no_faster_than_survivors_ac
     });
     w.run_ms(100);
     drain(&mut w, 0);
-    let by_numbers: BTreeMap<(u32, u32), usize> = flows
-        .iter()
-        .enumerate()
-        .map(|(i, c)| ((c.seq, c.server), i))
-        .collect();
+    let by_numbers: BTreeMap<(u32, u32), usize> =
+        flows.iter().enumerate().map(|(i, c)| ((c.seq, c.server), i)).collect();
     let (mut ms, mut moved) = (0, 0);
     while moved < FLOWS {
         ms += 1;
@@ -460,10 +429,7 @@ fn thousands_of_idle_flows_leave_within_a_second_and_no_faster_than_survivors_ac
             moved += 1;
         }
         // A window of a millisecond may meet two of the budget's.
-        assert!(
-            per_pod.iter().all(|n| *n <= 32),
-            "{per_pod:?} in a millisecond"
-        );
+        assert!(per_pod.iter().all(|n| *n <= 32), "{per_pod:?} in a millisecond");
     }
     assert_eq!(state(&w, 0).moved, FLOWS as u64);
     assert_eq!(w.count(Counter::MigrationsConfirmed), FLOWS as u64);

@@ -55,11 +55,7 @@ fn bring(w: &mut World, c: &Conn, client: bool, parts: &[(u32, Vec<u8>)], order:
             false => w.pod_wire(c, PSH_ACK, data),
         };
         wire.seq = wire.seq.wrapping_add(*offset);
-        let to = if client {
-            Dest::Pod(c.pod)
-        } else {
-            Dest::Client
-        };
+        let to = if client { Dest::Pod(c.pod) } else { Dest::Client };
         let sent = w.inject(&wire.build());
         if sent.is_empty() {
             due.push_back(at);
@@ -207,13 +203,7 @@ fn a_lost_head_of_an_answer_pins_nothing() {
 fn the_first_request_may_come_in_any_order() {
     for protocol in [Protocol::Http1, Protocol::RequestResponse] {
         let (mut w, mut c) = world(protocol).opened();
-        talk(
-            &mut w,
-            &mut c,
-            [&post(4_000), OK],
-            &[MSS],
-            [&[2, 1, 0], &[0]],
-        );
+        talk(&mut w, &mut c, [&post(4_000), OK], &[MSS], [&[2, 1, 0], &[0]]);
         w.moves(&mut c, GET);
     }
 }
@@ -342,13 +332,7 @@ fn what_all_flows_set_aside_is_bounded() {
     let rst = w.client_wire(&first, RST_ACK, &[]);
     w.forwarded_to_pod(&first, &rst);
     w.change(|s| s.policies[0].migration.mode = MigrationMode::Never);
-    talk(
-        &mut w,
-        &mut { second },
-        [GET, OK],
-        &[9],
-        [&[1, 0], &[0, 1, 2, 3, 4]],
-    );
+    talk(&mut w, &mut { second }, [GET, OK], &[9], [&[1, 0], &[0, 1, 2, 3, 4]]);
 }
 
 #[test]
@@ -365,13 +349,7 @@ fn jumbo_frames_are_set_aside_in_pieces() {
     bring(&mut w, &c, true, &cut(&request, &[100, JUMBO]), &[1]);
     assert_eq!((early(&w), w.count(Counter::EarlySegments)), (6, 1));
     let answer = sized(3 * JUMBO);
-    talk(
-        &mut w,
-        &mut c,
-        [&request, &answer],
-        &[100, JUMBO],
-        [&[2, 1, 0, 3], &[3, 2, 1, 5, 4, 0]],
-    );
+    talk(&mut w, &mut c, [&request, &answer], &[100, JUMBO], [&[2, 1, 0, 3], &[3, 2, 1, 5, 4, 0]]);
     w.change(|s| s.policies[0].migration.mode = MigrationMode::Always);
     w.moves(&mut c, GET);
 }

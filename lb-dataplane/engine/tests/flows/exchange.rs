@@ -5,11 +5,8 @@ use baton_api::MigrationMode;
 use baton_engine::{Measures as _, Settings, Share};
 
 fn worker(worker: u32, pods: usize) -> World {
-    let mut settings = Settings {
-        ports: 40_000..=40_127,
-        share: Share { worker, workers: 2 },
-        ..settings()
-    };
+    let mut settings =
+        Settings { ports: 40_000..=40_127, share: Share { worker, workers: 2 }, ..settings() };
     settings.limits.flows = 4_096;
     let mut stays = policy(pods);
     stays.migration.mode = MigrationMode::Never;
@@ -62,11 +59,8 @@ fn requests_in_flight_of_another_worker_count() {
     let [first, second] = spread(&mut a, 200, 16);
     assert_eq!((first, second), (0, 16), "they do not count");
     // Its own books are its own.
-    let flows: u64 = a.engine.state(a.now).policies[0]
-        .backends
-        .iter()
-        .map(|backend| backend.outstanding)
-        .sum();
+    let flows: u64 =
+        a.engine.state(a.now).policies[0].backends.iter().map(|backend| backend.outstanding).sum();
     assert_eq!(flows, 0);
     a.engine.check_invariants();
 }

@@ -176,10 +176,7 @@ fn a_segment_of_no_flow_is_reset_and_counted() {
     assert!(sent.segment.flags.has(Flags::RST));
     assert_eq!(resets(&w), [("no_flow", 1)]);
     // A reset gets no reset.
-    assert!(
-        w.inject(&w.client_wire(&c, Flags::RST, &[]).build())
-            .is_empty()
-    );
+    assert!(w.inject(&w.client_wire(&c, Flags::RST, &[]).build()).is_empty());
     assert_eq!(resets(&w), [("no_flow", 1)]);
 }
 

@@ -4,8 +4,7 @@ use crate::common::{Conn, World, conn::*, ours};
 use baton_engine::FlowLookup;
 
 fn sight<'a>(w: &'a World, frame: &[u8]) -> Option<FlowLookup<'a>> {
-    w.engine
-        .whose(&baton_packet::decode(frame).expect("a frame"))
+    w.engine.whose(&baton_packet::decode(frame).expect("a frame"))
 }
 
 #[test]
@@ -29,11 +28,8 @@ fn a_frame_is_its_flows_in_both_directions_and_on_both_sides() {
             assert_eq!((seen.client, seen.policy), (Some(c.client), Some("web")));
             assert!(seen.backends.contains(&Some(pod.as_str())), "{seen:?}");
             assert_eq!(seen.leg, leg);
-            let ends = if leg {
-                (to_pod.segment.dst, ours(v6))
-            } else {
-                (c.client.ip(), c.frontend.ip())
-            };
+            let ends =
+                if leg { (to_pod.segment.dst, ours(v6)) } else { (c.client.ip(), c.frontend.ip()) };
             assert_eq!((seen.peer.ip(), seen.own.ip()), ends);
         }
     }
@@ -59,10 +55,7 @@ fn while_a_flow_moves_both_pods_are_its_and_afterwards_the_old_leg_is_nobodys() 
     assert_eq!((seen.client, seen.policy), (None, None));
     assert_eq!(seen.backends, [Some(old_name.as_str()), None, None]);
     let seen = sight(&w, &adoption.frame).expect("ours");
-    assert_eq!(
-        seen.backends,
-        [Some(new_name.as_str()), Some(new_name.as_str()), None]
-    );
+    assert_eq!(seen.backends, [Some(new_name.as_str()), Some(new_name.as_str()), None]);
 }
 
 #[test]

@@ -55,9 +55,7 @@ fn old_leg_closes(w: &mut World, c: &mut Conn) -> Conn {
 fn a_pod_that_closed_first_has_its_time_wait_ended_once_both_ends_have_all() {
     let (mut w, mut c) = World::new(2).at_rest();
     let sent = server_closes_first(&mut w, &mut c);
-    let [rst, ack] = &sent[..] else {
-        panic!("{sent:?}")
-    };
+    let [rst, ack] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((rst.to, rst.is(Flags::RST)), (Dest::Pod(c.pod), true));
     assert_eq!(rst.segment.seq.0, c.seq, "what the pod expects next");
     assert_eq!(rst.stamps(), None, "nothing for PAWS to judge");
@@ -69,10 +67,7 @@ fn a_pod_that_closed_first_has_its_time_wait_ended_once_both_ends_have_all() {
     fin.seq = fin.seq.wrapping_sub(1);
     let again = one(w.inject(&fin.build()));
     assert_eq!((again.to, again.is(Flags::ACK)), (Dest::Client, true));
-    assert_eq!(
-        (again.segment.seq.0, again.segment.ack.0),
-        (c.server, c.seq)
-    );
+    assert_eq!((again.segment.seq.0, again.segment.ack.0), (c.server, c.seq));
     let late = w.client_wire(&c, Flags::ACK, &[]);
     assert!(w.inject(&late.build()).is_empty());
     assert_eq!(w.verdict, Verdict::Absorbed);
@@ -187,10 +182,7 @@ fn an_unanswered_forget_is_repeated_a_few_times() {
     // What trackers keep of the last one ends: else they drop what the next client sends there.
     let last = forgets(&sent)[1].segment;
     let ends = sent.iter().rposition(|s| s.is(Flags::RST)).expect("a RST");
-    assert_eq!(
-        (sent[ends].segment.seq, sent[ends].segment.src_port),
-        (last.seq, last.src_port)
-    );
+    assert_eq!((sent[ends].segment.seq, sent[ends].segment.src_port), (last.seq, last.src_port));
     assert!(sent[ends..].iter().all(|s| !s.is_forget()));
     assert_eq!(w.table("open_forgets").0, 0);
     // An answer that comes now is nobody's.
@@ -229,10 +221,7 @@ fn a_pair_with_a_time_wait_rests_for_a_minute() {
     assert_eq!(w.count(Counter::ForgetsInUse), 1);
     assert!(forgets(&w.run_ms(59_000)).is_empty());
     let again = forgets(&w.run_ms(2_000));
-    assert_eq!(
-        again[0].segment.src_port, forget.segment.src_port,
-        "{again:?}"
-    );
+    assert_eq!(again[0].segment.src_port, forget.segment.src_port, "{again:?}");
 }
 
 /// To an older one it would be a SYN.
@@ -243,13 +232,7 @@ fn adopters_that_do_not_answer_forgets_are_sent_none() {
     assert!(w.run_ms(5_000).is_empty());
     assert_eq!(w.count(Counter::ForgetsSent), 0);
     // From when on it does, they are.
-    w.told = vec![
-        ListenerReport {
-            forgets: true,
-            ..ListenerReport::default()
-        };
-        32
-    ];
+    w.told = vec![ListenerReport { forgets: true, ..ListenerReport::default() }; 32];
     assert_eq!(forgets(&w.run_ms(2_000)).len(), 1 + 2, "once, and again");
 }
 
@@ -299,9 +282,7 @@ fn a_silent_adoption_has_a_forget_in_front_of_the_next() {
     let (mut w, mut c) = forgetting(2).at_rest();
     let first = w.moves(&mut c, GET);
     let sent = w.run_ms(46);
-    let [forget, adoption, request] = &sent[..] else {
-        panic!("{sent:?}")
-    };
+    let [forget, adoption, request] = &sent[..] else { panic!("{sent:?}") };
     assert!(forget.is_forget() && adoption.is_adoption());
     assert_eq!(forget.segment.src_port, first.segment.src_port);
     assert_eq!(adoption.segment.seq, first.segment.seq);
@@ -335,16 +316,11 @@ fn an_adoption_that_was_taken_and_is_not_heard_of_has_its_forgets_answered() {
     assert_eq!(asks, [false, true, true], "the first one ends no entry");
     // The Answer ended what the Forget had begun.
     let again = w.inject(&answer(&forgets[2], Reason::TupleInUse, 0));
-    let [adoption, request] = &again[..] else {
-        panic!("{again:?}")
-    };
+    let [adoption, request] = &again[..] else { panic!("{again:?}") };
     assert!(adoption.is_adoption());
     assert_eq!(request.data(), GET);
     // Such an answer to an older one says nothing of now.
-    assert!(
-        w.inject(&answer(&forgets[1], Reason::TupleInUse, 0))
-            .is_empty()
-    );
+    assert!(w.inject(&answer(&forgets[1], Reason::TupleInUse, 0)).is_empty());
     w.responds(&mut c, OK);
     assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
     assert_eq!(w.count(Counter::ForgetsInUse), 1);
@@ -360,9 +336,7 @@ fn behind_a_bare_reset_there_is_no_forget() {
     let mut rst = w.pod_wire(&c, Flags::RST, &[]);
     (rst.ack, rst.options) = (0, Vec::new());
     let again = w.inject(&rst.build());
-    let [adoption, request] = &again[..] else {
-        panic!("{again:?}")
-    };
+    let [adoption, request] = &again[..] else { panic!("{again:?}") };
     assert!(adoption.is_adoption());
     assert_eq!(request.data(), GET);
     w.responds(&mut c, OK);

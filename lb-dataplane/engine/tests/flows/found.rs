@@ -365,10 +365,7 @@ fn a_segment_behind_a_gap_does_not_begin_the_request_of_an_idle_hand_over() {
     assert!(w.inject(&second.build()).is_empty());
     w.assert_state(&c, "AdoptingIdle");
     let again = w.until_adoption(60);
-    let adoption = again
-        .iter()
-        .find(|s| s.is_adoption())
-        .expect("a repetition");
+    let adoption = again.iter().find(|s| s.is_adoption()).expect("a repetition");
     assert_eq!(adoption.segment.seq.0, boundary);
     w.confirms(&c);
 }
@@ -397,10 +394,7 @@ fn a_question_to_an_owner_acknowledges_nothing_that_its_client_lacks() {
         let (mut w, mut c) = never(2).at_rest();
         w.stays(&mut c, GET);
         let has = c.server;
-        w.responds(
-            &mut c,
-            b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n",
-        );
+        w.responds(&mut c, b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n");
         for _ in 0..300 {
             w.responds(&mut c, &[b'x'; 1_000]);
         }
@@ -470,13 +464,7 @@ fn only_an_exact_reset_ends_a_closing_leg() {
     let mut earlier = adoption;
     earlier.segment.dst = crate::common::pod(false, old.pod).ip();
     earlier.segment.src_port = old.leg.port();
-    let answer = answer_with(
-        &earlier,
-        Reason::NoListener,
-        0,
-        crate::common::EPOCH,
-        &key(),
-    );
+    let answer = answer_with(&earlier, Reason::NoListener, 0, crate::common::EPOCH, &key());
     assert!(w.inject(&answer).is_empty());
     assert_eq!(w.count(Counter::LegsReset), 0);
     let again = one(w.run_ms(250));
@@ -495,17 +483,9 @@ fn only_an_exact_reset_takes_the_old_owner_away_during_a_hand_over() {
     guess.seq = guess.seq.wrapping_add(9);
     assert!(w.inject(&guess.build()).is_empty());
     // It is still there to take the request back.
-    let sent = w.inject(&answer_with(
-        &adoption,
-        Reason::AcceptQueueFull,
-        0,
-        crate::common::EPOCH,
-        &key(),
-    ));
-    assert!(
-        sent.iter()
-            .any(|s| s.to == Dest::Pod(old.pod) && s.data() == GET)
-    );
+    let sent =
+        w.inject(&answer_with(&adoption, Reason::AcceptQueueFull, 0, crate::common::EPOCH, &key()));
+    assert!(sent.iter().any(|s| s.to == Dest::Pod(old.pod) && s.data() == GET));
 }
 
 #[test]
@@ -533,8 +513,5 @@ fn a_fin_that_could_not_be_sent_is_no_try() {
     w.run_ms(14_000);
     w.out.free = usize::MAX;
     let sent = w.run_ms(15_000);
-    assert!(
-        sent.iter()
-            .any(|s| s.to == Dest::Pod(old.pod) && s.is(FIN_ACK))
-    );
+    assert!(sent.iter().any(|s| s.to == Dest::Pod(old.pod) && s.is(FIN_ACK)));
 }

@@ -193,10 +193,7 @@ fn what_clients_repeat_after_our_own_link_came_up_ejects_nobody() {
     w.responds(&mut c, b"H");
     w.run_ms(1_000);
     repeats(&mut w, 2);
-    assert_eq!(
-        w.count(Counter::Ejections) + w.count(Counter::EjectionsCapped),
-        0
-    );
+    assert_eq!(w.count(Counter::Ejections) + w.count(Counter::EjectionsCapped), 0);
     w.run_ms(3_000);
     repeats(&mut w, 20);
     assert!(w.count(Counter::Ejections) + w.count(Counter::EjectionsCapped) > 0);

@@ -20,19 +20,13 @@ fn talk(w: &mut World, c: &mut Conn, request: &[u8], response: &[u8]) {
 #[test]
 fn other_protocols_are_recognised_by_their_first_bytes() {
     for (data, pin) in [
-        (
-            &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
-            Pin::Tls,
-        ),
+        (&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], Pin::Tls),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Pin::Http2),
         (b"SSH-2.0-OpenSSH_9.2\r\n", Pin::Ssh),
     ] {
-        for protocol in [
-            Protocol::Http1,
-            Protocol::Resp,
-            Protocol::Memcached,
-            Protocol::RequestResponse,
-        ] {
+        for protocol in
+            [Protocol::Http1, Protocol::Resp, Protocol::Memcached, Protocol::RequestResponse]
+        {
             let (mut w, mut c) = world(protocol).opened();
             talk(&mut w, &mut c, data, b"\x16\x03\x03answer");
             talk(&mut w, &mut c, data, b"\x16\x03\x03answer");
@@ -51,12 +45,9 @@ fn other_protocols_are_recognised_by_their_first_bytes() {
 
 #[test]
 fn a_server_that_speaks_first_pins_in_every_protocol() {
-    for protocol in [
-        Protocol::Http1,
-        Protocol::Resp,
-        Protocol::Memcached,
-        Protocol::RequestResponse,
-    ] {
+    for protocol in
+        [Protocol::Http1, Protocol::Resp, Protocol::Memcached, Protocol::RequestResponse]
+    {
         let (mut w, mut c) = world(protocol).opened();
         w.answers(&mut c, b"220 mail\r\n");
         w.assert_state(&c, "Idle");
@@ -73,13 +64,7 @@ fn a_server_that_speaks_first_pins_in_every_protocol() {
 fn http_messages_end_where_their_framing_says() {
     let both: &[u8] = &[b"HTTP/1.1 103 Early Hints\r\n\r\n", OK].concat();
     let cases: [(&[u8], &[&[u8]]); 8] = [
-        (
-            GET,
-            &[
-                b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n01234",
-                b"56789",
-            ],
-        ),
+        (GET, &[b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n01234", b"56789"]),
         (
             GET,
             &[
@@ -88,30 +73,15 @@ fn http_messages_end_where_their_framing_says() {
                 b"\r\n",
             ],
         ),
-        (
-            b"HEAD / HTTP/1.1\r\n\r\n",
-            &[b"HTTP/1.1 200 OK\r\nconte", b"nt-length: 9999\r\n\r\n"],
-        ),
-        (
-            GET,
-            &[
-                b"HTTP/1.1 304 Not Modified\r\ncontent-length: 9999\r",
-                b"\n\r\n",
-            ],
-        ),
+        (b"HEAD / HTTP/1.1\r\n\r\n", &[b"HTTP/1.1 200 OK\r\nconte", b"nt-length: 9999\r\n\r\n"]),
+        (GET, &[b"HTTP/1.1 304 Not Modified\r\ncontent-length: 9999\r", b"\n\r\n"]),
         (GET, &[b"HTTP/1.1 204 No Content\r\n", b"\r\n"]),
         (GET, &[both]),
         (
             GET,
-            &[
-                b"HTTP/1.1 103 Early Hints\r\n\r\n",
-                b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-            ],
+            &[b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"],
         ),
-        (
-            POST,
-            &[b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n", b"x"],
-        ),
+        (POST, &[b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n", b"x"]),
     ];
     for (request, parts) in cases {
         let (mut w, mut c) = world(Protocol::Http1).opened();
@@ -119,12 +89,7 @@ fn http_messages_end_where_their_framing_says() {
         for (i, part) in parts.iter().enumerate() {
             w.answers(&mut c, part);
             let rests = w.state(&c).as_deref() == Some("Idle");
-            assert_eq!(
-                rests,
-                i + 1 == parts.len(),
-                "{:?}",
-                String::from_utf8_lossy(part)
-            );
+            assert_eq!(rests, i + 1 == parts.len(), "{:?}", String::from_utf8_lossy(part));
         }
         assert_eq!(w.table("guarded_flows").0, 0, "nothing to remember");
         w.moves(&mut c, GET);
@@ -134,10 +99,7 @@ fn http_messages_end_where_their_framing_says() {
 #[test]
 fn a_chunked_upload_moves_as_a_whole() {
     let (mut w, mut c) = world(Protocol::Http1).at_rest();
-    w.moves(
-        &mut c,
-        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nab",
-    );
+    w.moves(&mut c, b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nab");
     w.stays(&mut c, b"c\r\n0\r\n\r\n");
     w.served(&mut c);
     w.moves(&mut c, GET);
@@ -164,11 +126,7 @@ fn connection_bound_authentication_and_upgrades_pin() {
         talk(&mut w, &mut c, GET, OK);
         assert_eq!(w.engine.pinned(PinReason::Guard(pin)), 1, "{pin:?}");
         assert_eq!(w.count(Counter::MigrationsBegun), 0);
-        assert_eq!(
-            w.table("guarded_flows").0,
-            0,
-            "a pinned flow is not followed"
-        );
+        assert_eq!(w.table("guarded_flows").0, 0, "a pinned flow is not followed");
         assert_eq!(w.table("kept_segments").0, 0);
     }
 }
@@ -178,10 +136,7 @@ fn unseen_bytes_inside_a_body_are_counted() {
     // A lost segment of a body: what comes behind it is seen first.
     let (mut w, mut c) = world(Protocol::Http1).at_rest();
     w.moves(&mut c, b"GET / HTTP/1.1\r\n\r\n");
-    w.responds(
-        &mut c,
-        b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n0123456789",
-    );
+    w.responds(&mut c, b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n0123456789");
     let mut late = w.pod_wire(&c, PSH_ACK, b"0123456789");
     late.seq = late.seq.wrapping_add(10);
     w.forwarded_to_client(&c, &late);
@@ -216,12 +171,7 @@ fn bytes_that_were_seen_before_are_not_shown_twice() {
 #[test]
 fn memcached_is_followed() {
     let (mut w, mut c) = world(Protocol::Memcached).opened();
-    talk(
-        &mut w,
-        &mut c,
-        b"get a\r\n",
-        b"VALUE a 0 3\r\nEND\r\nEND\r\n",
-    );
+    talk(&mut w, &mut c, b"get a\r\n", b"VALUE a 0 3\r\nEND\r\nEND\r\n");
     w.moves(&mut c, b"set a 0 0 5\r\nhe");
     w.stays(&mut c, b"llo\r\n");
     w.answers(&mut c, b"STORED\r\n");
@@ -318,12 +268,7 @@ fn sessions_give_their_trackers_to_nobody() {
     p.protocol = Protocol::Resp;
     let mut w = World::with(s, p);
     let (mut session, mut holder, mut honest) = (w.open(1), w.open(2), w.open(3));
-    talk(
-        &mut w,
-        &mut session,
-        b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n",
-        b"+OK\r\n",
-    );
+    talk(&mut w, &mut session, b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n", b"+OK\r\n");
     w.stays(&mut holder, b"*");
     talk(&mut w, &mut honest, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n");
     w.moves(&mut honest, b"*1\r\n$4\r\nPING\r\n");
@@ -366,11 +311,7 @@ fn a_pin_during_an_adoption_does_not_lose_the_request() {
     // Behind the request comes what no guard can follow.
     w.stays(&mut c, b"\0\0\0");
     assert_eq!(w.pins(), 1);
-    let sent = w.inject(&crate::common::answer(
-        &adoption,
-        baton_packet::Reason::NoListener,
-        0,
-    ));
+    let sent = w.inject(&crate::common::answer(&adoption, baton_packet::Reason::NoListener, 0));
     let bytes: Vec<u8> = sent.iter().flat_map(|s| s.data().to_vec()).collect();
     assert_eq!(bytes, [GET, b"\0\0\0"].concat());
     (c.pod, c.leg) = (old.pod, old.leg);

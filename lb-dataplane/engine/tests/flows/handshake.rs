@@ -16,10 +16,7 @@ fn handshake_and_full_nat_in_both_families() {
         let syn = w.syn(&mut c);
         assert_eq!(syn.segment.src, ours(v6));
         assert_eq!(syn.segment.dst, pod(v6, c.pod).ip());
-        assert_eq!(
-            syn.segment.seq.0, c.seq,
-            "sequence numbers are never translated"
-        );
+        assert_eq!(syn.segment.seq.0, c.seq, "sequence numbers are never translated");
         w.assert_state(&c, "SynSent");
         let synack = w.synack(&mut c);
         assert_eq!(synack.segment.seq.0, c.server.wrapping_sub(1));
@@ -82,10 +79,7 @@ fn mptcp_and_fast_open_are_stripped_and_all_else_is_kept() {
     let options = sent.segment.options(&sent.frame);
     let found = parse_syn_options(options);
     assert!(!found.has_mptcp && !found.has_tfo);
-    assert_eq!(
-        (found.mss, found.window_scale, found.sack_permitted),
-        (Some(1_460), Some(7), true)
-    );
+    assert_eq!((found.mss, found.window_scale, found.sack_permitted), (Some(1_460), Some(7), true));
     assert_eq!(w.count(Counter::OptionsStripped), 1);
     // Length and place of what is kept do not change.
     let wire = w.syn_wire(&c);
@@ -168,10 +162,7 @@ fn a_stale_socket_on_the_syn_is_reset_and_stepped_around_at_once() {
         assert_eq!(sent[0].segment.src_port, leg.port());
         assert!(sent[1].is(Flags::SYN));
         assert_ne!(sent[1].segment.src_port, leg.port());
-        assert_eq!(
-            sent[1].segment.options(&sent[1].frame),
-            syn.segment.options(&syn.frame)
-        );
+        assert_eq!(sent[1].segment.options(&sent[1].frame), syn.segment.options(&syn.frame));
         assert_eq!(w.count(Counter::StaleSockets), 1);
         take_leg(&mut c, &sent[1]);
         w.accepts(&mut c);
@@ -269,11 +260,7 @@ fn a_syn_on_a_live_connection_is_challenged() {
         let challenge = one(w.inject(&syn.build()));
         assert_eq!(challenge.to, Dest::Client);
         assert!(challenge.is(Flags::ACK));
-        assert_eq!(
-            challenge.segment.seq.0,
-            c.server.wrapping_sub(1),
-            "old to a living client"
-        );
+        assert_eq!(challenge.segment.seq.0, c.server.wrapping_sub(1), "old to a living client");
         w.assert_state(&c, "Idle");
         if !meant {
             w.assert_serves_after_move(&mut c);
@@ -346,10 +333,7 @@ fn a_late_copy_of_an_earlier_syn_does_not_replace_a_later_one() {
         w.syn(&mut c);
         w.synack(&mut c);
         let challenge = one(w.inject(&late));
-        assert_eq!(
-            (challenge.to, challenge.segment.ack.0),
-            (Dest::Client, c.seq)
-        );
+        assert_eq!((challenge.to, challenge.segment.ack.0), (Dest::Client, c.seq));
         w.assert_state(&c, "SynAcked");
         if !meant {
             w.ack(&mut c);
@@ -405,10 +389,7 @@ fn every_mix_of_options_opens_and_moves() {
             (m.wscale_ok, m.sack_ok, m.timestamps_ok, m.ecn_ok),
             (bits & 2 != 0, bits & 4 != 0, bits & 8 != 0, bits & 1 != 0)
         );
-        assert_eq!(
-            (m.server_wscale, m.client_wscale),
-            (if bits & 2 != 0 { 8 } else { 0 }, 0)
-        );
+        assert_eq!((m.server_wscale, m.client_wscale), (if bits & 2 != 0 { 8 } else { 0 }, 0));
         w.served(&mut c);
         w.assert_state(&c, "Idle");
     }
@@ -470,11 +451,7 @@ fn what_leads_through_the_host_is_given_to_it_and_answered_there() {
             (Via::Host(None), Mac::HOST),
         ] {
             let mut w = World::unprobed(settings(), policy(1));
-            let route = |prefix, prefix_len, via| Route {
-                prefix,
-                prefix_len,
-                via,
-            };
+            let route = |prefix, prefix_len, via| Route { prefix, prefix_len, via };
             w.engine.set_routes(&[
                 route(pod(v6, 0).ip(), if v6 { 128 } else { 32 }, to_pod),
                 route(router(v6), 0, Via::Router(router(v6))),
@@ -502,8 +479,7 @@ fn what_leads_through_the_host_is_given_to_it_and_answered_there() {
             // A route that is gone for a while changes nothing of the legs, another one does.
             w.engine.set_routes(&[]);
             assert_eq!(w.engine.steering().sources, besides);
-            w.engine
-                .set_routes(&[route(router(v6), 0, Via::Router(router(v6)))]);
+            w.engine.set_routes(&[route(router(v6), 0, Via::Router(router(v6)))]);
             assert!(w.engine.steering().sources.is_empty());
             let asked: Vec<_> = std::iter::from_fn(|| w.engine.next_unresolved()).collect();
             assert!(asked.iter().all(|hop| !hop.is_unspecified()), "{asked:?}");
@@ -516,16 +492,9 @@ fn what_leads_through_the_host_is_given_to_it_and_answered_there() {
 fn a_pod_behind_another_interface_is_sent_nothing_and_has_no_flows() {
     let mut w = World::unprobed(settings(), policy(2));
     let at = pod(false, 0).ip();
-    let route = |prefix_len, via| Route {
-        prefix: at,
-        prefix_len,
-        via,
-    };
-    let routes = [
-        route(16, Via::Link),
-        route(0, Via::Router(router(false))),
-        route(32, Via::Elsewhere),
-    ];
+    let route = |prefix_len, via| Route { prefix: at, prefix_len, via };
+    let routes =
+        [route(16, Via::Link), route(0, Via::Router(router(false))), route(32, Via::Elsewhere)];
     w.engine.set_routes(&routes);
     let mut sent = w.poll();
     for n in 1..=20 {
@@ -535,9 +504,7 @@ fn a_pod_behind_another_interface_is_sent_nothing_and_has_no_flows() {
     }
     assert!(sent.iter().all(|s| s.to != Dest::Pod(0)), "{sent:?}");
     assert_eq!(
-        w.engine.state(w.now).policies[0].backends[0]
-            .health
-            .to_string(),
+        w.engine.state(w.now).policies[0].backends[0].health.to_string(),
         "unreachable: its route leads through another interface"
     );
     // The only one: nobody is asked in its place.

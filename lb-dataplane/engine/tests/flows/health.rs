@@ -9,9 +9,7 @@ use baton_engine::Counter;
 use baton_packet::Flags;
 
 fn health(w: &World, pod: usize) -> String {
-    w.engine.state(w.now).policies[0].backends[pod]
-        .health
-        .to_string()
+    w.engine.state(w.now).policies[0].backends[pod].health.to_string()
 }
 
 fn big(p: Policy) -> World {
@@ -75,10 +73,7 @@ fn a_pod_whose_kernel_refuses_a_connection_is_down_and_its_flows_may_stay() {
     w.starts(dead);
     w.run_ms(210);
     assert_eq!(health(&w, dead), "up");
-    assert_eq!(
-        w.count(Counter::BackendsBack),
-        w.count(Counter::BackendsWithoutListener)
-    );
+    assert_eq!(w.count(Counter::BackendsBack), w.count(Counter::BackendsWithoutListener));
 }
 
 #[test]
@@ -197,9 +192,7 @@ fn ejecting(pods: usize, percent: u8) -> Policy {
 /// Requests of which the pod acknowledges nothing for so long that their clients repeat them:
 /// `times` failures. The first client alone would not count.
 fn fail(w: &mut World, first: u16, pod: usize, times: usize) {
-    repeat(w, first, pod, times + 1, |at| {
-        if at == 0 { "192.0.2.5" } else { "192.0.2.6" }
-    });
+    repeat(w, first, pod, times + 1, |at| if at == 0 { "192.0.2.5" } else { "192.0.2.6" });
 }
 
 /// So many requests, each of which its client repeats after 200 ms, from these addresses.
@@ -207,8 +200,7 @@ fn repeat(w: &mut World, first: u16, pod: usize, count: usize, ip: impl Fn(usize
     let (mut stuck, mut others) = (Vec::new(), Vec::new());
     for n in first.. {
         let mut c = Conn::new(n);
-        c.client
-            .set_ip(ip(stuck.len()).parse().expect("an address"));
+        c.client.set_ip(ip(stuck.len()).parse().expect("an address"));
         let c = w.open_as(c);
         if c.pod == pod {
             stuck.push(c);
@@ -258,11 +250,7 @@ fn one_client_alone_ejects_nobody() {
     repeat(&mut w, 1, 0, 20, |_| "192.0.2.5");
     assert_eq!(w.count(Counter::Ejections), 0);
     repeat(&mut w, 100, 0, 3, |_| "192.0.2.6");
-    assert_eq!(
-        w.count(Counter::Ejections),
-        0,
-        "it accepted connections since"
-    );
+    assert_eq!(w.count(Counter::Ejections), 0, "it accepted connections since");
     fail(&mut w, 200, 0, 2);
     assert_eq!(w.count(Counter::Ejections), 1);
 }
@@ -273,10 +261,7 @@ fn ejections_of_long_ago_are_forgotten() {
     for n in 0..3 {
         fail(&mut w, 100 * n, 0, 2);
         let left_s = 10 * u64::from(n + 1);
-        assert_eq!(
-            health(&w, 0),
-            format!("ejected: it failed, {left_s} s left")
-        );
+        assert_eq!(health(&w, 0), format!("ejected: it failed, {left_s} s left"));
         w.run_ms(1_000 * left_s);
     }
     // One for each 10 s.
@@ -334,10 +319,7 @@ fn repeated_pieces_of_a_request_that_is_acknowledged_eject_nobody() {
     w.forwarded_to_pod(&c, &first);
     // It came, and what is behind it is repeated as often as it takes.
     let ack = w.pod_wire(&c, Flags::ACK, &[]);
-    let behind = Wire {
-        ack: first.seq.wrapping_add(post_head(3_000).len() as u32),
-        ..ack
-    };
+    let behind = Wire { ack: first.seq.wrapping_add(post_head(3_000).len() as u32), ..ack };
     w.inject(&behind.build());
     for piece in pieces.iter().cycle().take(30) {
         w.forwarded_to_pod(&c, piece);
@@ -394,8 +376,7 @@ fn an_active_check_decides_and_takes_its_word_back() {
         assert_eq!(health(&w, 1), "up");
     }
     // Somebody that nobody knows.
-    w.engine
-        .set_health(w.now, "web", endpoint(pod(false, 9)), Some(false));
+    w.engine.set_health(w.now, "web", endpoint(pod(false, 9)), Some(false));
 }
 
 /// A pod that takes the place of another in the tables has not failed that one's checks.
@@ -412,8 +393,7 @@ fn a_new_pod_does_not_inherit_the_verdict_about_an_old_one() {
     });
     assert_eq!(health(&w, 1), "up");
     // The same one keeps its own.
-    w.engine
-        .set_health(w.now, "web", endpoint(pod(false, 7)), Some(false));
+    w.engine.set_health(w.now, "web", endpoint(pod(false, 7)), Some(false));
     w.change(|s| s.policies[0].backends.reverse());
     assert_eq!(health(&w, 0), "unhealthy: its active check fails");
 }
@@ -489,11 +469,7 @@ fn a_pod_that_came_up_takes_a_growing_share() {
     let late = p.backends.remove(3);
     p.backends.truncate(3);
     let mut w = big(p);
-    assert_eq!(
-        health(&w, 0),
-        "up",
-        "those of the start take their share at once"
-    );
+    assert_eq!(health(&w, 0), "up", "those of the start take their share at once");
     w.change(|s| s.policies[0].backends.push(late));
     assert_eq!(health(&w, 3), "up: slow start");
     let early = spread(&mut w, 0, 200, 4);
@@ -501,10 +477,7 @@ fn a_pod_that_came_up_takes_a_growing_share() {
     let half = spread(&mut w, 200, 200, 4);
     w.run_ms(5_100);
     let whole = spread(&mut w, 400, 200, 4);
-    assert!(
-        early[3] < half[3] && half[3] < whole[3],
-        "{early:?} {half:?} {whole:?}"
-    );
+    assert!(early[3] < half[3] && half[3] < whole[3], "{early:?} {half:?} {whole:?}");
     assert!(early[3] < 15, "{early:?}");
     assert!((45..=55).contains(&whole[3]), "{whole:?}");
     // One that was down begins anew.

@@ -12,11 +12,7 @@ pub fn told(id: u16, holders: u8) -> ListenerReport {
         transfers: false,
         between_nodes: false,
         restores: false,
-        listener: NonZeroU8::new(holders).map(|holders| Held {
-            id,
-            holders,
-            several: false,
-        }),
+        listener: NonZeroU8::new(holders).map(|holders| Held { id, holders, several: false }),
     }
 }
 
@@ -72,10 +68,7 @@ fn where_the_listener_is_held_as_before_an_end_is_one_round_trip_late() {
 #[test]
 fn all_flows_of_a_pod_may_time_out_together() {
     let worlds: [fn() -> World; 2] = [telling, || telling_of(group(40, 4))];
-    for (how, world) in End::BOTH
-        .into_iter()
-        .flat_map(|how| worlds.map(|world| (how, world)))
-    {
+    for (how, world) in End::BOTH.into_iter().flat_map(|how| worlds.map(|world| (how, world))) {
         let mut w = world();
         let (_, flows) = at_one_pod(&mut w, 6);
         let mut sent = Vec::new();
@@ -163,11 +156,7 @@ fn a_close_is_told_again_a_second_after_the_listeners_of_a_group_changed() {
         w.run_ms(later_ms);
         let mut sent = w.ends(&flows[1], End::Fin);
         sent.extend(w.run_ms(1_010));
-        assert_eq!(
-            World::to_client(&sent).len(),
-            usize::from(told),
-            "{later_ms}"
-        );
+        assert_eq!(World::to_client(&sent).len(), usize::from(told), "{later_ms}");
     }
 }
 
@@ -274,11 +263,7 @@ fn the_adopters_word_ends_the_watch_for_which_it_was_missing() {
 /// What is in the way of an adoption says nothing of who closed.
 #[test]
 fn an_end_stands_where_nothing_can_be_adopted() {
-    for reason in [
-        Reason::AcceptQueueFull,
-        Reason::SyncookiesOff,
-        Reason::KernelRefused,
-    ] {
+    for reason in [Reason::AcceptQueueFull, Reason::SyncookiesOff, Reason::KernelRefused] {
         for how in End::BOTH {
             let (mut w, c) = telling().at_rest();
             w.adopters[c.pod] = Some(reason);
@@ -415,11 +400,7 @@ fn an_end_by_a_process_that_listens_is_one_round_trip_late_whatever_the_pod_has_
             assert_eq!(ends_of(&sent, how), 1, "{what}");
             assert_eq!(w.count(Counter::OwnersListening), 1);
             let l4 = usize::from(World::to_client(&sent)[0].segment.l4);
-            assert_eq!(
-                World::to_client(&sent)[0].frame[l4 + 18..l4 + 20],
-                [0, 0],
-                "no mark"
-            );
+            assert_eq!(World::to_client(&sent)[0].frame[l4 + 18..l4 + 20], [0, 0], "no mark");
         }
     }
 }

@@ -141,9 +141,7 @@ fn a_client_cannot_introduce_itself() {
     let honest = answered(&mut w, Conn::new(7));
     let mut liar = without(&honest);
     liar.client.set_port(9);
-    let lie = w
-        .client_wire(&without(&honest), PSH_ACK, &header(&liar))
-        .build();
+    let lie = w.client_wire(&without(&honest), PSH_ACK, &header(&liar)).build();
     assert!(w.inject(&lie).is_empty());
     let mut c = honest;
     let sent = w.client_sends(&mut c, Flags::ACK, b"");
@@ -251,10 +249,7 @@ fn the_tries_of_an_adoption_repeat_it() {
     let sent = w.run_ms(60);
     let at = sent.iter().position(Sent::is_adoption).expect("a copy");
     assert_eq!(sent[at + 1].data(), header(&c));
-    assert_eq!(
-        (sent[at + 2].data(), sent[at + 2].segment.seq.0),
-        (GET, request)
-    );
+    assert_eq!((sent[at + 2].data(), sent[at + 2].segment.seq.0), (GET, request));
     w.served(&mut c);
 }
 
@@ -376,11 +371,7 @@ fn an_idle_flow_is_asked_for_in_front_of_the_header() {
     assert_eq!(keepalive.segment.seq.0, without(&c).seq.wrapping_sub(1));
     // It has made the socket, and has no header: it is not the flow's yet.
     let lacking = w.pod_wire(&without(&c), Flags::ACK, b"");
-    assert!(
-        w.inject(&lacking.build())
-            .iter()
-            .all(|s| s.to != Dest::Client)
-    );
+    assert!(w.inject(&lacking.build()).iter().all(|s| s.to != Dest::Client));
     w.assert_state(&c, "AdoptingIdle");
     w.confirms(&c);
     w.exchange_anywhere(&mut c);
@@ -396,10 +387,7 @@ fn a_handshake_of_ours_has_it_with_its_end() {
     assert_eq!(p.seq, first.wrapping_sub(1));
     let sent = agrees(&mut w, &mut p);
     assert_eq!(sent.len(), 2, "{sent:?}");
-    assert_eq!(
-        (sent[0].data(), sent[0].segment.seq.0),
-        (&header(&c)[..], p.seq)
-    );
+    assert_eq!((sent[0].data(), sent[0].segment.seq.0), (&header(&c)[..], p.seq));
     assert_eq!(sent[0].segment.ack.0, ISN.wrapping_add(1));
     assert_eq!(sent[1].data(), GET);
     p.seq = c.seq;
@@ -424,10 +412,7 @@ fn a_session_is_behind_it() {
     take_leg(&mut c, &sent[0]);
     let session = one(behind_header(&c, &sent[1..]));
     assert_eq!(session.data(), SELECT);
-    assert_eq!(
-        session.segment.seq.0,
-        boundary.wrapping_sub(SELECT.len() as u32)
-    );
+    assert_eq!(session.segment.seq.0, boundary.wrapping_sub(SELECT.len() as u32));
     let mut pod = c.clone();
     (pod.seq, pod.server) = (boundary, c.server.wrapping_sub(PLUS_OK.len() as u32));
     let sent = w.inject(&w.pod_wire(&pod, PSH_ACK, PLUS_OK).build());
@@ -441,11 +426,7 @@ fn an_old_leg_that_lacks_it_is_closed_where_it_is() {
     let mut w = world(2, |_| ());
     let (mut old, c, _) = drained(&mut w);
     w.confirms(&c);
-    let fin = w
-        .run_ms(5)
-        .into_iter()
-        .find(|s| s.is(FIN_ACK))
-        .expect("a FIN");
+    let fin = w.run_ms(5).into_iter().find(|s| s.is(FIN_ACK)).expect("a FIN");
     assert_eq!((fin.to, fin.segment.seq.0), (Dest::Pod(old.pod), old.seq));
     old.seq = without(&old).seq;
     let fin = one(w.inject(&w.pod_wire(&old, Flags::ACK, b"").build()));

@@ -52,11 +52,7 @@ struct Stream {
 
 impl Stream {
     fn new(c: &Conn) -> Self {
-        Self {
-            next: c.seq,
-            bytes: Vec::new(),
-            fin: false,
-        }
+        Self { next: c.seq, bytes: Vec::new(), fin: false }
     }
 
     fn take(&mut self, c: &Conn, sent: &[Sent]) {
@@ -136,11 +132,7 @@ fn what_fits_the_first_window_moves() {
 
 #[test]
 fn a_large_request_leaves_a_pod_that_drains_or_is_ejected() {
-    for mode in [
-        MigrationMode::Always,
-        MigrationMode::WhenBetter,
-        MigrationMode::DrainOnly,
-    ] {
+    for mode in [MigrationMode::Always, MigrationMode::WhenBetter, MigrationMode::DrainOnly] {
         let mut w = world(32, mode);
         w.moving(1, &post_head(1_000_000));
         assert_eq!(w.count(Counter::StayedLarge), 0);
@@ -152,12 +144,7 @@ fn commands_of_redis_and_memcached_tell_their_length_too() {
     let set: &[u8] = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\nabc";
     let store: &[u8] = b"set k 0 0 1000000\r\nabc";
     for (protocol, small, reply, large) in [
-        (
-            Protocol::Resp,
-            &b"*1\r\n$4\r\nPING\r\n"[..],
-            &b"+PONG\r\n"[..],
-            set,
-        ),
+        (Protocol::Resp, &b"*1\r\n$4\r\nPING\r\n"[..], &b"+PONG\r\n"[..], set),
         (Protocol::Memcached, b"get k\r\n", b"END\r\n", store),
     ] {
         let (mut w, mut c) = World::of(2, |p| p.protocol = protocol).opened();
@@ -186,11 +173,7 @@ fn of_requests_without_a_length_the_size_is_learned_and_forgotten() {
     let (mut w, mut c) = world(32, MigrationMode::Always).opened();
     chunked(&mut w, &mut c, 1_000);
     chunked(&mut w, &mut c, 1_000);
-    assert_eq!(
-        w.count(Counter::MigrationsConfirmed),
-        1,
-        "nothing is known of large ones"
-    );
+    assert_eq!(w.count(Counter::MigrationsConfirmed), 1, "nothing is known of large ones");
     let mut other = w.open(2);
     chunked(&mut w, &mut other, 200_000);
     w.stays(&mut c, CHUNKED);
@@ -234,11 +217,7 @@ fn what_is_beyond_the_new_owners_window_waits_until_it_opens() {
     stream.take(&c, &sent);
     assert_eq!(stream.next, acked + 10 * MSS as u32);
     let fresh = sent[0].stamps().expect("timestamps").0;
-    assert_eq!(
-        fresh,
-        CLIENT_CLOCK + w.now.ms() as u32,
-        "as the client would send it now"
-    );
+    assert_eq!(fresh, CLIENT_CLOCK + w.now.ms() as u32, "as the client would send it now");
     w.assert_state(&c, "Request");
     // More of the client's waits behind what waits.
     w.uploads(&mut c, &mut stream, &late[..5]);
@@ -277,11 +256,7 @@ fn a_pod_that_confirms_before_it_has_any_of_the_request_gets_all_of_it() {
     let boundary = c.seq - all[0].len() as u32;
     w.uploads(&mut c, &mut stream, &all[1..]);
     let sent = w.offers(&c, boundary, 128 * UNIT);
-    let mut again = Stream {
-        next: boundary,
-        bytes: Vec::new(),
-        fin: false,
-    };
+    let mut again = Stream { next: boundary, bytes: Vec::new(), fin: false };
     again.take(&c, &sent);
     assert_eq!(again.bytes, all.concat());
 }
@@ -302,13 +277,7 @@ fn a_refused_large_request_goes_back_whole() {
     assert_eq!(back.bytes, all.concat());
     assert_eq!(w.table("kept_segments").0, 0);
     // The old pod's window is the client's to know.
-    assert_eq!(
-        (
-            w.count(Counter::Rollbacks),
-            w.count(Counter::UnexpectedEvents)
-        ),
-        (1, 0)
-    );
+    assert_eq!((w.count(Counter::Rollbacks), w.count(Counter::UnexpectedEvents)), (1, 0));
 }
 
 #[test]
@@ -321,11 +290,7 @@ fn an_adoption_that_is_asked_again_brings_all_of_a_large_request() {
     // Adoption and request were lost, or met a listener.
     let sent = w.run_ms(46);
     assert!(sent[0].is_adoption());
-    let mut again = Stream {
-        next: boundary,
-        bytes: Vec::new(),
-        fin: false,
-    };
+    let mut again = Stream { next: boundary, bytes: Vec::new(), fin: false };
     again.take(&c, &sent);
     let first: usize = all[..KEPT].iter().map(Vec::len).sum();
     assert_eq!(again.bytes.len(), first);
@@ -545,11 +510,7 @@ fn a_large_request_that_comes_while_nobody_has_the_flow_waits_for_the_next_owner
     let sent = w.until_adoption(1_100);
     let adoption = sent.iter().find(|s| s.is_adoption()).expect("an adoption");
     take_leg(&mut c, adoption);
-    let mut stream = Stream {
-        next: boundary,
-        bytes: Vec::new(),
-        fin: false,
-    };
+    let mut stream = Stream { next: boundary, bytes: Vec::new(), fin: false };
     stream.take(&c, &sent);
     let ack = stream.next;
     let sent = w.offers(&c, ack, 128 * UNIT);
@@ -585,8 +546,7 @@ fn a_client_that_resets_resets_the_pod_at_the_byte_that_it_has() {
     let frame = w.client_wire(&c, Flags::RST, &[]).build();
     let sent = w.inject(&frame);
     assert!(
-        sent.iter()
-            .any(|s| s.segment.flags.has(Flags::RST) && s.segment.seq.0 == stream.next),
+        sent.iter().any(|s| s.segment.flags.has(Flags::RST) && s.segment.seq.0 == stream.next),
         "{sent:?}"
     );
     assert_eq!(w.state(&c), None);
@@ -615,22 +575,14 @@ fn a_session_is_restored_in_front_of_a_large_command() {
     }
     let adoption = sent.iter().find(|s| s.is_adoption()).expect("an adoption");
     take_leg(&mut c, adoption);
-    let behind: Vec<&[u8]> = sent
-        .iter()
-        .map(Sent::data)
-        .filter(|d| !d.is_empty())
-        .collect();
+    let behind: Vec<&[u8]> = sent.iter().map(Sent::data).filter(|d| !d.is_empty()).collect();
     assert_eq!(behind, [select], "the command waits");
     let mut wire = w.pod_wire(&c, PSH_ACK, b"+OK\r\n");
     wire.seq = c.server.wrapping_sub(5);
     wire.ack = boundary;
     wire.window = 128;
     let sent = w.inject(&wire.build());
-    let mut stream = Stream {
-        next: boundary,
-        bytes: Vec::new(),
-        fin: false,
-    };
+    let mut stream = Stream { next: boundary, bytes: Vec::new(), fin: false };
     let data: Vec<Sent> = sent.into_iter().filter(|s| !s.data().is_empty()).collect();
     stream.take(&c, &data);
     assert_eq!(stream.bytes, command);

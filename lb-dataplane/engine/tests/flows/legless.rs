@@ -65,11 +65,7 @@ fn leaving_a_leg_does_not_use_up_a_move() {
     let _ = w.data(&mut c, GET);
     let _ = w.inject(&w.pod_wire(&c, PSH_ACK, OK).build());
     assert_eq!(moves(&w), 0);
-    let wanted = Migrate {
-        client: c.client,
-        frontend: None,
-        to: None,
-    };
+    let wanted = Migrate { client: c.client, frontend: None, to: None };
     // Its one move is still to be had: there is only nobody to go to.
     let nobody = MigrateError::Nobody("web".into());
     assert_eq!(w.engine.migrate(w.now, &wanted, &mut w.out), Err(nobody));
@@ -160,11 +156,7 @@ fn without_a_leg_that_is_ready_one_is_opened() {
     let (mut w, mut c) = world(1).at_rest();
     leaves(&mut w, &c);
     // Its pod is asked, and does not answer.
-    let asked = one(w
-        .run_ms(250)
-        .into_iter()
-        .filter(|s| s.data().len() == 1)
-        .collect());
+    let asked = one(w.run_ms(250).into_iter().filter(|s| s.data().len() == 1).collect());
     assert_eq!(asked.segment.src_port, c.leg.port());
     let sent = w.data(&mut c, GET);
     assert!(sent[0].is_adoption(), "{sent:?}");
@@ -253,18 +245,12 @@ fn the_client_may_close_reset_and_ask_whether_anybody_is_there() {
         wire.seq = c.seq.wrapping_sub(1);
         let answer = one(w.inject(&wire.build()));
         assert_eq!((answer.to, answer.is(Flags::ACK)), (Dest::Client, true));
-        assert_eq!(
-            (answer.segment.seq.0, answer.segment.ack.0),
-            (c.server, c.seq)
-        );
+        assert_eq!((answer.segment.seq.0, answer.segment.ack.0), (c.server, c.seq));
         let scale = c.options.server_wscale.unwrap_or(0);
         assert_eq!(answer.segment.window, u16::MAX >> scale);
     }
     // Nothing new is answered with nothing.
-    assert!(
-        w.inject(&w.client_wire(&c, Flags::ACK, b"").build())
-            .is_empty()
-    );
+    assert!(w.inject(&w.client_wire(&c, Flags::ACK, b"").build()).is_empty());
     w.assert_state(&c, "Legless");
     let fin = one(w.client_sends(&mut c, FIN_ACK, b""));
     assert!(fin.is(FIN_ACK) && fin.to == Dest::Client, "{fin:?}");
@@ -353,10 +339,7 @@ fn a_late_copy_of_its_syn_ends_nothing() {
             state = "Orphan";
         }
         let challenge = one(w.inject(&syn));
-        assert_eq!(
-            (challenge.to, challenge.is(Flags::ACK)),
-            (Dest::Client, true)
-        );
+        assert_eq!((challenge.to, challenge.is(Flags::ACK)), (Dest::Client, true));
         w.assert_state(&c, state);
         if waits {
             w.starts(0);
@@ -389,9 +372,7 @@ fn one_whose_policy_goes_is_closed_at_once() {
     let (mut w, c) = legless(1);
     w.snapshot.policies.clear();
     w.snapshot.generation += 1;
-    w.engine
-        .apply(w.now, &w.snapshot)
-        .expect("a snapshot without policies");
+    w.engine.apply(w.now, &w.snapshot).expect("a snapshot without policies");
     let sent = w.run_ms(2);
     assert!(one(sent).is(FIN_ACK));
     w.assert_state(&c, "FinSentToClient");
@@ -411,11 +392,7 @@ fn where_no_copy_can_be_kept_the_leg_comes_before_the_request() {
     assert_eq!(w.table("kept_segments"), (1, 1));
     let wire = w.client_wire(&c, PSH_ACK, GET);
     assert!(w.inject(&wire.build()).is_empty());
-    let keepalive = one(w
-        .run_ms(3)
-        .into_iter()
-        .filter(|s| s.data().len() == 1)
-        .collect());
+    let keepalive = one(w.run_ms(3).into_iter().filter(|s| s.data().len() == 1).collect());
     assert_eq!(keepalive.segment.src_port, c.leg.port());
     w.assert_state(&c, "AdoptingIdle");
     w.confirms(&c);

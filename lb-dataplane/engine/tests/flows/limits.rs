@@ -225,11 +225,7 @@ fn exhausted_ports_refuse_new_flows_and_moves_only() {
     w.moves(&mut flows[5], GET);
     w.responds(&mut flows[5], OK);
     w.exchange(&mut there[1]);
-    assert_eq!(
-        w.count(Counter::StayedPortReserve),
-        2,
-        "its port is closing still"
-    );
+    assert_eq!(w.count(Counter::StayedPortReserve), 2, "its port is closing still");
 }
 
 #[test]
@@ -240,19 +236,13 @@ fn settings_that_cannot_work_are_refused() {
         Engine::new(s, Instant(0)).err().expect("a refusal")
     };
     assert_eq!(refused(&|s| s.addresses.clear()), SettingsError::NoAddress);
-    assert_eq!(
-        refused(&|s| s.ports = 40_000..=40_010),
-        SettingsError::FewPorts(11)
-    );
+    assert_eq!(refused(&|s| s.ports = 40_000..=40_010), SettingsError::FewPorts(11));
     for (field, error) in [
         ("flows", refused(&|s| s.limits.flows = 1)),
         ("backends", refused(&|s| s.limits.backends = 0)),
         ("closingLegs", refused(&|s| s.limits.closing_legs = 1 << 25)),
         ("keptSegments", refused(&|s| s.limits.kept_segments = 0)),
     ] {
-        assert!(
-            error.to_string().starts_with(&format!("limits.{field}: ")),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with(&format!("limits.{field}: ")), "{error}");
     }
 }

@@ -182,10 +182,7 @@ fn one_question_serves_all_flows_of_a_pod() {
     }
     assert_eq!(w.asked, [dead]);
     sent.extend(w.run_ms(10));
-    assert_eq!(
-        sent.iter().filter(|s| s.is_adoption()).count() as u64,
-        of_it
-    );
+    assert_eq!(sent.iter().filter(|s| s.is_adoption()).count() as u64, of_it);
     assert_eq!(w.count(Counter::Stranded), of_it);
     assert_eq!(w.count(Counter::BackendsWithoutListener), 1);
 }
@@ -209,11 +206,7 @@ fn closes_that_come_all_the_time_stand_all_the_same() {
             fins += World::to_client(&sent).len();
             for (at, c) in &ended {
                 let held = w.state(c).as_deref() == Some("OwnerFinPending");
-                assert!(
-                    !held || w.now.ms() - at <= 120,
-                    "held for {} ms",
-                    w.now.ms() - at
-                );
+                assert!(!held || w.now.ms() - at <= 120, "held for {} ms", w.now.ms() - at);
             }
         }
         fins += World::to_client(&w.run_ms(120)).len();
@@ -244,10 +237,8 @@ fn silence_is_asked_three_times_and_is_a_death() {
 #[test]
 fn a_listener_that_is_too_busy_to_answer_is_no_death() {
     let (mut w, c) = many(2).at_rest();
-    let mut other = (2..)
-        .map(|n| w.idle(n))
-        .find(|o| o.pod == c.pod)
-        .expect("a second flow of the pod");
+    let mut other =
+        (2..).map(|n| w.idle(n)).find(|o| o.pod == c.pod).expect("a second flow of the pod");
     w.listeners[c.pod] = Listener::Silent;
     w.ends_listening(&c, End::Fin);
     let mut fins = Vec::new();

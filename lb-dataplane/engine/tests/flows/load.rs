@@ -20,10 +20,7 @@ fn calm() -> LoadReport {
 }
 
 fn roomy() -> Settings {
-    let mut settings = Settings {
-        ports: 40_000..=40_127,
-        ..settings()
-    };
+    let mut settings = Settings { ports: 40_000..=40_127, ..settings() };
     settings.limits.flows = 4_096;
     settings.limits.backends = 64;
     settings
@@ -48,47 +45,22 @@ fn troubles() -> [(&'static str, LoadReport); 4] {
     let told = StallTotal::of_ns(2_000_000_000);
     let none = StallTotal::default();
     [
-        (
-            "waits for its next period",
-            LoadReport {
-                throttled_now: true,
-                ..calm()
-            },
-        ),
-        (
-            "was throttled",
-            LoadReport {
-                throttled: Some(told),
-                ..calm()
-            },
-        ),
+        ("waits for its next period", LoadReport { throttled_now: true, ..calm() }),
+        ("was throttled", LoadReport { throttled: Some(told), ..calm() }),
         (
             "CPU or memory pressure",
-            LoadReport {
-                pressure: Some(Pressure {
-                    cpu: none,
-                    memory: told,
-                }),
-                ..calm()
-            },
+            LoadReport { pressure: Some(Pressure { cpu: none, memory: told }), ..calm() },
         ),
-        (
-            "a full accept queue",
-            LoadReport {
-                queue: 129,
-                ..calm()
-            },
-        ),
+        ("a full accept queue", LoadReport { queue: 129, ..calm() }),
     ]
 }
 
 #[test]
 fn a_pod_that_only_its_kernel_tells_on_gets_no_new_flows() {
     for (what, trouble) in troubles() {
-        for (load, expected) in [
-            (LoadSignal::Latency, 8..=8),
-            (LoadSignal::LatencyAndPressure, 0..=0),
-        ] {
+        for (load, expected) in
+            [(LoadSignal::Latency, 8..=8), (LoadSignal::LatencyAndPressure, 0..=0)]
+        {
             let mut w = world(load, 2, MigrationMode::Never);
             // One flow: the policy's pods are asked.
             let (_first, _second) = (w.idle(1), w.idle(2));
@@ -106,10 +78,7 @@ fn a_pod_that_only_its_kernel_tells_on_gets_no_new_flows() {
 fn a_queue_counts_as_requests_that_wait() {
     let mut w = world(LoadSignal::LatencyAndPressure, 2, MigrationMode::Never);
     let (_first, _second) = (w.idle(1), w.idle(2));
-    w.loads[1] = Some(LoadReport {
-        queue: 60,
-        ..calm()
-    });
+    w.loads[1] = Some(LoadReport { queue: 60, ..calm() });
     w.run_ms(500);
     assert_eq!(at_second(&mut w, 10, 16), 0);
     w.loads[1] = Some(calm());

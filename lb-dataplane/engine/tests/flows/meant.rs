@@ -22,12 +22,8 @@ fn world(mode: MigrationMode) -> World {
 
 fn harmed(w: &World) -> u64 {
     let lost: u64 = Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum();
-    let counts = [
-        Counter::Ejections,
-        Counter::EjectionsCapped,
-        Counter::Rescues,
-    ]
-    .map(|c| w.count(c));
+    let counts =
+        [Counter::Ejections, Counter::EjectionsCapped, Counter::Rescues].map(|c| w.count(c));
     lost + counts.iter().sum::<u64>()
 }
 
@@ -86,21 +82,11 @@ fn a_request_that_crosses_a_close_is_handed_on() {
         let before = c.clone();
         w.stays(&mut c, GET);
         // Its ACK is that of before the request; Linux acknowledges what it throws away, too.
-        let told = if unseen {
-            Conn {
-                pod: c.pod,
-                leg: c.leg,
-                ..before.clone()
-            }
-        } else {
-            c.clone()
-        };
+        let told =
+            if unseen { Conn { pod: c.pod, leg: c.leg, ..before.clone() } } else { c.clone() };
         let sent = w.inject(&w.marked_end(&told, how, mark));
         let sent = [sent, w.run_ms(5)].concat();
-        assert!(
-            World::to_client(&sent).is_empty(),
-            "{how:?} {unseen}: {sent:?}"
-        );
+        assert!(World::to_client(&sent).is_empty(), "{how:?} {unseen}: {sent:?}");
         let behind = w.adopted_from(&mut c, &sent, before.seq);
         assert_eq!(one(behind).data(), GET);
         w.responds(&mut c, OK);

@@ -87,10 +87,7 @@ fn a_policy_that_drains_a_pod_closes_and_moves_nothing_of_another() {
     for _ in 0..4 {
         let sent = w.run_ms(500);
         let to_mine = |s: &&crate::common::Sent| s.segment.dst_port == mine.client.port();
-        assert_eq!(
-            World::to_client(&sent).into_iter().filter(to_mine).count(),
-            0
-        );
+        assert_eq!(World::to_client(&sent).into_iter().filter(to_mine).count(), 0);
         w.exchange(&mut mine);
     }
     w.assert_state(&mine, "Idle");
@@ -144,10 +141,7 @@ fn a_policy_that_left_drains_and_the_next_in_its_place_does_not() {
     w.inject(&w.client_wire(&theirs, Flags::RST, &[]).build());
     w.run_ms(100);
     w.change(|s| {
-        s.policies.push(baton_api::Policy {
-            name: "third".into(),
-            ..gone
-        });
+        s.policies.push(baton_api::Policy { name: "third".into(), ..gone });
     });
     let mut third = idle_on(&mut w, 300, OTHER, 0);
     w.run_ms(500);
@@ -238,10 +232,7 @@ fn what_one_policy_ejects_serves_the_other() {
     });
     fail(&mut w, 100, OTHER, 0, 2);
     assert_eq!(w.count(Counter::Ejections), 1);
-    assert_eq!(
-        backend(&w, "other", 0).health.to_string(),
-        "ejected: it failed, 10 s left"
-    );
+    assert_eq!(backend(&w, "other", 0).health.to_string(), "ejected: it failed, 10 s left");
     assert_eq!(backend(&w, "web", 0).health, BackendHealth::Up);
     idle_on(&mut w, 200, 80, 0);
     for n in 300..320 {
@@ -250,12 +241,7 @@ fn what_one_policy_ejects_serves_the_other() {
     }
     // A changed policy keeps what it knows; a new process of the pod has not failed.
     w.change(|s| s.policies[1].backends[1].weight = 3);
-    assert!(
-        backend(&w, "other", 0)
-            .health
-            .to_string()
-            .starts_with("ejected")
-    );
+    assert!(backend(&w, "other", 0).health.to_string().starts_with("ejected"));
     w.stops(0);
     w.run_ms(1_100);
     w.starts(0);
@@ -288,10 +274,7 @@ fn failures_and_answers_count_for_their_policy() {
             break;
         }
     }
-    let wires: Vec<_> = stuck
-        .iter()
-        .map(|c| w.client_wire(c, PSH_ACK, GET))
-        .collect();
+    let wires: Vec<_> = stuck.iter().map(|c| w.client_wire(c, PSH_ACK, GET)).collect();
     for c in &mut stuck {
         w.stays(c, GET);
     }
@@ -302,40 +285,20 @@ fn failures_and_answers_count_for_their_policy() {
         idle_on(&mut w, first, 80, 0);
     }
     assert_eq!(w.count(Counter::Ejections), 1);
-    assert!(
-        backend(&w, "other", 0)
-            .health
-            .to_string()
-            .starts_with("ejected")
-    );
+    assert!(backend(&w, "other", 0).health.to_string().starts_with("ejected"));
     assert_eq!(backend(&w, "web", 0).health, BackendHealth::Up);
 }
 
 #[test]
 fn the_cap_of_one_policy_does_not_hold_back_another() {
     let mut w = shared(2, |s| {
-        s.policies[0].health = Health {
-            max_ejected_percent: 0,
-            ..ejecting(2)
-        };
+        s.policies[0].health = Health { max_ejected_percent: 0, ..ejecting(2) };
         s.policies[1].health = ejecting(2);
     });
     fail(&mut w, 100, OTHER, 0, 2);
-    assert_eq!(
-        (
-            w.count(Counter::Ejections),
-            w.count(Counter::EjectionsCapped)
-        ),
-        (1, 0)
-    );
+    assert_eq!((w.count(Counter::Ejections), w.count(Counter::EjectionsCapped)), (1, 0));
     fail(&mut w, 200, 80, 0, 2);
-    assert_eq!(
-        (
-            w.count(Counter::Ejections),
-            w.count(Counter::EjectionsCapped)
-        ),
-        (1, 1)
-    );
+    assert_eq!((w.count(Counter::Ejections), w.count(Counter::EjectionsCapped)), (1, 1));
 }
 
 #[test]
@@ -348,12 +311,7 @@ fn a_pod_that_is_down_is_down_for_all() {
         assert_eq!(c.pod, 1);
     }
     assert!(backend(&w, "web", 0).health.to_string().starts_with("down"));
-    assert!(
-        backend(&w, "other", 0)
-            .health
-            .to_string()
-            .starts_with("down")
-    );
+    assert!(backend(&w, "other", 0).health.to_string().starts_with("down"));
 }
 
 #[test]

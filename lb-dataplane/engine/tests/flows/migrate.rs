@@ -17,11 +17,7 @@ fn still(pods: usize) -> Policy {
 }
 
 fn by_client() -> Affinity {
-    Affinity {
-        client_ip: ClientIp {
-            timeout: Micros::from_secs(60),
-        },
-    }
+    Affinity { client_ip: ClientIp { timeout: Micros::from_secs(60) } }
 }
 
 fn wanted(c: &Conn, to: Option<usize>) -> Migrate {
@@ -70,9 +66,7 @@ fn view(w: &World, c: &Conn) -> baton_api::FlowView {
 fn ends(w: &World, cause: &str, end: MoveEnd) -> u64 {
     let state = w.engine.state(w.now);
     let of = state.policies[0].moves_total.get(cause);
-    of.and_then(|of| of.get(end.label()))
-        .copied()
-        .unwrap_or_default()
+    of.and_then(|of| of.get(end.label())).copied().unwrap_or_default()
 }
 
 /// The adoptions that `migrate` sent, as the pods get them.
@@ -181,19 +175,11 @@ fn what_is_in_the_way_is_said() {
     assert_eq!(refused, Err(MigrateError::NoFlow(c.client)));
     let there = MigrateError::There(format!("pod-{old}"));
     assert_eq!(migrate(&mut w, &c, Some(old)), Err(there));
-    let text = migrate(&mut w, &c, Some(9))
-        .expect_err("unknown")
-        .to_string();
-    assert_eq!(
-        text,
-        "policy `web` has no backend `pod-9`: expected one of pod-0, pod-1, pod-2"
-    );
+    let text = migrate(&mut w, &c, Some(9)).expect_err("unknown").to_string();
+    assert_eq!(text, "policy `web` has no backend `pod-9`: expected one of pod-0, pod-1, pod-2");
     w.engine.drain(w.now, None, &format!("pod-{other}"), true);
     let text = migrate(&mut w, &c, Some(other)).expect_err("drains");
-    assert_eq!(
-        text.to_string(),
-        format!("`pod-{other}` cannot take it: it drains")
-    );
+    assert_eq!(text.to_string(), format!("`pod-{other}` cannot take it: it drains"));
     let third = 3 - old - other;
     w.adopters.fill(Some(Reason::AcceptQueueFull));
     w.run_ms(3_600);
@@ -244,13 +230,7 @@ fn the_policys_limits_and_pins_hold() {
 #[test]
 fn a_wish_that_cannot_be_granted_any_more_is_dropped_and_told() {
     // By a pin, by the owner's death, by a drain, by the target's leaving.
-    for how in [
-        "pin",
-        "death",
-        "drain",
-        "target leaves",
-        "target is replaced",
-    ] {
+    for how in ["pin", "death", "drain", "target leaves", "target is replaced"] {
         let (mut w, mut c) = World::with(settings(), still(3)).at_rest();
         let (old, to) = (c.pod, (c.pod + 1) % 3);
         w.stays(&mut c, GET);
@@ -272,9 +252,7 @@ fn a_wish_that_cannot_be_granted_any_more_is_dropped_and_told() {
             }
             "target leaves" => {
                 w.change(|s| {
-                    s.policies[0]
-                        .backends
-                        .retain(|b| b.name != format!("pod-{to}"));
+                    s.policies[0].backends.retain(|b| b.name != format!("pod-{to}"));
                 });
                 w.served(&mut c);
                 w.exchange(&mut c);
@@ -323,14 +301,7 @@ fn a_move_that_was_taken_back_is_not_tried_again_and_is_remembered() {
             format!("rolled_back {a}>{b} manual"),
         ]
     );
-    assert_eq!(
-        view(&w, &c).last_move,
-        Some(LastMove {
-            cause: None,
-            ago: Micros(0),
-            by: None,
-        })
-    );
+    assert_eq!(view(&w, &c).last_move, Some(LastMove { cause: None, ago: Micros(0), by: None }));
 }
 
 #[test]
@@ -438,24 +409,15 @@ fn events_are_read_in_pieces_and_what_is_missed_is_said() {
     w.poll();
     let mut c = w.idle(1);
     let begin = w.engine.events(w.now, None, 10);
-    assert_eq!(
-        (begin.next.0[0], begin.events.len(), begin.more),
-        (0, 0, false)
-    );
+    assert_eq!((begin.next.0[0], begin.events.len(), begin.more), (0, 0, false));
     for _ in 0..3 {
         w.moved_exchange(&mut c);
     }
     let first = w.engine.events(w.now, Some(begin.next.0[0]), 4);
     let numbers: Vec<u64> = first.events.iter().map(|e| e.seq).collect();
-    assert_eq!(
-        (numbers, first.more, first.next.0[0]),
-        (vec![1, 2, 3, 4], true, 4)
-    );
+    assert_eq!((numbers, first.more, first.next.0[0]), (vec![1, 2, 3, 4], true, 4));
     let rest = w.engine.events(w.now, Some(first.next.0[0]), 4);
-    assert_eq!(
-        (rest.events.len(), rest.more, rest.next.0[0]),
-        (2, false, 6)
-    );
+    assert_eq!((rest.events.len(), rest.more, rest.next.0[0]), (2, false, 6));
     let none = w.engine.events(w.now, Some(6), 4);
     assert_eq!((none.events.len(), none.next.0[0], none.missed), (0, 6, 0));
     // A reader of an earlier life of the dataplane.

@@ -34,11 +34,7 @@ fn a_flow_moves_with_its_request_adoption_first() {
         let (value, echo) = adoption.stamps().expect("timestamps");
         assert_eq!(value, CLIENT_CLOCK + w.now.ms() as u32, "the request's");
         assert_eq!(echo, present.seen_ts, "the server's last");
-        assert_eq!(
-            message.server_ts,
-            present.seen_ts + 40,
-            "goes on with the clock"
-        );
+        assert_eq!(message.server_ts, present.seen_ts + 40, "goes on with the clock");
         w.assert_state(&c, "Adopting");
 
         w.responds(&mut c, OK);
@@ -53,10 +49,7 @@ fn an_adoption_verifies_with_its_own_key_and_tuple_only() {
     let (mut w, mut c) = World::new(2).at_rest();
     let adoption = w.moves(&mut c, GET);
     let raw = parse_adoption(&adoption.frame, &adoption.segment).expect("a message");
-    assert_eq!(
-        raw.verify(&key()).expect("the tag").kind,
-        MessageKind::Adopt
-    );
+    assert_eq!(raw.verify(&key()).expect("the tag").kind, MessageKind::Adopt);
     let other = baton_packet::AdoptionKey::from_bytes([8; 16]);
     assert!(raw.verify(&other).is_none());
     let mut elsewhere = adoption.segment;
@@ -86,10 +79,7 @@ fn the_old_leg_is_closed_cleanly_after_the_defer_time() {
         w.moves(&mut c, GET);
         w.responds(&mut c, OK);
         assert_eq!(w.table("closing_legs").0, 1);
-        assert!(
-            w.run_us(249).is_empty(),
-            "not while the response is on its way"
-        );
+        assert!(w.run_us(249).is_empty(), "not while the response is on its way");
         let fin = one(w.run_us(1));
         assert_eq!(fin.to, Dest::Pod(old.pod));
         assert_eq!(fin.segment.src_port, old.leg.port());
@@ -100,10 +90,7 @@ fn the_old_leg_is_closed_cleanly_after_the_defer_time() {
 
         // The pod acknowledges, then its application closes too.
         old.seq = old.seq.wrapping_add(1);
-        assert!(
-            w.inject(&w.pod_wire(&old, Flags::ACK, &[]).build())
-                .is_empty()
-        );
+        assert!(w.inject(&w.pod_wire(&old, Flags::ACK, &[]).build()).is_empty());
         let last = one(w.inject(&w.pod_wire(&old, FIN_ACK, &[]).build()));
         assert!(last.is(Flags::ACK));
         assert_eq!(last.to, Dest::Pod(old.pod));
@@ -223,10 +210,7 @@ fn data_from_the_standby_never_reaches_the_client() {
     let (mut w, mut c) = World::new(2).at_rest();
     let old = old_leg(&c);
     w.moves(&mut c, GET);
-    assert!(
-        w.inject(&w.pod_wire(&old, PSH_ACK, b"late").build())
-            .is_empty()
-    );
+    assert!(w.inject(&w.pod_wire(&old, PSH_ACK, b"late").build()).is_empty());
     assert_eq!(w.count(Counter::Fenced), 1);
     assert_eq!(w.count(Counter::FencedData), 1);
     w.assert_state(&c, "Adopting");
@@ -269,11 +253,7 @@ fn a_flow_moves_again_and_again_and_loses_nothing() {
     }
     assert_eq!(w.count(Counter::MigrationsConfirmed), 50);
     assert_eq!(w.count(Counter::LegsClosed), 50);
-    assert_eq!(
-        w.count(Counter::Requests),
-        51,
-        "each request is counted once"
-    );
+    assert_eq!(w.count(Counter::Requests), 51, "each request is counted once");
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len(), 50, "every leg has a fresh port");

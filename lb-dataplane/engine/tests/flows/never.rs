@@ -31,15 +31,8 @@ fn with_never_flows_stay_with_a_draining_pod_to_its_deadline() {
         let why = "its end: migration.mode is Never".to_owned();
         assert_eq!(waiting(&w, pod), [(why, 3)].into());
         let sent = w.run_ms(200);
-        let closed = World::to_client(&sent)
-            .iter()
-            .filter(|s| s.is(FIN_ACK))
-            .count();
-        let left = if on_deadline == OnDeadline::Close {
-            3
-        } else {
-            0
-        };
+        let closed = World::to_client(&sent).iter().filter(|s| s.is(FIN_ACK)).count();
+        let left = if on_deadline == OnDeadline::Close { 3 } else { 0 };
         assert_eq!(closed, left);
         assert_eq!(w.engine.lost(Lost::DrainDeadline), left as u64);
         assert_eq!(w.count(Counter::MigrationsBegun), 0);
@@ -51,9 +44,7 @@ fn with_never_flows_stay_with_a_pod_that_left_the_snapshot() {
     let (mut w, mut c) = World::with(settings(), never(OnDeadline::Wait)).at_rest();
     let gone = c.pod;
     w.change(|s| {
-        s.policies[0]
-            .backends
-            .retain(|b| !b.name.starts_with(&format!("pod-{gone}")));
+        s.policies[0].backends.retain(|b| !b.name.starts_with(&format!("pod-{gone}")));
     });
     w.exchange(&mut c);
     assert!(w.run_ms(1_000).is_empty());
@@ -82,10 +73,8 @@ fn with_never_flows_of_a_dead_pod_are_rescued_drained_or_not() {
 /// A process that listens no more may still serve what it accepted; it is as good as dead.
 #[test]
 fn with_never_flows_of_a_pod_that_listens_no_more_leave_if_on_backend_failure_lets_them() {
-    for (failure, leave) in [
-        (BackendFailure::AdoptIdleOnly, true),
-        (BackendFailure::Reset, false),
-    ] {
+    for (failure, leave) in [(BackendFailure::AdoptIdleOnly, true), (BackendFailure::Reset, false)]
+    {
         let mut p = never(OnDeadline::Wait);
         p.on_backend_failure = failure;
         let mut w = World::with(settings(), p);
@@ -101,9 +90,7 @@ fn with_never_flows_of_a_pod_that_listens_no_more_leave_if_on_backend_failure_le
         let mut refusal = w.synack_wire(&refused);
         (refusal.flags, refusal.seq) = (RST_ACK, 0);
         w.inject(&refusal.build());
-        let health = w.engine.state(w.now).policies[0].backends[pod]
-            .health
-            .to_string();
+        let health = w.engine.state(w.now).policies[0].backends[pod].health.to_string();
         assert_eq!(health, "down: nothing listens on the port");
         for c in &mut flows {
             if leave {

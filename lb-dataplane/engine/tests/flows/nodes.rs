@@ -118,11 +118,7 @@ fn who_names_a_shared_pods_node_knows_more_than_who_does_not() {
             let mut other = on_nodes();
             other.name = "zzz".into();
             other.frontends = vec!["10.0.0.9:81".parse().expect("an endpoint")];
-            let nameless = if named_first {
-                &mut other
-            } else {
-                &mut s.policies[0]
-            };
+            let nameless = if named_first { &mut other } else { &mut s.policies[0] };
             for backend in &mut nameless.backends {
                 backend.node = None;
             }
@@ -142,19 +138,13 @@ fn keys_are_exchanged_for_every_node() {
     let mut c = w.idle(1);
     let adoption = w.moves(&mut c, GET);
     let (old, other) = (w.keys[c.pod].clone(), 1 - c.pod);
-    w.engine
-        .set_keys(&[(EPOCH + 1, next.clone()), (EPOCH, key())]);
+    w.engine.set_keys(&[(EPOCH + 1, next.clone()), (EPOCH, key())]);
     assert_eq!(adoptable(&w), [false; 4], "Ready was said to another key");
     // The answer to what the old one signed counts, if it is that node's.
     let forged = answer_with(&adoption, Reason::NoListener, 0, EPOCH, &w.keys[other]);
     assert!(w.inject(&forged).is_empty());
-    let forged = answer_with(
-        &adoption,
-        Reason::NoListener,
-        0,
-        EPOCH + 1,
-        &of_node(&next, NODES[other]),
-    );
+    let forged =
+        answer_with(&adoption, Reason::NoListener, 0, EPOCH + 1, &of_node(&next, NODES[other]));
     assert!(w.inject(&forged).is_empty());
     assert_eq!(w.count(Counter::ForgedAnswers), 2);
     let late = answer_with(&adoption, Reason::NoListener, 0, EPOCH, &old);

@@ -87,10 +87,7 @@ fn left_alone(lacks: fn(&mut Options)) {
     lacks(&mut p.options);
     let sent = agrees(&mut w, &mut p);
     let of = |pod| sent.iter().filter(move |s| s.to == Dest::Pod(pod));
-    assert!(
-        of(p.pod).all(|s| s.segment.flags.has(Flags::RST)),
-        "{sent:?}"
-    );
+    assert!(of(p.pod).all(|s| s.segment.flags.has(Flags::RST)), "{sent:?}");
     assert!(of(p.pod).count() > 0);
     assert_eq!(one(of(old.pod).cloned().collect()).data(), GET);
     assert_eq!(w.count(Counter::OpeningsUnlike), 1);

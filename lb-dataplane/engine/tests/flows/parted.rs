@@ -27,10 +27,7 @@ fn at_the_deadline_flows_at_rest_are_closed_in_order() {
     let (mut w, mut c, sent) = parted();
     let fin = one(World::to_client(&sent).into_iter().cloned().collect());
     assert!(fin.is(FIN_ACK));
-    assert_eq!(
-        (fin.segment.seq.0, fin.segment.ack.0),
-        (c.server.wrapping_sub(1), c.seq)
-    );
+    assert_eq!((fin.segment.seq.0, fin.segment.ack.0), (c.server.wrapping_sub(1), c.seq));
     assert_eq!(w.engine.lost(Lost::DrainDeadline), 1);
     let after = state(&w, c.pod);
     assert_eq!((after.moved, after.closed), (0, 1));
@@ -38,11 +35,7 @@ fn at_the_deadline_flows_at_rest_are_closed_in_order() {
     // The pod's application sees the end of the stream.
     let sent = [sent, w.run_ms(10)].concat();
     let to_pod: Vec<_> = sent.iter().filter(|s| s.to == Dest::Pod(c.pod)).collect();
-    assert!(
-        to_pod
-            .iter()
-            .all(|s| s.is(FIN_ACK) && s.segment.seq.0 == c.seq)
-    );
+    assert!(to_pod.iter().all(|s| s.is(FIN_ACK) && s.segment.seq.0 == c.seq));
     assert_eq!(to_pod.len(), 1);
     // The client closes too.
     w.inject(&w.client_wire(&c, Flags::ACK, &[]).build());
@@ -83,10 +76,7 @@ fn the_deadlines_fin_is_repeated_and_in_the_end_the_client_is_reset() {
     let sent = w.run_ms(20_000);
     let clients: Vec<_> = World::to_client(&sent);
     let fins = clients.iter().filter(|s| s.is(FIN_ACK));
-    assert!(
-        fins.clone()
-            .all(|s| s.segment.seq.0 == c.server.wrapping_sub(1))
-    );
+    assert!(fins.clone().all(|s| s.segment.seq.0 == c.server.wrapping_sub(1)));
     assert_eq!(fins.count(), 4);
     assert!(clients.last().expect("frames").is(RST_ACK));
     assert_eq!(w.state(&c), None);
@@ -122,10 +112,7 @@ fn a_client_that_closed_first_is_sent_our_fin_until_it_has_it() {
     let same = |sent: &[Sent]| {
         let fins = World::to_client(sent);
         for again in &fins {
-            assert_eq!(
-                (again.is(FIN_ACK), again.segment.seq),
-                (true, fin.segment.seq)
-            );
+            assert_eq!((again.is(FIN_ACK), again.segment.seq), (true, fin.segment.seq));
         }
         fins.len()
     };
@@ -161,8 +148,7 @@ fn a_client_that_closes_without_our_fin_is_sent_it_until_it_has_it() {
     assert_eq!(answer.segment.ack.0, c.seq);
     let fins = |sent: &[Sent]| {
         let fins = World::to_client(sent).into_iter();
-        fins.filter(|s| s.is(FIN_ACK) && s.segment.seq.0 == c.server)
-            .count()
+        fins.filter(|s| s.is(FIN_ACK) && s.segment.seq.0 == c.server).count()
     };
     assert!(fins(&w.run_ms(2_000)) >= 2);
     c.server = c.server.wrapping_add(1);

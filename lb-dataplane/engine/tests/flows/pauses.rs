@@ -39,11 +39,7 @@ fn many(n: u16) -> Policy {
 /// were.
 fn in_pieces(w: &mut World, prepared: &mut Prepared, mut between: impl FnMut(&mut World)) -> u32 {
     let mut pieces = 1;
-    while !w
-        .engine
-        .apply_piece(w.now, prepared)
-        .expect("a good snapshot")
-    {
+    while !w.engine.apply_piece(w.now, prepared).expect("a good snapshot") {
         w.engine.check_invariants();
         between(w);
         pieces += 1;
@@ -70,10 +66,7 @@ fn packets_are_served_between_the_pieces_of_a_snapshot() {
     let mut open = w.idle(1);
     w.snapshot.generation += 1;
     w.snapshot.policies.extend((1..5).map(many));
-    let mut prepared = planner
-        .prepare(&w.snapshot, None)
-        .expect("a good snapshot")
-        .remove(0);
+    let mut prepared = planner.prepare(&w.snapshot, None).expect("a good snapshot").remove(0);
     let mut n = 10;
     let pieces = in_pieces(&mut w, &mut prepared, |w| {
         w.exchange(&mut open);
@@ -86,10 +79,7 @@ fn packets_are_served_between_the_pieces_of_a_snapshot() {
     // They go, and what is left of them comes back to whoever frees it.
     w.snapshot.generation += 1;
     w.snapshot.policies.truncate(1);
-    let mut prepared = planner
-        .prepare(&w.snapshot, None)
-        .expect("a good snapshot")
-        .remove(0);
+    let mut prepared = planner.prepare(&w.snapshot, None).expect("a good snapshot").remove(0);
     let pieces = in_pieces(&mut w, &mut prepared, |w| w.exchange(&mut open));
     assert!(pieces > 2, "{pieces}");
     assert_eq!(w.table("backends").0, 4, "two pods of each family");
@@ -106,10 +96,7 @@ fn a_refused_snapshot_changes_nothing_however_many_pieces_there_were() {
     w.snapshot.generation += 1;
     w.snapshot.policies = vec![many(1), many(2), many(3)];
     let before = w.engine.state(w.now);
-    let mut prepared = planner
-        .prepare(&w.snapshot, None)
-        .expect("good by itself")
-        .remove(0);
+    let mut prepared = planner.prepare(&w.snapshot, None).expect("good by itself").remove(0);
     let refused = loop {
         match w.engine.apply_piece(w.now, &mut prepared) {
             Ok(true) => panic!("750 backends in a table of 600"),
@@ -117,10 +104,7 @@ fn a_refused_snapshot_changes_nothing_however_many_pieces_there_were() {
             Err(error) => break error,
         }
     };
-    assert_eq!(
-        refused.to_string(),
-        "750 backends are more than limits.backends, 600"
-    );
+    assert_eq!(refused.to_string(), "750 backends are more than limits.backends, 600");
     assert_eq!(w.engine.state(w.now), before);
 }
 
@@ -142,9 +126,7 @@ fn a_report_is_gathered_in_pieces_while_packets_are_served() {
     let whole = w.engine.state(w.now);
     let names = |s: &State| -> Vec<(String, usize)> {
         let policies = s.policies.iter();
-        policies
-            .map(|p| (p.name.clone(), p.backends.len()))
-            .collect()
+        policies.map(|p| (p.name.clone(), p.backends.len())).collect()
     };
     assert_eq!(names(&state), names(&whole));
     assert_eq!(state.tables.len(), whole.tables.len());
@@ -239,10 +221,7 @@ fn what_is_steered_is_gathered_in_pieces() {
     assert!(pieces >= 32_000 / 2_048 && most <= 2_048, "{pieces} {most}");
     // Those in force, and the one by which the flow came.
     assert_eq!(ends.frontends.len(), 16_001);
-    assert!(
-        ends.frontends
-            .contains(&(open.frontend.ip(), open.frontend.port()))
-    );
+    assert!(ends.frontends.contains(&(open.frontend.ip(), open.frontend.port())));
     let backends = ends.backends.expect("others share the ports");
     assert_eq!(backends.len(), if open.pod == 0 { 1 } else { 2 });
     assert!(ends.sources.is_empty());
@@ -355,17 +334,15 @@ fn change() -> impl Strategy<Value = Change> {
         prop::bool::weighted(0.3),
         prop::bool::weighted(0.2),
     );
-    let one = one.prop_map(
-        |(there, [pods, drain], [maglev, together], swapped, objected)| Turn {
-            there,
-            pods,
-            drain,
-            maglev,
-            together,
-            swapped,
-            objected,
-        },
-    );
+    let one = one.prop_map(|(there, [pods, drain], [maglev, together], swapped, objected)| Turn {
+        there,
+        pods,
+        drain,
+        maglev,
+        together,
+        swapped,
+        objected,
+    });
     let policies = prop::collection::vec(one, 4);
     let change = (policies, prop_oneof![1..40_usize, 40..600_usize]);
     change.prop_map(|(policies, piece)| Change { policies, piece })
@@ -382,20 +359,14 @@ fn snapshot(change: &Change, generation: u64) -> Snapshot {
         if turn.maglev {
             p.algorithm = Algorithm::Maglev;
         }
-        p.affinity = turn.together.then(|| baton_api::Affinity {
-            client_ip: Default::default(),
-        });
+        p.affinity = turn.together.then(|| baton_api::Affinity { client_ip: Default::default() });
         if turn.swapped {
             let port = 200 + n / 2;
-            p.frontends
-                .push(endpoint(SocketAddr::new(frontend(false).ip(), port)));
+            p.frontends.push(endpoint(SocketAddr::new(frontend(false).ip(), port)));
         }
         p
     });
-    Snapshot {
-        generation,
-        policies: policies.collect(),
-    }
+    Snapshot { generation, policies: policies.collect() }
 }
 
 proptest! {

@@ -35,10 +35,7 @@ fn offer(w: &mut World, planner: &mut Planner, policies: Vec<Policy>) -> (u32, A
     w.snapshot.generation += 1;
     planner.begin();
     for tries in 1.. {
-        let mut prepared = planner
-            .prepare(&w.snapshot, Some(&[]))
-            .expect("sorted")
-            .remove(0);
+        let mut prepared = planner.prepare(&w.snapshot, Some(&[])).expect("sorted").remove(0);
         let result = loop {
             match w.engine.apply_piece(w.now, &mut prepared) {
                 Ok(false) => w.engine.check_invariants(),
@@ -72,27 +69,18 @@ fn backends_with_flows_are_told_to_the_planner_and_the_others_are_served() {
     // 16 backends are possible.
     let mut w = World::with(settings(), named("m", 80, 0..2));
     let mut planner = Planner::new(&settings(), 7);
-    assert_eq!(
-        offer(&mut w, &mut planner, vec![named("m", 80, 0..2)]),
-        (1, Applied::default())
-    );
+    assert_eq!(offer(&mut w, &mut planner, vec![named("m", 80, 0..2)]), (1, Applied::default()));
     w.run_ms(200);
     let c = idle_at(&mut w, 1, 80);
     let wanted = || vec![named("a", 81, 2..18), named("b", 82, 2..4)];
     let (tries, applied) = offer(&mut w, &mut planner, wanted());
-    assert_eq!(
-        (tries, refused(&applied), applied.may_pass),
-        (2, vec![("a", false)], true)
-    );
+    assert_eq!((tries, refused(&applied), applied.may_pass), (2, vec![("a", false)], true));
     let names: Vec<_> = w.engine.state(w.now).policies;
     assert!(names.iter().any(|p| p.name == "b"), "{names:?}");
     // Once the flow is gone and its port has rested, there is room.
     ends(&mut w, &c);
     w.run_ms(120_000);
-    assert_eq!(
-        offer(&mut w, &mut planner, wanted()),
-        (1, Applied::default())
-    );
+    assert_eq!(offer(&mut w, &mut planner, wanted()), (1, Applied::default()));
 }
 
 #[test]
@@ -112,10 +100,7 @@ fn more_that_lingers_each_time_is_thought_of_by_the_third() {
             n += 1;
             idle_at(&mut w, n, 80);
         }
-        let mut prepared = planner
-            .prepare(&w.snapshot, Some(&[]))
-            .expect("sorted")
-            .remove(0);
+        let mut prepared = planner.prepare(&w.snapshot, Some(&[])).expect("sorted").remove(0);
         let mut result = Ok(false);
         while result == Ok(false) {
             result = w.engine.apply_piece(w.now, &mut prepared);
@@ -146,10 +131,7 @@ fn a_snapshot_made_ready_beside_another_one_is_refused_and_changes_nothing() {
     w.snapshot.policies = vec![named("m", 80, 0..3)];
     w.snapshot.generation += 1;
     let before = w.engine.state(w.now);
-    let mut prepared = planner
-        .prepare(&w.snapshot, None)
-        .expect("good by itself")
-        .remove(0);
+    let mut prepared = planner.prepare(&w.snapshot, None).expect("good by itself").remove(0);
     let mut result = Ok(false);
     while result == Ok(false) {
         result = w.engine.apply_piece(w.now, &mut prepared);
@@ -197,10 +179,7 @@ fn what_lingers_with_one_worker_is_refused_by_all() {
     let mut both = [1, 2].map(|_| World::with(settings(), named("m", 80, 0..2)));
     let mut planner = Planner::for_workers(&[settings(), settings()], 7);
     let mut offer = |both: &mut [World; 2], generation, policies: Vec<Policy>| {
-        let snapshot = Snapshot {
-            generation,
-            policies,
-        };
+        let snapshot = Snapshot { generation, policies };
         planner.begin();
         for tries in 1.. {
             let prepared = planner.prepare(&snapshot, Some(&[])).expect("sorted");

@@ -20,9 +20,7 @@ fn probes(w: &mut World) -> Vec<Sent> {
 }
 
 fn reason(w: &World, pod: usize) -> String {
-    w.engine.state(w.now).policies[0].backends[pod]
-        .adoptability
-        .to_string()
+    w.engine.state(w.now).policies[0].backends[pod].adoptability.to_string()
 }
 
 fn silent() -> World {
@@ -88,10 +86,7 @@ fn every_other_answer_says_why_not() {
     for (why, words) in [
         (Reason::NoListener, "nothing listens on the port"),
         (Reason::AcceptQueueFull, "accept queue full"),
-        (
-            Reason::SyncookiesOff,
-            "net.ipv4.tcp_syncookies is 0 in the pod",
-        ),
+        (Reason::SyncookiesOff, "net.ipv4.tcp_syncookies is 0 in the pod"),
         (
             Reason::PacketRules,
             "the pod's packet rules redirect, translate or tell SYNs from other segments, or have just changed: an adoption could go around a proxy",
@@ -108,10 +103,7 @@ fn every_other_answer_says_why_not() {
 #[test]
 fn a_bare_reset_means_that_there_is_no_adopter() {
     let mut w = silent();
-    let probe = probes(&mut w)
-        .into_iter()
-        .find(|p| p.to == Dest::Pod(0))
-        .expect("a probe");
+    let probe = probes(&mut w).into_iter().find(|p| p.to == Dest::Pod(0)).expect("a probe");
     let c = crate::common::Conn::new(1);
     let mut reset = w.client_wire(&c, Flags::RST, &[]);
     reset.options.clear();
@@ -119,11 +111,7 @@ fn a_bare_reset_means_that_there_is_no_adopter() {
     reset.to = std::net::SocketAddr::new(probe.segment.src, probe.segment.src_port);
     reset.seq = probe.segment.ack.0.wrapping_add(1);
     assert!(w.inject(&reset.build()).is_empty());
-    assert_eq!(
-        reason(&w, 0),
-        "not probed yet",
-        "an inexact one means nothing"
-    );
+    assert_eq!(reason(&w, 0), "not probed yet", "an inexact one means nothing");
     reset.seq = probe.segment.ack.0;
     assert!(w.inject(&reset.build()).is_empty());
     assert_eq!(reason(&w, 0), "no adopter (is host-shim running there?)");
@@ -145,11 +133,7 @@ fn forged_answers_to_probes_are_counted_and_change_nothing() {
         assert!(w.inject(&forged).is_empty());
     }
     assert_eq!(w.count(Counter::ForgedAnswers), 2);
-    assert_eq!(
-        w.count(Counter::LateAnswers),
-        1,
-        "the right key, other numbers"
-    );
+    assert_eq!(w.count(Counter::LateAnswers), 1, "the right key, other numbers");
     assert_eq!(reason(&w, 0), "not probed yet");
     assert!(w.inject(&answer(&probe, Reason::Ready, 0)).is_empty());
     assert_eq!(w.count(Counter::ProbesReady), 1);
@@ -202,8 +186,7 @@ fn without_keys_nothing_is_probed_and_nothing_moves() {
 fn answers_signed_with_the_older_of_two_live_keys_count() {
     let (mut w, mut c) = World::new(2).at_rest();
     let adoption = w.moves(&mut c, GET);
-    w.engine
-        .set_keys(&[(4, AdoptionKey::from_bytes([4; 16])), (3, key())]);
+    w.engine.set_keys(&[(4, AdoptionKey::from_bytes([4; 16])), (3, key())]);
     let sent = w.inject(&answer(&adoption, Reason::NoListener, 0));
     assert_eq!(sent.len(), 1, "rolled back");
     assert_eq!(w.count(Counter::ForgedAnswers), 0);
@@ -217,11 +200,7 @@ fn a_pod_is_down_only_if_a_syn_is_refused_too() {
     w.adopters[0] = Some(Reason::NoListener);
     w.run_ms(1_000);
     assert_eq!(w.count(Counter::BackendsWithoutListener), 0);
-    let health = |w: &World| {
-        w.engine.state(w.now).policies[0].backends[0]
-            .health
-            .to_string()
-    };
+    let health = |w: &World| w.engine.state(w.now).policies[0].backends[0].health.to_string();
     assert_eq!(health(&w), "up");
     assert_eq!(reason(&w, 0), "nothing listens on the port");
     let mut c = w.idle(1);

@@ -72,11 +72,7 @@ fn each_refusal_gives_the_request_back_to_the_old_pod() {
         w.exchange(&mut c);
         w.adopters[new] = Some(Reason::Ready);
         w.run_ms(110);
-        assert!(
-            adoptable(&w, new).0,
-            "asked again soon: {:?}",
-            adoptable(&w, new)
-        );
+        assert!(adoptable(&w, new).0, "asked again soon: {:?}", adoptable(&w, new));
         w.moves(&mut c, POST);
         w.responds(&mut c, OK);
     }
@@ -96,10 +92,7 @@ fn a_request_of_several_segments_is_replayed_whole_and_in_order() {
     assert_eq!(bytes, [&head[..], b"onetwothree"].concat());
     let mut next = old.seq;
     for s in &sent {
-        assert_eq!(
-            (s.to, s.segment.src_port),
-            (Dest::Pod(old.pod), old.leg.port())
-        );
+        assert_eq!((s.to, s.segment.src_port), (Dest::Pod(old.pod), old.leg.port()));
         assert_eq!(s.segment.seq.0, next);
         next = next.wrapping_add(s.data().len() as u32);
     }
@@ -113,10 +106,7 @@ fn a_refusal_while_the_old_pod_is_gone_goes_to_a_third() {
         let adoption = w.moves(&mut c, POST);
         let second = c.pod;
         // The old pod's end arrives late: it is fenced.
-        assert!(
-            w.inject(&w.pod_wire(&present, closed_by, &[]).build())
-                .is_empty()
-        );
+        assert!(w.inject(&w.pod_wire(&present, closed_by, &[]).build()).is_empty());
         let sent = w.inject(&answer(&adoption, Reason::NoListener, 0));
         assert_eq!(sent.len(), 2, "adoption and request");
         w.expect_adoption(&sent[0], &present);
@@ -142,10 +132,7 @@ fn tuple_in_use_is_reset_exactly_and_another_port_taken_at_once() {
     let sent = w.inject(&answer(&adoption, Reason::TupleInUse, 0x1234_5678));
     assert_eq!(sent.len(), 3, "RST, adoption, request");
     assert!(sent[0].is(Flags::RST));
-    assert_eq!(
-        sent[0].segment.seq.0, 0x1234_5678,
-        "the stale socket's rcv_nxt"
-    );
+    assert_eq!(sent[0].segment.seq.0, 0x1234_5678, "the stale socket's rcv_nxt");
     assert_eq!(sent[0].segment.src_port, taken.port());
     w.expect_adoption(&sent[1], &present);
     assert_eq!(sent[2].data(), POST);
@@ -202,29 +189,14 @@ fn a_zero_window_probe_of_the_new_owner_is_no_stale_socket() {
 fn an_unknown_fate_is_replayed_or_reset_as_policy_says() {
     let cases = [
         (Protocol::Http1, BackendFailure::ReplayIdempotent, GET, true),
-        (
-            Protocol::Http1,
-            BackendFailure::ReplayIdempotent,
-            POST,
-            false,
-        ),
+        (Protocol::Http1, BackendFailure::ReplayIdempotent, POST, false),
         (Protocol::Http1, BackendFailure::Replay, POST, true),
         (Protocol::Http1, BackendFailure::Reset, GET, false),
-        (
-            Protocol::RequestResponse,
-            BackendFailure::ReplayIdempotent,
-            GET,
-            false,
-        ),
+        (Protocol::RequestResponse, BackendFailure::ReplayIdempotent, GET, false),
         (Protocol::RequestResponse, BackendFailure::Replay, GET, true),
     ];
     for (protocol, failure, request, replays) in cases {
-        for how in [
-            "already adopted",
-            "silence",
-            "bare resets",
-            "reset with ack",
-        ] {
+        for how in ["already adopted", "silence", "bare resets", "reset with ack"] {
             let (mut w, mut c) = world(2, protocol, failure).at_rest();
             let old = c.clone();
             let adoption = w.moves(&mut c, request);
@@ -351,13 +323,8 @@ fn lost_request_data_is_sent_again_once_the_adoption_is_confirmed() {
 fn forged_answers_are_ignored_and_counted() {
     let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     let adoption = w.moves(&mut c, POST);
-    let wrong_key = answer_with(
-        &adoption,
-        Reason::NoListener,
-        0,
-        EPOCH,
-        &AdoptionKey::from_bytes([8; 16]),
-    );
+    let wrong_key =
+        answer_with(&adoption, Reason::NoListener, 0, EPOCH, &AdoptionKey::from_bytes([8; 16]));
     let wrong_epoch = answer_with(&adoption, Reason::NoListener, 0, EPOCH + 1, &key());
     let mut other = adoption.clone();
     other.segment.seq = other.segment.seq.add(1);
@@ -375,10 +342,7 @@ fn forged_answers_are_ignored_and_counted() {
         &bad_tag[at..],
     ]);
     bad_tag[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
-    for (i, forged) in [wrong_key, wrong_epoch, wrong_numbers, bad_tag]
-        .iter()
-        .enumerate()
-    {
+    for (i, forged) in [wrong_key, wrong_epoch, wrong_numbers, bad_tag].iter().enumerate() {
         assert!(w.inject(forged).is_empty(), "{i}");
         let late = w.count(Counter::LateAnswers);
         assert_eq!(w.count(Counter::ForgedAnswers) + late, 1 + i as u64);
@@ -410,10 +374,7 @@ fn a_refusal_of_all_adoptions_is_exact_again() {
     let old = c.clone();
     let adoption = w.moves(&mut c, POST);
     let again = w.run_ms(46);
-    assert!(
-        w.inject(&answer(&adoption, Reason::AcceptQueueFull, 0))
-            .is_empty()
-    );
+    assert!(w.inject(&answer(&adoption, Reason::AcceptQueueFull, 0)).is_empty());
     let sent = w.inject(&answer(&again[0], Reason::AcceptQueueFull, 0));
     replayed(&mut w, &sent, &old, &mut c, POST);
 }

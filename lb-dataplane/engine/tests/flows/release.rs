@@ -54,10 +54,7 @@ fn answered_elsewhere(w: &mut World, c: &mut Conn, boundary: u32, request: &[u8]
     assert_eq!(w.count(Counter::ReleasesDone), 1);
     assert_eq!(w.count(Counter::OwnersReleased), 1);
     // Nobody had executed it.
-    assert_eq!(
-        w.count(Counter::FateReplayed) + w.count(Counter::FateReset),
-        0
-    );
+    assert_eq!(w.count(Counter::FateReplayed) + w.count(Counter::FateReset), 0);
 }
 
 #[test]
@@ -260,11 +257,7 @@ fn only_what_could_go_on_elsewhere_is_asked_for() {
     // An answer has begun.
     let (mut w, mut c) = world(2).at_rest();
     w.stays(&mut c, GET);
-    w.pod_sends(
-        &mut c,
-        Flags::ACK,
-        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n",
-    );
+    w.pod_sends(&mut c, Flags::ACK, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n");
     assert!(releases(&w.run_ms(STALLED_MS)).is_empty());
 }
 

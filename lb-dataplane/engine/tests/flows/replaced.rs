@@ -34,10 +34,7 @@ fn number(adoption: &Sent) -> u64 {
 fn goes_back(sent: &[Sent], old: &Conn, request: &[u8]) {
     let (back, before) = sent.split_last().expect("a replay");
     assert!(before.iter().all(|s| s.is(RST_ACK)), "{sent:?}");
-    assert_eq!(
-        (back.to, back.segment.src_port),
-        (Dest::Pod(old.pod), old.leg.port())
-    );
+    assert_eq!((back.to, back.segment.src_port), (Dest::Pod(old.pod), old.leg.port()));
     assert_eq!(back.data(), request);
 }
 
@@ -96,23 +93,13 @@ fn an_adoption_is_never_repeated_for_the_next_pod() {
     moves_to_a_replaced_pod(&mut w, &mut c, POST);
     // Long enough for a probe, after which the new number is known.
     let sent = w.run_ms(2_700);
-    let numbers: Vec<u64> = sent
-        .iter()
-        .filter(|s| s.is_adoption())
-        .map(number)
-        .collect();
+    let numbers: Vec<u64> = sent.iter().filter(|s| s.is_adoption()).map(number).collect();
     assert_eq!(numbers.len(), 5, "it asks on: {numbers:?}");
-    assert!(
-        numbers.iter().all(|n| [NAMESPACE, 0].contains(n)),
-        "{numbers:?}"
-    );
+    assert!(numbers.iter().all(|n| [NAMESPACE, 0].contains(n)), "{numbers:?}");
     assert_eq!(numbers.last(), Some(&0), "for nobody: {numbers:?}");
     // With another copy without an answer, one refusal is not all of them.
     let last = sent.iter().rfind(|s| s.is_adoption()).expect("the last");
-    assert!(
-        w.inject(&answer_from(NEXT, last, Reason::Renew, 60_000))
-            .is_empty()
-    );
+    assert!(w.inject(&answer_from(NEXT, last, Reason::Renew, 60_000)).is_empty());
     let sent = w.run_ms(1_500);
     assert_eq!(w.count(Counter::FateReset), 1, "{sent:?}");
     assert_eq!(w.count(Counter::Rollbacks), 0);

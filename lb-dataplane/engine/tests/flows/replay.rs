@@ -44,18 +44,8 @@ fn what_becomes_of_the_request_of_a_dead_owner() {
         (ReplayIdempotent, GET, Had::All, true),
         (ReplayIdempotent, put, Had::All, true),
         (ReplayIdempotent, b"HEAD / HTTP/1.1\r\n\r\n", Had::All, true),
-        (
-            ReplayIdempotent,
-            b"DELETE / HTTP/1.1\r\n\r\n",
-            Had::All,
-            true,
-        ),
-        (
-            ReplayIdempotent,
-            b"OPTIONS * HTTP/1.1\r\n\r\n",
-            Had::All,
-            true,
-        ),
+        (ReplayIdempotent, b"DELETE / HTTP/1.1\r\n\r\n", Had::All, true),
+        (ReplayIdempotent, b"OPTIONS * HTTP/1.1\r\n\r\n", Had::All, true),
         (ReplayIdempotent, POST, Had::All, false),
         (ReplayIdempotent, POST, Had::Nothing, true),
         (Replay, POST, Had::All, true),
@@ -66,10 +56,7 @@ fn what_becomes_of_the_request_of_a_dead_owner() {
     ];
     for (failure, request, had, again) in cases {
         for how in End::BOTH {
-            let what = format!(
-                "{failure:?} {how:?} {had:?} {}",
-                String::from_utf8_lossy(request)
-            );
+            let what = format!("{failure:?} {how:?} {had:?} {}", String::from_utf8_lossy(request));
             let (mut w, mut c) = world(2, failure).at_rest();
             let boundary = c.seq;
             w.stays(&mut c, request);
@@ -99,10 +86,9 @@ fn what_becomes_of_the_request_of_a_dead_owner() {
 
 #[test]
 fn the_bare_rule_knows_no_idempotent_request() {
-    for (failure, again) in [
-        (BackendFailure::ReplayIdempotent, false),
-        (BackendFailure::Replay, true),
-    ] {
+    for (failure, again) in
+        [(BackendFailure::ReplayIdempotent, false), (BackendFailure::Replay, true)]
+    {
         let mut p = policy(2);
         p.protocol = Protocol::RequestResponse;
         p.on_backend_failure = failure;
@@ -293,10 +279,7 @@ fn an_overdue_get_goes_elsewhere_and_the_frozen_pods_late_answer_is_fenced() {
         let behind = w.adopted_from(&mut c, &sent, boundary);
         assert_eq!(one(behind).data(), GET);
         if late_before_the_new_one {
-            assert!(
-                w.inject(&w.pod_wire(&frozen, PSH_ACK, OK).build())
-                    .is_empty()
-            );
+            assert!(w.inject(&w.pod_wire(&frozen, PSH_ACK, OK).build()).is_empty());
             w.responds(&mut c, OK);
         } else {
             w.responds(&mut c, OK);
@@ -339,11 +322,7 @@ fn an_overdue_post_waits_for_its_own_pod() {
     w.pod_ack(&c);
     assert!(w.run_ms(5_000).is_empty());
     w.assert_state(&c, "Request");
-    assert_eq!(
-        w.count(Counter::ResponseTimeouts),
-        1,
-        "one request, one failure"
-    );
+    assert_eq!(w.count(Counter::ResponseTimeouts), 1, "one request, one failure");
     assert_eq!(w.count(Counter::Ejections), 0);
     w.served(&mut c);
     w.exchange_anywhere(&mut c);
@@ -401,10 +380,7 @@ fn a_frozen_pods_drain_figures_count_a_moved_request_once() {
     w.adopted_from(&mut c, &sent, boundary);
     w.responds(&mut c, OK);
     let state = w.engine.state(w.now);
-    let drain = state.policies[0].backends[frozen]
-        .drain
-        .clone()
-        .expect("a drain");
+    let drain = state.policies[0].backends[frozen].drain.clone().expect("a drain");
     assert_eq!((drain.moved, drain.ended, drain.closed), (1, 0, 0));
 }
 
@@ -440,10 +416,7 @@ fn with_nobody_left(closed_by: Flags) -> (World, Conn, Conn) {
     let again = w.inject(&answer(&adoption, Reason::NoListener, 0));
     assert_eq!(w.adopted_from(&mut c, &again, present.seq).len(), 1);
     assert_eq!(c.pod, present.pod);
-    assert!(
-        w.inject(&answer(&again[0], Reason::NoListener, 0))
-            .is_empty()
-    );
+    assert!(w.inject(&answer(&again[0], Reason::NoListener, 0)).is_empty());
     w.assert_state(&c, "Orphan");
     assert_eq!(w.taken("Adopting", "RefusedAll"), 1);
     (w, c, present)
@@ -541,10 +514,7 @@ fn what_the_next_owner_lacks_when_it_answers_goes_again_until_it_has_it() {
         let mut some = w.pod_wire(&c, Flags::ACK, &[]);
         some.ack = acked.wrapping_add(second.len() as u32);
         let sent = w.inject(&some.build());
-        assert_eq!(
-            sent.iter().filter(|s| s.is(FIN_ACK)).count(),
-            usize::from(closes)
-        );
+        assert_eq!(sent.iter().filter(|s| s.is(FIN_ACK)).count(), usize::from(closes));
         assert_eq!(copies(w.run_ms(9_000)), 0);
         w.responds(&mut c, OK);
         assert_eq!(lost(&w), 0);

@@ -97,13 +97,7 @@ fn flows_are_spread_over_the_survivors() {
         per_pod[c.pod] += 1;
     }
     assert_eq!(per_pod[dead], 0);
-    assert!(
-        per_pod
-            .iter()
-            .filter(|n| **n > 0)
-            .all(|n| (32..=48).contains(n)),
-        "{per_pod:?}"
-    );
+    assert!(per_pod.iter().filter(|n| **n > 0).all(|n| (32..=48).contains(n)), "{per_pod:?}");
 }
 
 #[test]
@@ -164,11 +158,7 @@ fn a_request_that_comes_while_the_end_is_held_goes_to_the_new_owner() {
         w.assert_state(&c, "Adopting");
         w.served(&mut c);
         w.assert_state(&c, "Idle");
-        assert_eq!(
-            w.engine.state(w.now).policies[0].replays_total,
-            0,
-            "it is no replay"
-        );
+        assert_eq!(w.engine.state(w.now).policies[0].replays_total, 0, "it is no replay");
     }
 }
 
@@ -238,24 +228,14 @@ fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
     let (mut w, mut c) = World::orphan(End::Fin);
     let (dead, boundary) = (c.pod, c.seq);
     assert!(w.data(&mut c, GET).is_empty());
-    assert!(
-        w.inject(&w.client_wire(&c, FIN_ACK, &[]).build())
-            .is_empty()
-    );
+    assert!(w.inject(&w.client_wire(&c, FIN_ACK, &[]).build()).is_empty());
     c.seq = c.seq.wrapping_add(1);
     w.assert_state(&c, "Orphan");
     let sent = somebody_comes(&mut w, dead);
     let behind = w.adopted_from(&mut c, &sent, boundary);
     let bytes: Vec<u8> = behind.iter().flat_map(|s| s.data().to_vec()).collect();
     assert_eq!(bytes, GET);
-    assert!(
-        behind
-            .last()
-            .expect("the request")
-            .segment
-            .flags
-            .has(Flags::FIN)
-    );
+    assert!(behind.last().expect("the request").segment.flags.has(Flags::FIN));
     w.responds(&mut c, OK);
     w.assert_state(&c, "ClientFin");
     w.pod_fin(&mut c);
@@ -267,10 +247,7 @@ fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
     wire.seq = wire.seq.wrapping_add(10);
     let sent = w.inject(&wire.build());
     let sent = [sent, w.run_ms(50)].concat();
-    assert!(
-        World::to_client(&sent).iter().all(|s| !s.is(FIN_ACK)),
-        "{sent:?}"
-    );
+    assert!(World::to_client(&sent).iter().all(|s| !s.is(FIN_ACK)), "{sent:?}");
 
     // RST.
     for with_request in [false, true] {
@@ -469,10 +446,7 @@ fn an_unacknowledged_response_waits_and_the_dead_pods_kernel_repeats_it() {
     c.server = c.server.wrapping_add(OK.len() as u32);
     // The acknowledgement goes to that kernel, and the flow to another pod.
     let sent = w.inject(&w.client_wire(&c, Flags::ACK, &[]).build());
-    assert!(
-        sent.iter()
-            .any(|s| s.to == Dest::Pod(dead) && s.segment.ack.0 == c.server)
-    );
+    assert!(sent.iter().any(|s| s.to == Dest::Pod(dead) && s.segment.ack.0 == c.server));
     w.rescued(&mut c, &sent);
     w.exchange_anywhere(&mut c);
 }
@@ -514,10 +488,7 @@ fn a_client_that_closes_without_all_of_a_dead_pods_response_is_told_the_truth() 
         let (mut w, mut c) = World::new(2).opened();
         w.stays(&mut c, GET);
         w.responds(&mut c, OK);
-        let response = Conn {
-            server: c.server.wrapping_sub(OK.len() as u32),
-            ..c.clone()
-        };
+        let response = Conn { server: c.server.wrapping_sub(OK.len() as u32), ..c.clone() };
         w.dies(c.pod, End::Fin, &[c.clone()]);
         let fin = w.client_wire(&response, FIN_ACK, &[]);
         assert!(w.inject(&fin.build()).is_empty());
@@ -548,10 +519,7 @@ fn a_dead_pods_late_segments_are_fenced() {
     for flags in [FIN_ACK, RST_ACK, Flags::ACK] {
         assert!(w.inject(&w.pod_wire(&old, flags, &[]).build()).is_empty());
     }
-    assert!(
-        w.inject(&w.pod_wire(&old, PSH_ACK, b"new data").build())
-            .is_empty()
-    );
+    assert!(w.inject(&w.pod_wire(&old, PSH_ACK, b"new data").build()).is_empty());
     w.assert_state(&c, "OwnerFinPending");
     w.stops(c.pod);
     let sent = w.until_adoption(100);

@@ -10,11 +10,7 @@ use baton_packet::{
 };
 
 fn restores() -> ListenerReport {
-    ListenerReport {
-        marks_exits: true,
-        restores: true,
-        ..ListenerReport::default()
-    }
+    ListenerReport { marks_exits: true, restores: true, ..ListenerReport::default() }
 }
 
 /// A world whose policy restores, and whose pods can.
@@ -158,10 +154,7 @@ fn a_pod_whose_adopter_is_in_doubt_is_told() {
         };
         assert_eq!(adoptability(&w, gone.pod), doubt);
         let syn = one(w.data(&mut c, GET));
-        assert!(
-            syn.is(Flags::SYN) && syn.to == Dest::Pod(gone.pod),
-            "{syn:?}"
-        );
+        assert!(syn.is(Flags::SYN) && syn.to == Dest::Pod(gone.pod), "{syn:?}");
         assert!(block(&syn).is_some());
         assert_eq!(w.count(Counter::LegsHidden), 0);
     }
@@ -202,14 +195,7 @@ fn pods_that_cannot_see_the_dataplane() {
     // No adopter; an older one; and one that refuses adoptions, but restores.
     for (adopter, told, hidden) in [
         (None, ListenerReport::default(), 1),
-        (
-            Some(Reason::Ready),
-            ListenerReport {
-                restores: false,
-                ..restores()
-            },
-            1,
-        ),
+        (Some(Reason::Ready), ListenerReport { restores: false, ..restores() }, 1),
         (Some(Reason::KernelRefused), restores(), 0),
     ] {
         let mut policy = policy(1);

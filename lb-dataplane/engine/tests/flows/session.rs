@@ -62,10 +62,7 @@ fn restores(
     sent: &[Sent],
     commands: &[&[u8]],
 ) -> Restoring {
-    let at = sent
-        .iter()
-        .position(Sent::is_adoption)
-        .expect("an adoption");
+    let at = sent.iter().position(Sent::is_adoption).expect("an adoption");
     let prelude = commands.concat();
     let client = boundary.wrapping_sub(prelude.len() as u32);
     let server = c.server.wrapping_sub(5 * commands.len() as u32);
@@ -76,17 +73,10 @@ fn restores(
     let mine: Vec<_> = behind.iter().filter(|s| s.to == adoption.to).collect();
     assert_eq!(mine.len(), 1, "the request waits: {sent:?}");
     assert_eq!(mine[0].data(), prelude);
-    assert_eq!(
-        (mine[0].segment.seq.0, mine[0].segment.ack.0),
-        (client, server)
-    );
+    assert_eq!((mine[0].segment.seq.0, mine[0].segment.ack.0), (client, server));
     assert_eq!(mine[0].segment.src_port, c.leg.port());
     w.assert_state(c, w.state(c).as_deref().expect("a flow"));
-    Restoring {
-        adoption: adoption.clone(),
-        client,
-        server,
-    }
+    Restoring { adoption: adoption.clone(), client, server }
 }
 
 /// A segment of the new pod's from offset `at` of the replies on.
@@ -100,16 +90,10 @@ fn reply(w: &mut World, c: &Conn, r: &Restoring, acked: u32, at: u32, bytes: &[u
 /// What leaves once the session is restored: the request, if there is one, and an ACK of the
 /// replies.
 fn restored(c: &Conn, sent: &[Sent], request: &[u8]) {
-    assert!(
-        sent.iter().all(|s| s.to == Dest::Pod(c.pod)),
-        "nothing to the client: {sent:?}"
-    );
+    assert!(sent.iter().all(|s| s.to == Dest::Pod(c.pod)), "nothing to the client: {sent:?}");
     let bytes: Vec<u8> = sent.iter().flat_map(|s| s.data().to_vec()).collect();
     assert_eq!(bytes, request);
-    assert!(
-        sent.iter().any(|s| s.segment.ack.0 == c.server),
-        "acknowledged"
-    );
+    assert!(sent.iter().any(|s| s.segment.ack.0 == c.server), "acknowledged");
 }
 
 #[test]
@@ -204,23 +188,16 @@ fn a_plain_flow_needs_no_prelude() {
     w.moves(&mut c, INCR);
     w.responds(&mut c, b":1\r\n");
     assert_eq!(w.count(Counter::SessionsRestored), 0);
-    assert_eq!(
-        w.table("guarded_flows").0,
-        1,
-        "until the answer is acknowledged"
-    );
+    assert_eq!(w.table("guarded_flows").0, 1, "until the answer is acknowledged");
     w.ack(&mut c);
     assert_eq!(w.table("guarded_flows").0, 0);
 }
 
 #[test]
 fn a_refused_session_gives_the_request_back_and_pins() {
-    for wrong in [
-        &b"-WRONGPASS invalid\r\n"[..],
-        b"+OK\r\n-ERR\r\n",
-        b"+OK\r\n+OK\r\n+OK\r\n",
-        b"$",
-    ] {
+    for wrong in
+        [&b"-WRONGPASS invalid\r\n"[..], b"+OK\r\n-ERR\r\n", b"+OK\r\n+OK\r\n+OK\r\n", b"$"]
+    {
         let mut w = world(MigrationMode::Always);
         let mut c = with_session(&mut w, 1, &[AUTH, SELECT]);
         let old = c.clone();
@@ -229,16 +206,12 @@ fn a_refused_session_gives_the_request_back_and_pins() {
         let sent = reply(&mut w, &c, &r, old.seq, 0, wrong);
         assert!(World::to_client(&sent).is_empty());
         assert!(
-            sent.iter()
-                .any(|s| s.to == Dest::Pod(c.pod) && s.segment.flags.has(Flags::RST)),
+            sent.iter().any(|s| s.to == Dest::Pod(c.pod) && s.segment.flags.has(Flags::RST)),
             "the new pod's socket is not left open: {sent:?}"
         );
         let back: Vec<_> = sent.iter().filter(|s| s.to == Dest::Pod(old.pod)).collect();
         assert_eq!(back.len(), 1);
-        assert_eq!(
-            (back[0].data(), back[0].segment.src_port),
-            (INCR, old.leg.port())
-        );
+        assert_eq!((back[0].data(), back[0].segment.src_port), (INCR, old.leg.port()));
         (c.pod, c.leg) = (old.pod, old.leg);
         assert_eq!(w.engine.pinned(PinReason::SessionRefused), 1);
         w.answers(&mut c, b":1\r\n");
@@ -276,10 +249,7 @@ fn what_the_client_repeats_waits_for_the_session_too() {
     let r = restores(&w, &mut c, boundary, &sent, &[AUTH]);
     let mut again = w.client_wire(&c, PSH_ACK, INCR);
     again.seq = boundary;
-    assert!(
-        w.inject(&again.build()).is_empty(),
-        "no command before its session"
-    );
+    assert!(w.inject(&again.build()).is_empty(), "no command before its session");
     // More of the same command, and the client's FIN.
     let sent = w.inject(&w.client_wire(&c, FIN_ACK, &[]).build());
     assert!(sent.is_empty(), "{sent:?}");
@@ -426,11 +396,7 @@ fn a_command_that_pins_while_the_session_is_rescued_does_not_take_it_away() {
     let mut again = w.client_wire(&c, PSH_ACK, SUBSCRIBE);
     again.seq = boundary;
     let sent = w.inject(&again.build());
-    assert!(
-        sent.iter()
-            .any(|s| s.to == Dest::Pod(c.pod) && s.data() == SUBSCRIBE),
-        "{sent:?}"
-    );
+    assert!(sent.iter().any(|s| s.to == Dest::Pod(c.pod) && s.data() == SUBSCRIBE), "{sent:?}");
 }
 
 #[test]
@@ -451,10 +417,7 @@ fn a_session_that_the_rescuer_refuses_is_lost_and_counted() {
         assert_eq!(w.engine.lost(Lost::Pinned), 1);
         assert_eq!(w.engine.pinned(PinReason::SessionRefused), 1);
         assert_eq!(w.count(Counter::UnexpectedEvents), 0);
-        assert!(
-            sent.iter().any(|s| s.to == Dest::Pod(c.pod)),
-            "the new pod is told"
-        );
+        assert!(sent.iter().any(|s| s.to == Dest::Pod(c.pod)), "the new pod is told");
     }
 }
 
@@ -484,10 +447,7 @@ fn silence_while_a_session_is_restored_puts_no_command_at_stake() {
     restores(&w, &mut c, old.seq, &sent, &[SELECT]);
     let sent = w.run_ms(2_900);
     assert!(World::to_client(&sent).is_empty());
-    assert!(
-        sent.iter()
-            .any(|s| s.to == Dest::Pod(old.pod) && s.data() == INCR)
-    );
+    assert!(sent.iter().any(|s| s.to == Dest::Pod(old.pod) && s.data() == INCR));
     assert_eq!(w.count(Counter::FateReset), 0);
 }
 
@@ -497,17 +457,12 @@ fn a_transaction_holds_its_flow_and_watch_does_too() {
     let watch = b"*2\r\n$5\r\nWATCH\r\n$1\r\na\r\n";
     let exec = b"*1\r\n$4\r\nEXEC\r\n";
     let unwatch = b"*1\r\n$7\r\nUNWATCH\r\n";
-    for (first, last, last_reply) in [
-        (&begin[..], &exec[..], &b"*1\r\n:1\r\n"[..]),
-        (&watch[..], &unwatch[..], PLUS_OK),
-    ] {
+    for (first, last, last_reply) in
+        [(&begin[..], &exec[..], &b"*1\r\n:1\r\n"[..]), (&watch[..], &unwatch[..], PLUS_OK)]
+    {
         let (mut w, mut c) = world(MigrationMode::Always).opened();
         command(&mut w, &mut c, first, PLUS_OK);
-        let reply: &[u8] = if first == begin {
-            b"+QUEUED\r\n"
-        } else {
-            b":1\r\n"
-        };
+        let reply: &[u8] = if first == begin { b"+QUEUED\r\n" } else { b":1\r\n" };
         for _ in 0..3 {
             command(&mut w, &mut c, INCR, reply);
             w.assert_state(&c, "Idle");
@@ -517,14 +472,8 @@ fn a_transaction_holds_its_flow_and_watch_does_too() {
         w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
         assert!(w.run_ms(300).is_empty());
         let state = w.engine.state(w.now);
-        let drain = state.policies[0].backends[c.pod]
-            .drain
-            .clone()
-            .expect("a drain");
-        assert_eq!(
-            drain.waiting,
-            [("state of its own there".to_owned(), 1)].into()
-        );
+        let drain = state.policies[0].backends[c.pod].drain.clone().expect("a drain");
+        assert_eq!(drain.waiting, [("state of its own there".to_owned(), 1)].into());
         command(&mut w, &mut c, last, last_reply);
         w.moves(&mut c, PING);
         w.responds(&mut c, PONG);
@@ -577,10 +526,7 @@ fn what_cannot_be_restored_pins() {
         (&b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n"[..], Pin::Subscribe),
         (b"*1\r\n$7\r\nMONITOR\r\n", Pin::Monitor),
         (b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", Pin::Hello),
-        (
-            b"*3\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n",
-            Pin::ClientState,
-        ),
+        (b"*3\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n", Pin::ClientState),
         (b"*2\r\n$6\r\nSELECT\r\n$6\r\n123456\r\n", Pin::Session),
     ] {
         let (mut w, mut c) = world(MigrationMode::Always).opened();
@@ -623,10 +569,7 @@ fn the_clients_of_one_network_have_half_of_the_room_for_sessions() {
         let mut c = w.open_as(c);
         w.stays(&mut c, AUTH);
         w.answers(&mut c, b"+OK\r\n");
-        (
-            w.engine.pinned(PinReason::Guard(Pin::SessionsFull)),
-            w.table("resp_sessions").0,
-        )
+        (w.engine.pinned(PinReason::Guard(Pin::SessionsFull)), w.table("resp_sessions").0)
     };
     let of_one: Vec<_> = (0..3).map(|n| login(n, 1)).collect();
     assert_eq!(of_one, [(0, 1), (0, 2), (1, 2)]);

@@ -65,18 +65,12 @@ fn shared(w: &mut World, b: &mut Conn, old: &Conn, request: &[u8]) -> Conn {
     let sent = one(w.data(b, request));
     assert_eq!(sent.to, Dest::Pod(old.pod));
     assert_eq!(sent.segment.src_port, old.leg.port());
-    assert_eq!(
-        (sent.segment.seq.0, sent.segment.ack.0),
-        (old.seq, old.server)
-    );
+    assert_eq!((sent.segment.seq.0, sent.segment.ack.0), (old.seq, old.server));
     assert_eq!(sent.data(), request);
     let (value, echo) = sent.stamps().expect("timestamps");
     assert!(value.wrapping_sub(CLIENT_CLOCK) as i32 >= 0, "time runs on");
     let pods = old.server_clock.wrapping_add(LATER);
-    assert!(
-        echo.wrapping_sub(pods) as i32 >= 0,
-        "what the pod said, or later"
-    );
+    assert!(echo.wrapping_sub(pods) as i32 >= 0, "what the pod said, or later");
     let mut p = old.clone();
     // What it will echo.
     (p.server_clock, p.seen_ts) = (pods, value);
@@ -162,26 +156,15 @@ fn a_leg_goes_from_flow_to_flow() {
     }
     let legless = w.count(Counter::LegsLeft);
     let policy = &w.engine.state(w.now).policies[0];
-    assert_eq!(
-        w.count(Counter::LegsParked),
-        policy.migrations_total + legless
-    );
-    assert!(
-        w.count(Counter::LegsShared) > 20,
-        "{}",
-        w.count(Counter::LegsShared)
-    );
+    assert_eq!(w.count(Counter::LegsParked), policy.migrations_total + legless);
+    assert!(w.count(Counter::LegsShared) > 20, "{}", w.count(Counter::LegsShared));
 }
 
 #[test]
 fn what_a_parked_leg_says_of_its_own_accord_ends_the_parking() {
     for flags in [PSH_ACK, FIN_ACK] {
         let (mut w, _, mut b, old) = parked();
-        let data: &[u8] = if flags == PSH_ACK {
-            b"HTTP/1.1 408"
-        } else {
-            b""
-        };
+        let data: &[u8] = if flags == PSH_ACK { b"HTTP/1.1 408" } else { b"" };
         let fin = one(w.inject(&w.pod_wire(&old, flags, data).build()));
         assert!(fin.is(FIN_ACK), "{fin:?}");
         assert_eq!((fin.to, fin.segment.seq.0), (Dest::Pod(old.pod), old.seq));
@@ -233,10 +216,7 @@ fn a_leg_that_was_just_left_is_taken_without_a_question() {
     let numbers = (sent.segment.seq.0, sent.segment.ack.0);
     assert_eq!(numbers, (old.seq, old.server));
     let (_, echo) = sent.stamps().expect("timestamps");
-    assert!(
-        echo.wrapping_sub(old.server_clock) as i32 >= 0,
-        "what the pod said, or later"
-    );
+    assert!(echo.wrapping_sub(old.server_clock) as i32 >= 0, "what the pod said, or later");
     assert_eq!(w.count(Counter::LegsShared), 1);
 }
 
@@ -246,11 +226,7 @@ fn what_crosses_the_request_is_no_answer_to_it() {
         let (mut w, _, mut b, old) = parked();
         let before = b.clone();
         let _ = shared(&mut w, &mut b, &old, POST);
-        let data: &[u8] = if flags == FIN_ACK {
-            b""
-        } else {
-            b"HTTP/1.1 408"
-        };
+        let data: &[u8] = if flags == FIN_ACK { b"" } else { b"HTTP/1.1 408" };
         let mut wire = w.pod_wire(&old, flags, data);
         wire.ack = old.seq;
         let sent = w.inject(&wire.build());

@@ -16,8 +16,7 @@ fn named(name: &str, port: u16, pods: std::ops::Range<usize>) -> Policy {
     let mut p = policy(pods.end);
     p.name = name.into();
     p.frontends = vec![endpoint(SocketAddr::new(frontend(false).ip(), port))];
-    p.backends
-        .retain(|b| pods.clone().any(|i| b.name == format!("pod-{i}")));
+    p.backends.retain(|b| pods.clone().any(|i| b.name == format!("pod-{i}")));
     p
 }
 
@@ -76,10 +75,7 @@ fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() {
             |p| p.frontends.push(at("0.0.0.0:82")),
             "frontends[1]: 0.0.0.0:82 means 10.0.0.9:82 here, which is already a frontend of policy `c`",
         ),
-        (
-            |p| p.frontends.clear(),
-            "frontends: at least one address and port is needed",
-        ),
+        (|p| p.frontends.clear(), "frontends: at least one address and port is needed"),
         (
             |p| {
                 p.backends = (1..30u8)
@@ -97,11 +93,7 @@ fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() {
         spoil(&mut b);
         let all = vec![named("a", 80, 0..1), b, named("c", 82, 1..2)];
         let applied = offer(&mut w, all.clone());
-        let expected = RefusedPolicy {
-            policy: "b".into(),
-            message: message.into(),
-            kept: false,
-        };
+        let expected = RefusedPolicy { policy: "b".into(), message: message.into(), kept: false };
         // The number of backends depends on how many families the harness gives each pod.
         if message.contains("limits.backends") {
             assert!(applied.refused[0].message.ends_with("limits.backends, 16"));
@@ -120,10 +112,7 @@ fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() {
         assert!(w.engine.apply(w.now, &w.snapshot).is_err());
         assert_eq!(w.engine.state(w.now).generation, 3);
         // The next one without the fault serves all.
-        assert_eq!(
-            offer(&mut w, vec![named("b", 81, 0..2)]),
-            Applied::default()
-        );
+        assert_eq!(offer(&mut w, vec![named("b", 81, 0..2)]), Applied::default());
         w.run_ms(200);
         serves(&mut w, 3, 81);
     }
@@ -162,10 +151,7 @@ fn what_others_object_to_is_refused_like_the_rest() {
         path: "policies[1].frontends[0]".into(),
         problem: "it is where health is asked for".into(),
     };
-    let applied = w
-        .engine
-        .apply_each(w.now, &w.snapshot, &[(1, objection)])
-        .expect("taken");
+    let applied = w.engine.apply_each(w.now, &w.snapshot, &[(1, objection)]).expect("taken");
     let message = "frontends[0]: it is where health is asked for";
     assert_eq!(applied.refused[0].message, message);
     assert_eq!(in_force(&w), ["web"]);
@@ -206,25 +192,16 @@ fn who_comes_makes_nobody_leave() {
     // 16 backends are possible.
     let mut w = World::with(settings(), crowd(named("m", 80, 0..1), 8, 3));
     let all = |own: usize, new: usize| {
-        vec![
-            crowd(named("a", 81, 0..1), new, 4),
-            crowd(named("m", 80, 0..1), own, 3),
-        ]
+        vec![crowd(named("a", 81, 0..1), new, 4), crowd(named("m", 80, 0..1), own, 3)]
     };
     let applied = offer(&mut w, all(8, 9));
-    assert_eq!(
-        (refused(&applied), applied.may_pass),
-        (vec![("a", false)], true)
-    );
+    assert_eq!((refused(&applied), applied.may_pass), (vec![("a", false)], true));
     // It grows before another one comes.
     assert_eq!(refused(&offer(&mut w, all(12, 5))), [("a", false)]);
     assert_eq!(offer(&mut w, all(12, 4)), Applied::default());
     // Too much for itself is its own trouble, and it keeps what it had.
     assert_eq!(refused(&offer(&mut w, all(13, 4))), [("m", true)]);
-    assert_eq!(
-        refused(&offer(&mut w, all(13, 5))),
-        [("a", true), ("m", true)]
-    );
+    assert_eq!(refused(&offer(&mut w, all(13, 5))), [("a", true), ("m", true)]);
     assert_eq!(in_force(&w), ["a", "m"]);
     // One grows by what another one, further back, gives up.
     assert_eq!(offer(&mut w, all(10, 6)), Applied::default());
@@ -240,10 +217,7 @@ fn backends_with_flows_count_and_once_they_are_gone_the_same_snapshot_fits() {
     };
     let wanted = vec![crowd(named("a", 81, 0..1), 16, 4)];
     let applied = offer(&mut w, wanted.clone());
-    assert_eq!(
-        (refused(&applied), applied.may_pass),
-        (vec![("a", false)], true)
-    );
+    assert_eq!((refused(&applied), applied.may_pass), (vec![("a", false)], true));
     w.inject(&w.client_wire(&c, baton_packet::Flags::RST, &[]).build());
     w.run_ms(120_000);
     // The same generation once more.
@@ -272,17 +246,12 @@ fn policies_and_frontends_beyond_the_tables_are_refused_and_the_first_are_served
     w.idle(1);
     let mut large = policy(0);
     large.name = "large".into();
-    large.frontends = (0..LIMIT_FRONTENDS)
-        .map(|i| at(&format!("10.7.{}.{}:80", i / 250, i % 250 + 1)))
-        .collect();
+    large.frontends =
+        (0..LIMIT_FRONTENDS).map(|i| at(&format!("10.7.{}.{}:80", i / 250, i % 250 + 1))).collect();
     let small = w.snapshot.policies.pop().expect("the first one");
     let applied = offer(&mut w, vec![large, small]);
     assert_eq!(refused(&applied), [("large", false)]);
-    assert!(
-        applied.refused[0]
-            .message
-            .starts_with("frontends: at most 16384")
-    );
+    assert!(applied.refused[0].message.starts_with("frontends: at most 16384"));
     assert_eq!(in_force(&w), ["web"]);
     w.idle(2);
 }
@@ -311,15 +280,8 @@ struct Odd {
 fn odd() -> impl Strategy<Value = Odd> {
     // Some ports are the legs', some are others' as well.
     let port = prop_oneof![8 => 80u16..86, 1 => Just(40_005u16)];
-    (port, any::<bool>(), 0usize..9, 0u8..3, 1u16..3).prop_map(
-        |(port, own, backends, net, weight)| Odd {
-            port,
-            own,
-            backends,
-            net,
-            weight,
-        },
-    )
+    (port, any::<bool>(), 0usize..9, 0u8..3, 1u16..3)
+        .prop_map(|(port, own, backends, net, weight)| Odd { port, own, backends, net, weight })
 }
 
 proptest! {

@@ -30,13 +30,7 @@ fn world_with(settings: Settings, change: impl FnOnce(&mut Policy)) -> World {
     let few = settings.limits.flows <= 64;
     let mut w = World::unprobed(settings, p);
     (w.strict, w.careful) = (few, few);
-    w.told = vec![
-        ListenerReport {
-            transfers: true,
-            ..ListenerReport::default()
-        };
-        32
-    ];
+    w.told = vec![ListenerReport { transfers: true, ..ListenerReport::default() }; 32];
     w.namespaces = (1..=32).map(|n| n << 32 | (100 + n)).collect();
     w.poll();
     w
@@ -81,11 +75,8 @@ fn destination(question: &Sent) -> Destination {
 fn heir(w: &World, c: &Conn, question: &Sent) -> Conn {
     let to = destination(question);
     let mut heir = c.clone();
-    heir.pod = w
-        .namespaces
-        .iter()
-        .position(|n| Which::Namespace(*n) == to.which)
-        .expect("a pod's number");
+    heir.pod =
+        w.namespaces.iter().position(|n| Which::Namespace(*n) == to.which).expect("a pod's number");
     heir.leg.set_port(to.peer_port);
     heir.leg.set_ip(to.peer.unwrap_or(c.leg.ip()));
     heir
@@ -108,10 +99,7 @@ fn speaks(w: &mut World, c: &mut Conn, acked: u32, data: &[u8]) {
 
 fn is_told(c: &Conn, acked: u32, told: &Sent) {
     assert!(told.is(Flags::ACK) && told.data().is_empty(), "{told:?}");
-    assert_eq!(
-        (told.to, told.segment.src_port),
-        (Dest::Pod(c.pod), c.leg.port())
-    );
+    assert_eq!((told.to, told.segment.src_port), (Dest::Pod(c.pod), c.leg.port()));
     assert_eq!((told.segment.seq.0, told.segment.ack.0), (c.seq, acked));
 }
 
@@ -129,10 +117,7 @@ fn goes_on(w: &mut World, c: &mut Conn) {
 fn the_question_names_the_other_pod_and_a_free_pair() {
     let mut w = world();
     let (c, question) = asked(&mut w);
-    assert_eq!(
-        (question.segment.seq.0, question.segment.ack.0),
-        (c.seq.wrapping_sub(1), c.server)
-    );
+    assert_eq!((question.segment.seq.0, question.segment.ack.0), (c.seq.wrapping_sub(1), c.server));
     let message = question.message().expect("a message");
     assert_eq!(message.namespace, w.namespaces[c.pod]);
     let other = 1 - c.pod;
@@ -140,9 +125,7 @@ fn the_question_names_the_other_pod_and_a_free_pair() {
     let at = pod(false, other);
     let number = Which::Namespace(w.namespaces[other]);
     assert_eq!((to.which, to.port), (number, at.port()));
-    let std::net::IpAddr::V4(address) = at.ip() else {
-        panic!("IPv4 pods")
-    };
+    let std::net::IpAddr::V4(address) = at.ip() else { panic!("IPv4 pods") };
     assert_eq!(to.address_end, address.to_bits());
     assert_ne!(to.peer_port, 0);
 }
@@ -407,9 +390,7 @@ fn a_pod_of_another_node_is_named_by_its_address_where_that_is_ipv6() {
         }
     });
     let to = destination(&transfers(&w.run_ms(SOON_MS))[0]);
-    let std::net::IpAddr::V6(address) = pod(true, 1 - c.pod).ip() else {
-        panic!("IPv6 pods")
-    };
+    let std::net::IpAddr::V6(address) = pod(true, 1 - c.pod).ip() else { panic!("IPv6 pods") };
     let all = u128::from(address);
     assert_eq!(to.which, Which::Address((all >> 32) as u64));
     assert_eq!(to.address_end, all as u32);
@@ -423,11 +404,7 @@ fn a_pod_that_sees_another_address_of_ours_is_told_of_it() {
         // What comes from our only address, to hardware addresses of pods.
         w.strict = false;
         let host = pod(false, 9).ip();
-        let route = |prefix, prefix_len, via| Route {
-            prefix,
-            prefix_len,
-            via,
-        };
+        let route = |prefix, prefix_len, via| Route { prefix, prefix_len, via };
         let at = pod(false, at_host).ip();
         w.engine.set_routes(&[
             route(at, 32, Via::Host(Some(host))),
@@ -546,11 +523,7 @@ fn who_asks_for_a_move_gets_it_in_the_middle_of_a_message() {
         let (mut w, mut c) = world().at_rest();
         w.stays(&mut c, GET);
         w.responds(&mut c, HEAD);
-        let wanted = Migrate {
-            client: c.client,
-            frontend: None,
-            to: None,
-        };
+        let wanted = Migrate { client: c.client, frontend: None, to: None };
         let reply = w.engine.migrate(w.now, &wanted, &mut w.out).expect("moved");
         assert!(reply.begun);
         assert_eq!(reply.from, c.pod_name());

@@ -67,10 +67,7 @@ pub(crate) fn agrees(w: &mut World, p: &mut Conn) -> Vec<Sent> {
 /// What ends the handshake, with the pod's numbers.
 pub(crate) fn ends_handshake(w: &World, p: &Conn, ack: &Sent) {
     assert!(ack.is(Flags::ACK) && ack.data().is_empty(), "{ack:?}");
-    assert_eq!(
-        (ack.to, ack.segment.src_port),
-        (Dest::Pod(p.pod), p.leg.port())
-    );
+    assert_eq!((ack.to, ack.segment.src_port), (Dest::Pod(p.pod), p.leg.port()));
     assert_eq!((ack.segment.seq.0, ack.segment.ack.0), (p.seq, p.server));
     if p.options.timestamps {
         let (_, echo) = ack.stamps().expect("timestamps");
@@ -82,9 +79,7 @@ pub(crate) fn ends_handshake(w: &World, p: &Conn, ack: &Sent) {
 pub(crate) fn moved(w: &mut World, c: &mut Conn, request: &[u8]) -> Conn {
     let mut p = opens(w, c, request);
     let sent = agrees(w, &mut p);
-    let [ack, again] = &sent[..] else {
-        panic!("{sent:?}")
-    };
+    let [ack, again] = &sent[..] else { panic!("{sent:?}") };
     ends_handshake(w, &p, ack);
     assert_eq!((again.data(), again.segment.seq.0), (request, p.seq));
     assert_eq!(again.segment.ack.0, p.server);
@@ -136,11 +131,7 @@ fn a_request_moves_to_a_pod_that_is_sent_a_syn() {
         assert_eq!((offer.mss, offer.window_scale), (Some(1_460), Some(7)));
         assert!(offer.sack_permitted);
         let stamps = offer.timestamps;
-        assert_eq!(
-            stamps,
-            Some((CLIENT_CLOCK + w.now.ms() as u32, 0)),
-            "the request's"
-        );
+        assert_eq!(stamps, Some((CLIENT_CLOCK + w.now.ms() as u32, 0)), "the request's");
         assert_eq!(u32::from(syn.segment.window), 501 << 7, "not scaled");
         w.assert_state(&c, "Adopting");
         assert_eq!(w.count(Counter::OpeningsSent), 1);
@@ -148,10 +139,7 @@ fn a_request_moves_to_a_pod_that_is_sent_a_syn() {
         let sent = agrees(&mut w, &mut p);
         ends_handshake(&w, &p, &sent[0]);
         assert_eq!((sent[1].data(), sent[1].segment.seq.0), (GET, boundary));
-        assert_eq!(
-            sent[1].stamps().expect("timestamps").1,
-            CLOCK + w.now.ms() as u32
-        );
+        assert_eq!(sent[1].stamps().expect("timestamps").1, CLOCK + w.now.ms() as u32);
         assert_eq!(sent.len(), 2);
         w.assert_state(&c, "Adopting");
         assert_eq!(w.table("translated_legs").0, 1);
@@ -265,9 +253,7 @@ fn a_flow_at_rest_leaves_a_pod_that_drains() {
     let mut p = opened(&w, &mut c, &syn);
     w.assert_state(&c, "AdoptingIdle");
     let sent = agrees(&mut w, &mut p);
-    let [ack, keepalive] = &sent[..] else {
-        panic!("{sent:?}")
-    };
+    let [ack, keepalive] = &sent[..] else { panic!("{sent:?}") };
     ends_handshake(&w, &p, ack);
     assert_eq!(keepalive.segment.seq.0, c.seq.wrapping_sub(1));
     assert_eq!(keepalive.segment.ack.0, p.server);
@@ -275,10 +261,7 @@ fn a_flow_at_rest_leaves_a_pod_that_drains() {
     assert!(confirmed.is_empty(), "{confirmed:?}");
     w.assert_state(&c, "Idle");
     let fin = one(w.run_ms(10));
-    assert_eq!(
-        (fin.to, fin.segment.ack.0),
-        (Dest::Pod(old.pod), old.server)
-    );
+    assert_eq!((fin.to, fin.segment.ack.0), (Dest::Pod(old.pod), old.server));
     // The rest of a request whose end is not known yet may have to wait for the pod's window.
     let (begin, end) = POST.split_at(POST.len() - 1);
     client_says(&mut w, (&mut c, &mut p), PSH_ACK, begin);

@@ -66,11 +66,7 @@ fn read(path: &Path) -> File {
     let theme = path.file_stem().expect("a name").to_string_lossy();
     let (head, cases) =
         parse(&theme, &text).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
-    File {
-        path: path.to_owned(),
-        head,
-        cases,
-    }
+    File { path: path.to_owned(), head, cases }
 }
 
 /// The comment lines in front, and the cases.
@@ -103,9 +99,7 @@ pub fn parse(theme: &str, text: &str) -> Result<(Vec<String>, Vec<Case>), String
         };
         if line.starts_with("    ") {
             let step = case.steps.last_mut();
-            step.ok_or_else(|| wrong("a result without a step"))?
-                .results
-                .push(words.to_owned());
+            step.ok_or_else(|| wrong("a result without a step"))?.results.push(words.to_owned());
             continue;
         }
         if let Some(field) = line.strip_prefix("  ") {
@@ -123,15 +117,9 @@ pub fn parse(theme: &str, text: &str) -> Result<(Vec<String>, Vec<Case>), String
         if !["> ", "wait ", "do "].iter().any(|p| line.starts_with(p)) {
             return Err(wrong("expected a step"));
         }
-        case.steps.push(Step {
-            act: words.to_owned(),
-            results: Vec::new(),
-        });
+        case.steps.push(Step { act: words.to_owned(), results: Vec::new() });
     }
-    match cases
-        .iter()
-        .find(|c| c.says.is_empty() || c.steps.is_empty())
-    {
+    match cases.iter().find(|c| c.says.is_empty() || c.steps.is_empty()) {
         Some(case) => Err(format!("{} says nothing or does nothing", case.name)),
         None => Ok((head, cases)),
     }

@@ -38,9 +38,7 @@ pub fn words(text: &str) -> Vec<&str> {
         // A lone `>` stands between places.
         let close = close.and_then(|c| rest[1..].find(c).map(|at| at + 1));
         let from = close.unwrap_or(0);
-        let end = rest[from..]
-            .find(char::is_whitespace)
-            .map_or(rest.len(), |at| from + at);
+        let end = rest[from..].find(char::is_whitespace).map_or(rest.len(), |at| from + at);
         found.push(&rest[..end]);
         rest = rest[end..].trim_start();
     }
@@ -160,10 +158,7 @@ fn data_bytes(word: &str) -> Result<Vec<u8>, String> {
             b'r' => bytes.push(b'\r'),
             b'n' => bytes.push(b'\n'),
             b'x' => {
-                let digits = [
-                    rest.next().ok_or_else(wrong)?,
-                    rest.next().ok_or_else(wrong)?,
-                ];
+                let digits = [rest.next().ok_or_else(wrong)?, rest.next().ok_or_else(wrong)?];
                 let digits = std::str::from_utf8(&digits).map_err(|_| wrong())?;
                 bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
             }
@@ -298,11 +293,7 @@ fn segment_text(frame: &[u8], s: &Segment, names: &mut Names) -> Option<String> 
         words.push(format!("ttl {ttl}"));
     }
     if !option_bytes.is_empty() {
-        let tag = options::tag(
-            s.src,
-            s.dst,
-            &frame[usize::from(s.l4)..usize::from(s.payload)],
-        );
+        let tag = options::tag(s.src, s.dst, &frame[usize::from(s.l4)..usize::from(s.payload)]);
         let text = options_text(option_bytes, bases, tag, names)?;
         words.push(format!("<{text}>"));
     }

@@ -16,9 +16,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 pub fn all() -> Vec<(&'static str, Vec<String>)> {
     let row = |s: &str, e: &str| format!("{s} + {e}");
     let rows = TABLE.iter().map(|r| row(r.from.name(), r.event.name()));
-    let stays = STAYS
-        .iter()
-        .flat_map(|(s, events)| events.iter().map(|e| row(s.name(), e.name())));
+    let stays = STAYS.iter().flat_map(|(s, events)| events.iter().map(|e| row(s.name(), e.name())));
     let drops = DropReason::ALL.iter().map(|r| r.label().to_owned());
     let malformed = Malformed::ALL.iter().map(|r| r.label().to_owned());
     vec![
@@ -44,10 +42,7 @@ pub fn canonical(cases: &[Case]) -> (BTreeMap<String, &Case>, Vec<String>) {
             }
             if let Some(other) = of.insert(goal.clone(), case) {
                 let other: &Case = other;
-                wrong.push(format!(
-                    "`{goal}` has two cases: {}, {}",
-                    other.name, case.name
-                ));
+                wrong.push(format!("`{goal}` has two cases: {}, {}", other.name, case.name));
             }
         }
     }
@@ -96,11 +91,7 @@ pub fn table(cases: &[Case]) -> String {
         "# Packet cases\n\nGenerated from `lb-dataplane/engine/tests/vectors/*.cases`; `BATON_GENERATE=1 cargo test -p baton-engine \
          --test vectors` writes it, a test compares it.\n\n",
     );
-    let _ = writeln!(
-        text,
-        "{} cases. What each goal's canonical case is:",
-        cases.len()
-    );
+    let _ = writeln!(text, "{} cases. What each goal's canonical case is:", cases.len());
     let titles = [
         ("drop", "Reasons for drops", "reason"),
         ("malformed", "Reasons why a frame is malformed", "reason"),
@@ -108,10 +99,7 @@ pub fn table(cases: &[Case]) -> String {
         ("stays", "Pairs that change nothing", "state and event"),
     ];
     for ((kind, goals), (_, title, column)) in all().into_iter().zip(titles) {
-        let _ = writeln!(
-            text,
-            "\n## {title}\n\n| {column} | case | file |\n|---|---|---|"
-        );
+        let _ = writeln!(text, "\n## {title}\n\n| {column} | case | file |\n|---|---|---|");
         for goal in goals {
             if let Some(case) = of.get(&format!("{kind} {goal}")) {
                 let _ = writeln!(text, "| {goal} | {} | {}.cases |", case.name, case.theme);

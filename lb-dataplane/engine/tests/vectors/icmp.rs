@@ -25,8 +25,7 @@ fn settle(tcp: &mut [u8], src: IpAddr, dst: IpAddr) {
 
 fn value<'a>(words: &[&'a str], name: &str) -> Result<&'a str, String> {
     let at = words.iter().position(|w| *w == name);
-    at.and_then(|at| words.get(at + 1).copied())
-        .ok_or_else(|| format!("{name} is missing"))
+    at.and_then(|at| words.get(at + 1).copied()).ok_or_else(|| format!("{name} is missing"))
 }
 
 fn number<T: std::str::FromStr>(words: &[&str], name: &str) -> Result<T, String> {
@@ -85,11 +84,7 @@ fn quote(words: &[&str], names: &mut Names) -> Result<Vec<u8>, String> {
 
 /// An ICMP error as text.
 pub fn text(frame: &[u8], e: &IcmpError, names: &mut Names) -> Option<String> {
-    let (l4, l3, at) = (
-        e.l4.into(),
-        usize::from(e.inner_l3),
-        usize::from(e.inner_l4),
-    );
+    let (l4, l3, at) = (e.l4.into(), usize::from(e.inner_l3), usize::from(e.inner_l4));
     let head: &[u8] = frame.get(l4..l4 + 8)?;
     let from = SocketAddr::new(e.inner_src, e.inner_src_port);
     let to = SocketAddr::new(e.inner_dst, e.inner_dst_port);
@@ -119,11 +114,7 @@ pub fn text(frame: &[u8], e: &IcmpError, names: &mut Names) -> Option<String> {
         names.number_text(e.inner_seq.0, bases.seq, false),
     );
     let mut tcp = frame[at..usize::from(e.end)].to_vec();
-    let mut then = if behind.is_empty() {
-        String::new()
-    } else {
-        format!(" then {}", hex(behind))
-    };
+    let mut then = if behind.is_empty() { String::new() } else { format!(" then {}", hex(behind)) };
     if tcp.len() >= CHECKSUM_AT + 2 {
         settle(&mut tcp, e.inner_src, e.inner_dst);
         if tcp == frame[at..usize::from(e.end)] {

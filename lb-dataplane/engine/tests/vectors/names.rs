@@ -59,13 +59,7 @@ pub struct Names {
 
 impl Names {
     pub fn new(v6: bool) -> Self {
-        Self {
-            v6,
-            pods: Vec::new(),
-            ports: Vec::new(),
-            legs: 0,
-            numbers: Vec::new(),
-        }
+        Self { v6, pods: Vec::new(), ports: Vec::new(), legs: 0, numbers: Vec::new() }
     }
 
     /// The letter of a pod; the next free one if it is new.
@@ -117,11 +111,7 @@ impl Names {
         }
         if let Some(index) = self.pod_at(at.ip()) {
             let name = self.pod_name(index);
-            return if at.port() == POD_PORT {
-                name
-            } else {
-                format!("{name}:{}", at.port())
-            };
+            return if at.port() == POD_PORT { name } else { format!("{name}:{}", at.port()) };
         }
         if at.ip() == ours(self.v6) {
             return match self.pod_at(peer.ip()) {
@@ -182,8 +172,7 @@ impl Names {
         {
             return Ok(SocketAddr::new(ip, port));
         }
-        name.parse()
-            .map_err(|_| format!("`{name}` is no place that this case knows by now"))
+        name.parse().map_err(|_| format!("`{name}` is no place that this case knows by now"))
     }
 
     /// The address of a name, for packets without ports.
@@ -196,8 +185,7 @@ impl Names {
         if let Some(index) = self.pod(name) {
             return Ok(pod(self.v6, index).ip());
         }
-        name.parse()
-            .map_err(|_| format!("`{name}` is no address that this case knows by now"))
+        name.parse().map_err(|_| format!("`{name}` is no address that this case knows by now"))
     }
 
     pub fn host_name(&mut self, ip: IpAddr) -> String {
@@ -219,10 +207,7 @@ impl Names {
         if value == 0 {
             return "=0".into();
         }
-        let known = self
-            .numbers
-            .iter()
-            .position(|n| value.wrapping_sub(*n) <= 1);
+        let known = self.numbers.iter().position(|n| value.wrapping_sub(*n) <= 1);
         if let Some(at) = known {
             let more = if value == self.numbers[at] { "" } else { "+1" };
             return format!("${}{more}", at + 1);

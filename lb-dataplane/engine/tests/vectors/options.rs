@@ -48,12 +48,7 @@ impl Bases {
         if to_server {
             return client;
         }
-        Self {
-            seq: client.ack,
-            ack: client.seq,
-            ts: client.echo,
-            echo: client.ts,
-        }
+        Self { seq: client.ack, ack: client.seq, ts: client.echo, echo: client.ts }
     }
 }
 
@@ -76,9 +71,8 @@ pub fn unhex(text: &str) -> Result<Vec<u8>, String> {
         if !part.len().is_multiple_of(2) {
             return Err(wrong());
         }
-        let one: Result<Vec<u8>, _> = (0..part.len() / 2)
-            .map(|i| u8::from_str_radix(&part[2 * i..2 * i + 2], 16))
-            .collect();
+        let one: Result<Vec<u8>, _> =
+            (0..part.len() / 2).map(|i| u8::from_str_radix(&part[2 * i..2 * i + 2], 16)).collect();
         bytes.extend(one.map_err(|_| wrong())?.repeat(times));
     }
     Ok(bytes)
@@ -153,10 +147,8 @@ fn adoption_text(
         Some(reason) if *kind == "answer" => reason.label().to_owned(),
         _ => format!("mss {first}"),
     };
-    let flags: String = (0..4)
-        .filter(|bit| option[7] >> bit & 1 == 1)
-        .map(|bit| FLAGS[bit])
-        .collect();
+    let flags: String =
+        (0..4).filter(|bit| option[7] >> bit & 1 == 1).map(|bit| FLAGS[bit]).collect();
     let flags = if flags.is_empty() { "-" } else { &flags };
     let (base, word) = value_of(kind, bases);
     let value = names.number_text(be32(&option[8..]), base, false);
@@ -188,11 +180,7 @@ fn usual_namespace(kind: &str) -> [u8; 8] {
 /// What the option's 32-bit value is: an adoption's is the server's clock, an answer's what the
 /// socket in the way expects.
 fn value_of(kind: &str, bases: Bases) -> (Base, &'static str) {
-    if kind == "answer" {
-        (bases.ack, "expects")
-    } else {
-        (bases.echo, "server-ts")
-    }
+    if kind == "answer" { (bases.ack, "expects") } else { (bases.echo, "server-ts") }
 }
 
 /// The options of a text between `<` and `>`.
@@ -243,17 +231,8 @@ fn adoption_bytes(words: &[&str], bases: Bases, names: &Names) -> Option<Vec<u8>
             (1..16_u16).find(|c| Reason::from_code(*c).is_some_and(|r| r.label() == reason))?
         }
     };
-    let &[
-        "scales",
-        scales,
-        "flags",
-        flags,
-        "epoch",
-        epoch,
-        _,
-        value,
-        ref rest @ ..,
-    ] = words.get(rest..)?
+    let &["scales", scales, "flags", flags, "epoch", epoch, _, value, ref rest @ ..] =
+        words.get(rest..)?
     else {
         return None;
     };

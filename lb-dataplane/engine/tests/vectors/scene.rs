@@ -53,21 +53,12 @@ impl Scene {
         let said = chain.iter().flat_map(|c| &c.world);
         let (settings, policy, ambient, v6) = words::world(said)?;
         let mut w = World::unprobed(settings, policy);
-        w.more_keys = (0..16)
-            .map(|epoch| AdoptionKey::from_bytes(key_bytes(epoch)))
-            .collect();
+        w.more_keys = (0..16).map(|epoch| AdoptionKey::from_bytes(key_bytes(epoch))).collect();
         if ambient.probed {
             w.poll();
         }
         let began = w.now;
-        Ok(Self {
-            w,
-            names: Names::new(v6),
-            ambient,
-            asked: Vec::new(),
-            left: Vec::new(),
-            began,
-        })
+        Ok(Self { w, names: Names::new(v6), ambient, asked: Vec::new(), left: Vec::new(), began })
     }
 
     /// Does what the step says.
@@ -85,18 +76,13 @@ impl Scene {
         }
         self.w.engine.check_invariants();
         let mut seen = Seen {
-            transmitted: verdict
-                .as_deref()
-                .is_some_and(|v| v.starts_with("transmit")),
+            transmitted: verdict.as_deref().is_some_and(|v| v.starts_with("transmit")),
             before,
             ..Seen::default()
         };
         seen.lines = self.left.iter().map(|f| format!("< {f}")).collect();
         seen.lines.extend(verdict.map(|v| format!("= {v}")));
-        let asked = self
-            .asked
-            .iter()
-            .map(|(who, times)| times_text(who, *times));
+        let asked = self.asked.iter().map(|(who, times)| times_text(who, *times));
         let asked: Vec<_> = asked.collect();
         if !asked.is_empty() {
             seen.lines.push(format!("~ {}", asked.join(", ")));
@@ -194,9 +180,7 @@ impl Scene {
     }
 
     fn note_question(&mut self, question: &Sent) {
-        let Dest::Pod(index) = question.to else {
-            panic!("a question to a client")
-        };
+        let Dest::Pod(index) = question.to else { panic!("a question to a client") };
         let said = match self.w.listeners[index] {
             Listener::Listens => "listens",
             Listener::Refuses => "refuses",
@@ -208,9 +192,7 @@ impl Scene {
     }
 
     fn note_probe(&mut self, probe: &Sent) {
-        let Dest::Pod(index) = probe.to else {
-            panic!("a probe to a client")
-        };
+        let Dest::Pod(index) = probe.to else { panic!("a probe to a client") };
         let reason = self.w.adopters[index];
         let pod = self.names.pod_name(index);
         let said = reason.map_or("silent", |r| r.label());
@@ -268,11 +250,7 @@ impl Scene {
             named.push(format!("{client} {} {owner}{moves}{pinned}", f.state));
         }
         named.sort_unstable();
-        named.extend(
-            others
-                .iter()
-                .map(|(state, n)| format!("others {state} x{n}")),
-        );
+        named.extend(others.iter().map(|(state, n)| format!("others {state} x{n}")));
         if named.is_empty() {
             return "no flow".into();
         }

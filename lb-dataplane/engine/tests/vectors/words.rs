@@ -57,16 +57,11 @@ pub fn world<'a>(
         }
     }
     let (mut s, mut p) = (settings(), policy(pods));
-    p.backends
-        .retain(|b| b.endpoint.address().is_ipv6() == (v6 != other_family));
+    p.backends.retain(|b| b.endpoint.address().is_ipv6() == (v6 != other_family));
     if other_family {
         s.addresses.retain(|address| address.is_ipv6() == v6);
     }
-    let mut ambient = Ambient {
-        probes: true,
-        questions: true,
-        probed: true,
-    };
+    let mut ambient = Ambient { probes: true, questions: true, probed: true };
     for words in rest {
         match *words.split_whitespace().collect::<Vec<_>>() {
             ["probes", "shown"] => ambient.probes = false,
@@ -159,9 +154,7 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
         }
         ["affinity", time] => {
             let timeout = duration(time)?;
-            p.affinity = Some(Affinity {
-                client_ip: ClientIp { timeout },
-            });
+            p.affinity = Some(Affinity { client_ip: ClientIp { timeout } });
         }
         ["failures", n] => p.health.failure_threshold = n.parse().map_err(|_| wrong(words))?,
         ["response-timeout", time] => p.response_timeout = Some(duration(time)?),
@@ -187,9 +180,7 @@ fn reason(text: &str) -> Result<Option<Reason>, String> {
     if text == "silent" {
         return Ok(None);
     }
-    let found = (1..=7)
-        .filter_map(Reason::from_code)
-        .find(|r| r.label() == text);
+    let found = (1..=7).filter_map(Reason::from_code).find(|r| r.label() == text);
     found.map(Some).ok_or_else(|| wrong(text))
 }
 
@@ -258,8 +249,7 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
             let keys: Result<Vec<_>, _> = epochs.split(',').map(str::parse).collect();
             let keys = keys.map_err(|_| wrong(text))?;
             let with_key = |e: u8| (e, AdoptionKey::from_bytes(key_bytes(e)));
-            w.engine
-                .set_keys(&keys.into_iter().map(with_key).collect::<Vec<_>>());
+            w.engine.set_keys(&keys.into_iter().map(with_key).collect::<Vec<_>>());
         }
         ["routes", "to-pods"] => {
             let pods = if v6 { "fd00::" } else { "10.0.0.0" };
@@ -276,8 +266,7 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
                 let index = pod_of(who, names)?;
                 (pod(v6, index).ip(), pod_mac(index))
             };
-            w.engine
-                .set_neighbour(ip, (known == "known").then_some(mac));
+            w.engine.set_neighbour(ip, (known == "known").then_some(mac));
         }
         ["remove", pod] => {
             let name = pod_name(v6, pod_of(pod, names)?);
@@ -296,10 +285,7 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
             let weight = n.parse().map_err(|_| wrong(text))?;
             w.change(|s| {
                 let mut backends = s.policies[0].backends.iter_mut();
-                backends
-                    .find(|b| b.name == name)
-                    .expect("it is there")
-                    .weight = weight;
+                backends.find(|b| b.name == name).expect("it is there").weight = weight;
             });
         }
         ["policy", ref words @ ..] => {
@@ -325,9 +311,7 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
 
 /// Segments of no flow, each answered with a reset.
 fn strays(w: &mut World, n: usize) {
-    let frame = w
-        .client_wire(&Conn::new(OTHERS_FROM), Flags::ACK, &[])
-        .build();
+    let frame = w.client_wire(&Conn::new(OTHERS_FROM), Flags::ACK, &[]).build();
     for _ in 0..n {
         let mut buffer = frame.clone();
         let verdict = w.engine.frame(w.now, &mut buffer, frame.len(), &mut w.out);

@@ -114,8 +114,7 @@ impl Side {
             At::Trailers => {
                 message_ended = ended && part.is_empty() && self.stage == Stage::First;
                 let begun = !ended && (!part.is_empty() || self.stage == Stage::Rest);
-                self.head
-                    .set(Head::ODD, self.head.says(Head::ODD) || !part.is_empty());
+                self.head.set(Head::ODD, self.head.says(Head::ODD) || !part.is_empty());
                 self.stage = if begun { Stage::Rest } else { Stage::First };
             }
             _ => {}

@@ -179,11 +179,7 @@ fn field_of(name: &[u8]) -> Field {
 /// have the bit that makes the difference.
 #[inline]
 fn is<const N: usize>(name: &[u8], other: &[u8; N]) -> bool {
-    let differ = |name: &[u8; N]| {
-        name.iter()
-            .zip(other)
-            .fold(0, |d, (a, b)| d | (a | 0x20) ^ b)
-    };
+    let differ = |name: &[u8; N]| name.iter().zip(other).fold(0, |d, (a, b)| d | (a | 0x20) ^ b);
     name.as_array().is_some_and(|name| differ(name) == 0)
 }
 

@@ -228,10 +228,8 @@ impl Parser {
         if self.budget == 0 {
             return Err(Pin::HeadTooLong);
         }
-        let Cut { part, end, used } = cut(
-            &mut self.cr,
-            &data[..data.len().min(usize::from(self.budget))],
-        );
+        let Cut { part, end, used } =
+            cut(&mut self.cr, &data[..data.len().min(usize::from(self.budget))]);
         self.budget -= used as u16;
         let mut rest = part;
         while (!self.named || self.captured) && !rest.is_empty() {

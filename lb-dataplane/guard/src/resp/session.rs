@@ -128,11 +128,7 @@ impl Session {
 
     /// Back to the default session; the secret is overwritten.
     pub(super) fn forget(&mut self) {
-        *self = Self {
-            special: self.special,
-            special_count: self.special_count,
-            ..Self::new()
-        };
+        *self = Self { special: self.special, special_count: self.special_count, ..Self::new() };
     }
 
     /// Notes that the answer to the command with this index counts.
@@ -146,9 +142,7 @@ impl Session {
     }
 
     pub(super) fn waits_for(&self, kind: Kind) -> bool {
-        self.special[..usize::from(self.special_count)]
-            .iter()
-            .any(|s| s & 0xff == kind as u32)
+        self.special[..usize::from(self.special_count)].iter().any(|s| s & 0xff == kind as u32)
     }
 
     /// The command with this index is answered: its kind, if its answer counts.
@@ -291,10 +285,7 @@ impl Session {
             writer.command(&[b"SELECT", decimal_digits(self.database, &mut digits)]);
             reply += REPLY.len() as u16;
         }
-        Some(Prelude {
-            len: writer.len as u16,
-            reply,
-        })
+        Some(Prelude { len: writer.len as u16, reply })
     }
 }
 

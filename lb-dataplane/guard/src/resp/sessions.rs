@@ -32,12 +32,7 @@ impl<S: Store> Sessions<S> {
             *slot = Session::new();
             slot.next = if next < count { next } else { NONE };
         }
-        Self {
-            slots,
-            free: if count == 0 { NONE } else { 0 },
-            used: 0,
-            withheld: false,
-        }
+        Self { slots, free: if count == 0 { NONE } else { 0 }, used: 0, withheld: false }
     }
 
     /// Whether no further one is given out, whoever asks: for callers that share them out.
@@ -94,10 +89,7 @@ mod tests {
         let mut sessions = Sessions::new([const { Session::new() }; 3]);
         let taken = [(); 3].map(|()| sessions.take());
         assert_eq!(taken, [Some(0), Some(1), Some(2)]);
-        assert_eq!(
-            (sessions.used(), sessions.limit(), sessions.take()),
-            (3, 3, None)
-        );
+        assert_eq!((sessions.used(), sessions.limit(), sessions.take()), (3, 3, None));
         sessions.give_back(1);
         sessions.withhold(true);
         assert_eq!((sessions.used(), sessions.take()), (2, None));

@@ -100,15 +100,9 @@ mod tests {
         assert_eq!(class(b"GeoRadiusByMember_RO"), Class::Reads);
         assert_eq!(class(b"ExEc"), Class::Special(Kind::Exec));
         assert_eq!(class(b"hello"), Class::Pins(Pin::Hello));
-        for other in [
-            &b"SET"[..],
-            b"BLPOP",
-            b"GETDEL",
-            b"GETEX",
-            b"",
-            b"a name longer than any",
-            b"\0",
-        ] {
+        for other in
+            [&b"SET"[..], b"BLPOP", b"GETDEL", b"GETEX", b"", b"a name longer than any", b"\0"]
+        {
             assert_eq!(class(other), Class::Other, "{other:?}");
         }
     }

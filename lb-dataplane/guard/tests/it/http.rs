@@ -14,11 +14,7 @@ fn http(lines: &[&str]) {
 fn fields_pin(fields: &str, pin: &str) {
     let pin = format!("= pin={pin}");
     http(&[&format!(r"> POST / HTTP/1.1\r\n{fields}\r\n\r\n"), &pin]);
-    http(&[
-        GET,
-        &format!(r"< HTTP/1.1 200 OK\r\n{fields}\r\n\r\n"),
-        &pin,
-    ]);
+    http(&[GET, &format!(r"< HTTP/1.1 200 OK\r\n{fields}\r\n\r\n"), &pin]);
 }
 
 #[test]
@@ -44,10 +40,7 @@ fn one_request_at_a_time() {
         http(&[&format!(r"> {method} / HTTP/1.1\r\n\r\n"), "= idempotent"]);
     }
     for method in ["POST", "PATCH", "PROPFIND", "M-SEARCH"] {
-        http(&[
-            &format!(r"> {method} / HTTP/1.1\r\n\r\n"),
-            "= not_idempotent unanswered=1",
-        ]);
+        http(&[&format!(r"> {method} / HTTP/1.1\r\n\r\n"), "= not_idempotent unanswered=1"]);
     }
 }
 
@@ -60,11 +53,7 @@ fn bodies_end_where_the_head_says() {
         "< k",
         "= at_rest",
     ]);
-    http(&[
-        GET,
-        r"< HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
-        "= at_rest",
-    ]);
+    http(&[GET, r"< HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "= at_rest"]);
     http(&[
         GET,
         r"< HTTP/1.1 200\r\nTransfer-Encoding: Chunked\r\n\r\n5\r\nhello\r\nA; x=\x22y\x22\r\n0123456789\r\n0\r\n",
@@ -85,11 +74,7 @@ fn bodies_end_where_the_head_says() {
         "= at_rest",
     ]);
     for status in [204, 304] {
-        http(&[
-            GET,
-            &format!(r"< HTTP/1.1 {status} X\r\nContent-Length: 20\r\n\r\n"),
-            "= at_rest",
-        ]);
+        http(&[GET, &format!(r"< HTTP/1.1 {status} X\r\nContent-Length: 20\r\n\r\n"), "= at_rest"]);
     }
     http(&[
         GET,
@@ -139,10 +124,7 @@ fn what_servers_read_in_different_ways_pins() {
     ] {
         fields_pin(fields, "unparsable");
     }
-    http(&[
-        r"> POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
-        "= pin=unparsable",
-    ]);
+    http(&[r"> POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", "= pin=unparsable"]);
     for chunk in [
         "x",
         r"\r\n",
@@ -161,15 +143,8 @@ fn what_servers_read_in_different_ways_pins() {
         r"0\r\n\n",
     ] {
         let chunked = r"Transfer-Encoding: chunked\r\n\r\n";
-        http(&[
-            &format!(r"> POST / HTTP/1.1\r\n{chunked}{chunk}"),
-            "= pin=unparsable",
-        ]);
-        http(&[
-            GET,
-            &format!(r"< HTTP/1.1 200 OK\r\n{chunked}{chunk}"),
-            "= pin=unparsable",
-        ]);
+        http(&[&format!(r"> POST / HTTP/1.1\r\n{chunked}{chunk}"), "= pin=unparsable"]);
+        http(&[GET, &format!(r"< HTTP/1.1 200 OK\r\n{chunked}{chunk}"), "= pin=unparsable"]);
     }
 }
 
@@ -211,12 +186,7 @@ fn request_lines() {
         r"GET http://a/b?c=d HTTP/1.1\r\n\r\n",
         r"OPTIONS * HTTP/1.1\r\n\r\n",
     ] {
-        http(&[
-            &format!("> {line}"),
-            "= unanswered=1",
-            OK,
-            "= at_rest default",
-        ]);
+        http(&[&format!("> {line}"), "= unanswered=1", OK, "= at_rest default"]);
     }
     for line in [
         r"GET /\r\n",
@@ -284,11 +254,7 @@ fn interim_responses_are_no_answers() {
         r"< HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 P\r\n\r\nHTTP/1.1 204 N\r\n\r\n",
         "= at_rest",
     ]);
-    http(&[
-        GET,
-        r"< HTTP/1.1 101 Switching Protocols\r\n",
-        "= pin=upgrade",
-    ]);
+    http(&[GET, r"< HTTP/1.1 101 Switching Protocols\r\n", "= pin=upgrade"]);
     http(&[GET, r"< HTTP/1.1 0200 x\r\n", "= pin=unparsable"]);
     http(&[GET, r"< ICY 200 OK\r\n", "= pin=unparsable"]);
     http(&[GET, r"< HTTP/1.1 200 OK\n", "= pin=unparsable"]);
@@ -312,19 +278,8 @@ fn waiting_for_100() {
     http(&[put, OK, "= pin=expect"]);
     http(&[GET, put, OK, "= held unanswered=1", OK, "= pin=expect"]);
     // 100 for the first of two says nothing about the second.
-    http(&[
-        GET,
-        put,
-        r"< HTTP/1.1 100 C\r\n\r\n",
-        OK,
-        OK,
-        "= pin=expect",
-    ]);
-    http(&[
-        r"> GET / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n",
-        OK,
-        "= at_rest default",
-    ]);
+    http(&[GET, put, r"< HTTP/1.1 100 C\r\n\r\n", OK, OK, "= pin=expect"]);
+    http(&[r"> GET / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n", OK, "= at_rest default"]);
 }
 
 /// Behind these some servers read on in another way: what comes next must be the same client's, and
@@ -388,21 +343,9 @@ fn pipelines() {
         OK,
         "= at_rest",
     ]);
-    http(&[
-        r"> POST / HTTP/1.1\r\n\r\n",
-        GET,
-        OK,
-        "= idempotent begun",
-        OK,
-        "= at_rest",
-    ]);
+    http(&[r"> POST / HTTP/1.1\r\n\r\n", GET, OK, "= idempotent begun", OK, "= at_rest"]);
     let many = vec![GET; 32].join("\n");
-    http(&[
-        &many,
-        "= held unanswered=32",
-        GET,
-        "= pin=pipeline_too_deep",
-    ]);
+    http(&[&many, "= held unanswered=32", GET, "= pin=pipeline_too_deep"]);
     http(&[&many, OK, GET, "= held unanswered=32"]);
     http(&[OK, "= pin=server_first"]);
     http(&[GET, OK, OK, "= pin=server_first"]);
@@ -412,37 +355,17 @@ fn pipelines() {
 #[test]
 fn ends_of_connections() {
     let close = r"> GET / HTTP/1.1\r\nConnection: foo, Close\r\n\r\n";
-    http(&[
-        close,
-        "= not_closing",
-        r"< HTTP/1.1 200 OK\r\n",
-        "= closing",
-    ]);
+    http(&[close, "= not_closing", r"< HTTP/1.1 200 OK\r\n", "= closing"]);
     http(&[close, OK, "= at_rest closing not_default"]);
-    http(&[
-        GET,
-        close,
-        OK,
-        "= not_closing unanswered=1",
-        OK,
-        "= closing",
-    ]);
+    http(&[GET, close, OK, "= not_closing unanswered=1", OK, "= closing"]);
     http(&[
         GET,
         r"< HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
         "= at_rest closing",
     ]);
     http(&[r"> GET / HTTP/1.0\r\n\r\n", OK, "= closing"]);
-    http(&[
-        r"> GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n",
-        OK,
-        "= at_rest default",
-    ]);
-    http(&[
-        GET,
-        r"< HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
-        "= closing",
-    ]);
+    http(&[r"> GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", OK, "= at_rest default"]);
+    http(&[GET, r"< HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", "= closing"]);
     http(&[
         r"> POST / HTTP/1.1\r\n",
         r"< HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n",
@@ -486,14 +409,7 @@ fn authentication_bound_to_the_connection() {
 #[test]
 fn gaps() {
     let put = r"> PUT / HTTP/1.1\r\nContent-Length: 100\r\n\r\n";
-    http(&[
-        put,
-        ">60 aaaaaaaaaa",
-        "= held",
-        ">30",
-        OK,
-        "= at_rest default",
-    ]);
+    http(&[put, ">60 aaaaaaaaaa", "= held", ">30", OK, "= at_rest default"]);
     http(&[put, ">100", OK, "= at_rest"]);
     http(&[put, ">101", "= pin=gap"]);
     http(&[put, r">100 GET / HTTP/1.1\r\n\r\n", "= unanswered=2"]);
@@ -513,12 +429,7 @@ fn gaps() {
         "<9",
         "= pin=gap",
     ]);
-    http(&[
-        GET,
-        r"< HTTP/1.1 200 OK\r\n\r\n",
-        "<4000000000 x",
-        "= held closing",
-    ]);
+    http(&[GET, r"< HTTP/1.1 200 OK\r\n\r\n", "<4000000000 x", "= held closing"]);
     http(&[
         r"> PUT / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n",
         ">4",
@@ -539,17 +450,7 @@ fn limits() {
 
     let request = r"> POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;";
     http(&[&format!("{request}{}", "x".repeat(4000)), "= held"]);
-    http(&[
-        &format!("{request}{}", "x".repeat(4100)),
-        "= pin=head_too_long",
-    ]);
-    http(&[
-        &format!(r"> GET /{} HTTP/1.1\r\n\r\n", "x".repeat(60_000)),
-        OK,
-        "= at_rest default",
-    ]);
-    http(&[
-        &format!("> GET /{}", "x".repeat(66_000)),
-        "= pin=head_too_long",
-    ]);
+    http(&[&format!("{request}{}", "x".repeat(4100)), "= pin=head_too_long"]);
+    http(&[&format!(r"> GET /{} HTTP/1.1\r\n\r\n", "x".repeat(60_000)), OK, "= at_rest default"]);
+    http(&[&format!("> GET /{}", "x".repeat(66_000)), "= pin=head_too_long"]);
 }

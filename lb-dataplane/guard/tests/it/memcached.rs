@@ -25,12 +25,7 @@ fn commands_and_replies_are_counted() {
         r"< VALUE a 0 0\r\n\r\nVALUE b 1 2 77\r\nxy\r\nEND\r\n",
         "= at_rest default",
     ]);
-    memcached(&[
-        SET,
-        "= unanswered=1 not_idempotent",
-        STORED,
-        "= at_rest default",
-    ]);
+    memcached(&[SET, "= unanswered=1 not_idempotent", STORED, "= at_rest default"]);
     memcached(&[
         SET,
         r"> get k\r\n",
@@ -47,17 +42,8 @@ fn commands_and_replies_are_counted() {
         r"> defghij\r\n",
         "= at_rest",
     ]);
-    memcached(&[
-        r"> cas k 0 0 1 123456789012345678\r\nx\r\n",
-        r"< EXISTS\r\n",
-        "= at_rest",
-    ]);
-    memcached(&[
-        r"> incr k 1\n",
-        "= not_idempotent",
-        r"< 18446744073709551615\r\n",
-        "= at_rest",
-    ]);
+    memcached(&[r"> cas k 0 0 1 123456789012345678\r\nx\r\n", r"< EXISTS\r\n", "= at_rest"]);
+    memcached(&[r"> incr k 1\n", "= not_idempotent", r"< 18446744073709551615\r\n", "= at_rest"]);
     memcached(&[
         r"> stats\r\n",
         "= not_idempotent",
@@ -66,18 +52,8 @@ fn commands_and_replies_are_counted() {
         r"< END\r\n",
         "= at_rest",
     ]);
-    memcached(&[
-        r"> version\r\n",
-        "= idempotent",
-        r"< VERSION 1\r\n",
-        "= at_rest",
-    ]);
-    memcached(&[
-        "> ge",
-        "= held unanswered=1 not_idempotent",
-        r"> t k\r\n",
-        "= idempotent",
-    ]);
+    memcached(&[r"> version\r\n", "= idempotent", r"< VERSION 1\r\n", "= at_rest"]);
+    memcached(&["> ge", "= held unanswered=1 not_idempotent", r"> t k\r\n", "= idempotent"]);
     memcached(&[r"> quit\r\n", "= closing unanswered=0"]);
     memcached(&[
         r"> gat 10 noreply\r\n",
@@ -91,46 +67,20 @@ fn commands_and_replies_are_counted() {
 /// rest.
 #[test]
 fn answers_before_the_data() {
-    let early = [
-        r"> set k 0 0 2\r\n",
-        r"< SERVER_ERROR too large\r\n",
-        "= held begun unanswered=0",
-    ];
+    let early =
+        [r"> set k 0 0 2\r\n", r"< SERVER_ERROR too large\r\n", "= held begun unanswered=0"];
     memcached(
-        &[
-            &early[..],
-            &[r"> ab\r\nget k\r\n", "= not_begun unanswered=1 idempotent"],
-        ]
-        .concat(),
+        &[&early[..], &[r"> ab\r\nget k\r\n", "= not_begun unanswered=1 idempotent"]].concat(),
     );
 }
 
 #[test]
 fn meta_commands() {
-    memcached(&[
-        r"> mg k v\r\n",
-        "= idempotent",
-        r"< VA 2 f1\r\nab\r\n",
-        "= at_rest default",
-    ]);
-    memcached(&[
-        r"> mg k v N30\r\n",
-        "= not_idempotent",
-        r"< EN\r\n",
-        "= at_rest default",
-    ]);
-    memcached(&[
-        r"> ms k 2 T9\r\nab\r\n",
-        "= not_idempotent",
-        r"< HD\r\n",
-        "= at_rest",
-    ]);
+    memcached(&[r"> mg k v\r\n", "= idempotent", r"< VA 2 f1\r\nab\r\n", "= at_rest default"]);
+    memcached(&[r"> mg k v N30\r\n", "= not_idempotent", r"< EN\r\n", "= at_rest default"]);
+    memcached(&[r"> ms k 2 T9\r\nab\r\n", "= not_idempotent", r"< HD\r\n", "= at_rest"]);
     memcached(&[r"> ma k v\r\n", r"< VA 1\r\n7\r\n", "= at_rest"]);
-    memcached(&[
-        r"> md q\r\nmn\r\nme k\r\n",
-        r"< HD\r\nMN\r\nME k a=b\r\n",
-        "= at_rest",
-    ]);
+    memcached(&[r"> md q\r\nmn\r\nme k\r\n", r"< HD\r\nMN\r\nME k a=b\r\n", "= at_rest"]);
     for quiet in [
         r"mg k v q\r\n",
         r"md k q\r\n",
@@ -165,12 +115,7 @@ fn without_a_reply_nothing_is_sure_until_the_next() {
         r"< MN\r\n",
         "= at_rest default",
     ]);
-    memcached(&[
-        r"> delete noreply\r\n",
-        "= unanswered=1",
-        r"< NOT_FOUND\r\n",
-        "= at_rest",
-    ]);
+    memcached(&[r"> delete noreply\r\n", "= unanswered=1", r"< NOT_FOUND\r\n", "= at_rest"]);
     memcached(&[
         r"> incr k 1 noreply\r\ntouch k 0 noreply\r\nflush_all 5 noreply\r\nverbosity 1 noreply\r\n",
         "= unanswered=1",
@@ -213,12 +158,7 @@ fn a_store_without_a_reply_that_may_be_refused_pins() {
         }
         // With a reply, it says that it refuses it.
         let loud = store.replace(" noreply", "");
-        memcached(&[
-            &loud,
-            "= held unanswered=1",
-            r"< CLIENT_ERROR x\r\n",
-            "= pin=unparsable",
-        ]);
+        memcached(&[&loud, "= held unanswered=1", r"< CLIENT_ERROR x\r\n", "= pin=unparsable"]);
     }
     memcached(&[r"> set k 0 0 524288 noreply\r\n", "= held"]);
     memcached(&[r"> set k 0 0 524289 noreply\r\n", "= pin=unparsable"]);
@@ -227,20 +167,10 @@ fn a_store_without_a_reply_that_may_be_refused_pins() {
 #[test]
 fn errors() {
     memcached(&[r"> get\r\n", r"< ERROR\r\n", "= at_rest"]);
-    memcached(&[
-        r"> incr k x\r\n",
-        r"< CLIENT_ERROR invalid\r\n",
-        "= at_rest",
-    ]);
+    memcached(&[r"> incr k x\r\n", r"< CLIENT_ERROR invalid\r\n", "= at_rest"]);
     for refusal in ["ERROR", "CLIENT_ERROR bad data chunk"] {
         memcached(&[SET, &format!(r"< {refusal}\r\n"), "= pin=unparsable"]);
-        memcached(&[
-            SET,
-            r"> get k\r\n",
-            STORED,
-            &format!(r"< {refusal}\r\n"),
-            "= at_rest",
-        ]);
+        memcached(&[SET, r"> get k\r\n", STORED, &format!(r"< {refusal}\r\n"), "= at_rest"]);
     }
 }
 
@@ -290,33 +220,15 @@ fn what_cannot_be_followed_pins() {
     }
     memcached(&[r"< END\r\n", "= pin=server_first"]);
     memcached(&[r"> get k", r"< ERROR\r\n", "= pin=server_first"]);
-    memcached(&[
-        &format!("> get {}", "k".repeat(66_000)),
-        "= pin=head_too_long",
-    ]);
-    memcached(&[
-        &format!(r"> get {}\r\n", "k ".repeat(30_000)),
-        r"< END\r\n",
-        "= at_rest default",
-    ]);
+    memcached(&[&format!("> get {}", "k".repeat(66_000)), "= pin=head_too_long"]);
+    memcached(&[&format!(r"> get {}\r\n", "k ".repeat(30_000)), r"< END\r\n", "= at_rest default"]);
 }
 
 #[test]
 fn gaps() {
-    memcached(&[
-        r"> set k 0 0 100\r\n",
-        ">40",
-        r">60 \r\n",
-        STORED,
-        "= at_rest default",
-    ]);
+    memcached(&[r"> set k 0 0 100\r\n", ">40", r">60 \r\n", STORED, "= at_rest default"]);
     memcached(&[r"> set k 0 0 100\r\n", ">101", "= pin=gap"]);
     memcached(&[">1", "= pin=gap"]);
-    memcached(&[
-        r"> get k\r\n",
-        r"< VALUE k 0 9\r\n",
-        r"<9 \r\nEND\r\n",
-        "= at_rest default",
-    ]);
+    memcached(&[r"> get k\r\n", r"< VALUE k 0 9\r\n", r"<9 \r\nEND\r\n", "= at_rest default"]);
     memcached(&[r"> get k\r\n", "<1", "= pin=gap"]);
 }

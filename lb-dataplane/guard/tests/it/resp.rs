@@ -9,10 +9,7 @@ fn resp(lines: &[&str]) {
         Some(words) => format!("> {}", command(words)),
         None => (*line).to_owned(),
     });
-    check(&format!(
-        "guard resp\n{}",
-        lines.collect::<Vec<_>>().join("\n")
-    ));
+    check(&format!("guard resp\n{}", lines.collect::<Vec<_>>().join("\n")));
 }
 
 fn command(words: &str) -> String {
@@ -46,12 +43,7 @@ fn commands_and_replies_are_counted() {
         r"< $-1\r\n",
         "= at_rest default",
     ]);
-    resp(&[
-        "* BLPOP k 0",
-        "= held not_idempotent",
-        r"< *-1\r\n",
-        "= at_rest",
-    ]);
+    resp(&["* BLPOP k 0", "= held not_idempotent", r"< *-1\r\n", "= at_rest"]);
     resp(&["* BLPOP k 0", r"< *2\r\n$1\r\nk\r\n:12\r\n", "= at_rest"]);
     resp(&[
         "* KEYS x",
@@ -69,36 +61,15 @@ fn commands_and_replies_are_counted() {
         "= at_rest",
     ]);
     resp(&[r"> *2\r\n$4\r\nEC", "= held unanswered=1 not_idempotent"]);
-    resp(&[
-        r"> *0\r\n*-1\r\n\r\n  \r\n\n",
-        "= at_rest default unanswered=0",
-    ]);
-    resp(&[
-        r"> *1\r\n$30\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
-        ERROR,
-        "= at_rest",
-    ]);
+    resp(&[r"> *0\r\n*-1\r\n\r\n  \r\n\n", "= at_rest default unanswered=0"]);
+    resp(&[r"> *1\r\n$30\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", ERROR, "= at_rest"]);
 }
 
 #[test]
 fn inline_commands() {
-    resp(&[
-        r"> get k\r\n",
-        "= unanswered=1 idempotent",
-        r"< $-1\r\n",
-        "= at_rest",
-    ]);
-    resp(&[
-        r"> \x09 set k 'a b'\n",
-        "= unanswered=1 not_idempotent",
-        OK,
-        "= at_rest",
-    ]);
-    resp(&[
-        r"> select 2\r\n",
-        OK,
-        r"= at_rest prelude=*2\r\n$6\r\nSELECT\r\n$1\r\n2\r\n",
-    ]);
+    resp(&[r"> get k\r\n", "= unanswered=1 idempotent", r"< $-1\r\n", "= at_rest"]);
+    resp(&[r"> \x09 set k 'a b'\n", "= unanswered=1 not_idempotent", OK, "= at_rest"]);
+    resp(&[r"> select 2\r\n", OK, r"= at_rest prelude=*2\r\n$6\r\nSELECT\r\n$1\r\n2\r\n"]);
     resp(&[
         r"> AUTH  me secret \r\n",
         OK,
@@ -108,16 +79,8 @@ fn inline_commands() {
     resp(&["> 'GET'", "= pin=unparsable"]);
     resp(&[r"> \x16\x03\x01\x00", "= pin=unparsable"]);
     resp(&[r"> GET a\rb", "= pin=unparsable"]);
-    resp(&[
-        "> MONI",
-        "= held unanswered=1",
-        r"> TOR\r\n",
-        "= pin=monitor",
-    ]);
-    resp(&[
-        &format!("> SET k {}", "x".repeat(66_000)),
-        "= pin=head_too_long",
-    ]);
+    resp(&["> MONI", "= held unanswered=1", r"> TOR\r\n", "= pin=monitor"]);
+    resp(&[&format!("> SET k {}", "x".repeat(66_000)), "= pin=head_too_long"]);
 }
 
 #[test]
@@ -238,31 +201,13 @@ fn transactions_hold_while_they_last() {
     resp(&["* WATCH k", OK, "* MULTI", OK, "* DISCARD", OK, "= at_rest"]);
     resp(&["* WATCH", ERROR, "= at_rest"]);
     resp(&["* WATCH k", r"< *1\r\n+OK\r\n", "= at_rest"]);
-    resp(&[
-        "* MULTI",
-        OK,
-        "* RESET",
-        r"< +RESET\r\n",
-        "= at_rest default",
-    ]);
+    resp(&["* MULTI", OK, "* RESET", r"< +RESET\r\n", "= at_rest default"]);
     for words in ["SELECT 1", "AUTH x"] {
-        resp(&[
-            "* MULTI",
-            OK,
-            &format!("* {words}"),
-            QUEUED,
-            "= pin=session",
-        ]);
+        resp(&["* MULTI", OK, &format!("* {words}"), QUEUED, "= pin=session"]);
     }
     let many = ["* MULTI"; 8].join("\n");
     let many: Vec<&str> = many.lines().collect();
-    resp(
-        &[
-            &many[..],
-            &["= unanswered=8", "* EXEC", "= pin=pipeline_too_deep"],
-        ]
-        .concat(),
-    );
+    resp(&[&many[..], &["= unanswered=8", "* EXEC", "= pin=pipeline_too_deep"]].concat());
 }
 
 #[test]
@@ -278,11 +223,7 @@ fn sessions_are_remembered_when_accepted() {
         "= default no_prelude",
     ]);
     resp(&["* SELECT 7", ERROR, "= default"]);
-    resp(&[
-        "* SELECT 9999",
-        OK,
-        r"= prelude=*2\r\n$6\r\nSELECT\r\n$4\r\n9999\r\n",
-    ]);
+    resp(&["* SELECT 9999", OK, r"= prelude=*2\r\n$6\r\nSELECT\r\n$4\r\n9999\r\n"]);
     resp(&[
         "* AUTH pw",
         ERROR,
@@ -317,14 +258,7 @@ fn sessions_are_remembered_when_accepted() {
     resp(&["* AUTH pw", OK, "* AUTH p", "= pin=session"]);
     resp(&["* AUTH pw", "* AUTH pw", "= pin=session"]);
     resp(&["* SELECT 1", "* SELECT 2", "= pin=session"]);
-    resp(&[
-        "* AUTH a b c",
-        ERROR,
-        "= default",
-        r"> *1\r\n$4\r\nAUTH\r\n",
-        ERROR,
-        "= default",
-    ]);
+    resp(&["* AUTH a b c", ERROR, "= default", r"> *1\r\n$4\r\nAUTH\r\n", ERROR, "= default"]);
     resp(&["* AUTH pw", OK, "* AUTH a b c", ERROR, "= at_rest reply=5"]);
     for odd in ["x", "01", "-1", "12345", "1x", "123456789"] {
         resp(&[&format!("* SELECT {odd}"), "= pin=session"]);
@@ -357,10 +291,7 @@ fn sessions_are_remembered_when_accepted() {
 fn the_longest_prelude_fits_and_its_replies_are_matched() {
     let mut tracker = Followed::new(Guard::Resp);
     let (user, password) = ("u".repeat(48), "p".repeat(48));
-    tracker.client(
-        0,
-        format!("AUTH {user} {password}\r\nSELECT 9999\r\n").as_bytes(),
-    );
+    tracker.client(0, format!("AUTH {user} {password}\r\nSELECT 9999\r\n").as_bytes());
     tracker.server(0, b"+OK\r\n+OK\r\n");
     let mut out = [0; PRELUDE_MAX];
     let prelude = tracker.prelude(&mut out).expect("a session");
@@ -369,13 +300,7 @@ fn the_longest_prelude_fits_and_its_replies_are_matched() {
     );
     assert_eq!(&out[..usize::from(prelude.len)], text.as_bytes());
     crate::support::prelude_replies_match(b"+OK\r\n+OK\r\n");
-    for (at, data) in [
-        (0, &b"-"[..]),
-        (0, b"+OK\r\n-"),
-        (1, b"+"),
-        (5, b"OK"),
-        (9, b"\r"),
-    ] {
+    for (at, data) in [(0, &b"-"[..]), (0, b"+OK\r\n-"), (1, b"+"), (5, b"OK"), (9, b"\r")] {
         assert!(!prelude_reply_matches(at, data), "{at} {data:?}");
     }
     // Nothing of a secret is shown. What pins takes no session away that a hand-over may be
@@ -486,18 +411,10 @@ fn room_for_a_session_is_taken_with_the_first_command_that_needs_it_and_given_ba
 fn without_room_for_a_session_a_connection_is_pinned_and_others_go_on() {
     let mut room = Sessions::new([Session::new()]);
     let mut trackers = [(); 3].map(|()| Tracker::new(Guard::Resp));
-    tell(
-        &mut trackers[0],
-        &mut room,
-        &[(b"AUTH secret\r\n", b"+OK\r\n")],
-    );
+    tell(&mut trackers[0], &mut room, &[(b"AUTH secret\r\n", b"+OK\r\n")]);
     tell(&mut trackers[1], &mut room, &[(b"GET a\r\n", b"$-1\r\n")]);
     assert_eq!(trackers[1].pinned(), None);
-    tell(
-        &mut trackers[1],
-        &mut room,
-        &[(b"SELECT 1\r\n", b"+OK\r\n")],
-    );
+    tell(&mut trackers[1], &mut room, &[(b"SELECT 1\r\n", b"+OK\r\n")]);
     assert_eq!(trackers[1].pinned(), Some(Pin::SessionsFull));
     assert_eq!(room.used(), 1);
     trackers[1].forget(&mut room);
@@ -507,14 +424,7 @@ fn without_room_for_a_session_a_connection_is_pinned_and_others_go_on() {
     assert_eq!(room.used(), 0);
     let mut out = [0; PRELUDE_MAX];
     assert_eq!(trackers[0].prelude(&room, &mut out), None);
-    tell(
-        &mut trackers[2],
-        &mut room,
-        &[(b"SELECT 2\r\n", b"+OK\r\n")],
-    );
+    tell(&mut trackers[2], &mut room, &[(b"SELECT 2\r\n", b"+OK\r\n")]);
     let prelude = trackers[2].prelude(&room, &mut out).expect("a session");
-    assert_eq!(
-        &out[..usize::from(prelude.len)],
-        b"*2\r\n$6\r\nSELECT\r\n$1\r\n2\r\n"
-    );
+    assert_eq!(&out[..usize::from(prelude.len)], b"*2\r\n$6\r\nSELECT\r\n$1\r\n2\r\n");
 }

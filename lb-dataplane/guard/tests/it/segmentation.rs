@@ -13,10 +13,7 @@ fn recorded() -> Vec<(Guard, Vec<Turn>)> {
         .map(|e| e.expect("an entry").path())
         .collect();
     paths.sort();
-    paths
-        .iter()
-        .map(|p| turns(&fs::read_to_string(p).expect("a recording")))
-        .collect()
+    paths.iter().map(|p| turns(&fs::read_to_string(p).expect("a recording"))).collect()
 }
 
 fn tell(guard: Guard, turns: &[Turn], sizes: &[usize]) -> Vec<Seen> {
@@ -42,14 +39,8 @@ enum Change {
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let byte = prop_oneof![
-        Just(b'\r'),
-        Just(b'\n'),
-        Just(b' '),
-        Just(b':'),
-        b'0'..=b'9',
-        any::<u8>()
-    ];
+    let byte =
+        prop_oneof![Just(b'\r'), Just(b'\n'), Just(b' '), Just(b':'), b'0'..=b'9', any::<u8>()];
     let (i, at) = (any::<usize>(), any::<usize>());
     let one = prop_oneof![
         4 => (i, at, byte.clone()).prop_map(|(i, at, b)| Change::Byte(i, at, b)),

@@ -41,10 +41,7 @@ fn of_http() {
             (post, AtLeast(1_000_000)),
             (&format!("{post}\r\n"), Exactly(1_000_000)),
             (&format!("{post}\r\nabc"), Exactly(999_997)),
-            (
-                &format!("GET / HTTP/1.1\r\n\r\n{post}\r\nabc"),
-                Exactly(999_997),
-            ),
+            (&format!("GET / HTTP/1.1\r\n\r\n{post}\r\nabc"), Exactly(999_997)),
             (chunked, AtLeast(0)),
             (&format!("{chunked}1000\r\nabc"), AtLeast(0x1000 - 3)),
             (&format!("{chunked}3\r\nabc\r\n"), AtLeast(0)),
@@ -70,10 +67,7 @@ fn of_resp() {
             (&format!("{set}$3\r\nabc"), Exactly(2)),
             (&format!("{set}$3\r\nabc\r"), Exactly(1)),
             // Of an MSET that sets two keys more than the first value is to come.
-            (
-                "*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1000\r\n",
-                AtLeast(1_002 + 2 * 6),
-            ),
+            ("*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1000\r\n", AtLeast(1_002 + 2 * 6)),
         ],
     );
 }

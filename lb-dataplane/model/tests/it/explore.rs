@@ -20,11 +20,7 @@ const SHARED: &str = "shared legs: the model's flows have one of their own; the 
 
 /// Rows that no exploration takes, each with its reason.
 const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
-    (
-        State::Closed,
-        Event::AllAcked,
-        "what is left of a flow whose both sides are closed",
-    ),
+    (State::Closed, Event::AllAcked, "what is left of a flow whose both sides are closed"),
     (State::SynSent, Event::SynAck, HANDSHAKE),
     (State::SynSent, Event::SynStale, HANDSHAKE),
     (State::SynSent, Event::SynRefused, HANDSHAKE),
@@ -49,11 +45,7 @@ const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
     (State::ClientFin, Event::DrainCut, DEADLINE),
     (State::ServerFin, Event::DrainCut, DEADLINE),
     (State::Closed, Event::DrainCut, DEADLINE),
-    (
-        State::Response,
-        Event::ClientData,
-        "pipelining: the model's client waits for its answer",
-    ),
+    (State::Response, Event::ClientData, "pipelining: the model's client waits for its answer"),
     (State::AdoptingIdle, Event::FateUnknownReset, SESSION),
     (State::ClientFin, Event::Timeout, CLOSING),
     (State::ServerFin, Event::Timeout, CLOSING),
@@ -121,9 +113,7 @@ fn every_row_of_the_table_is_taken_or_out_of_scope() {
     let mut wrong = String::new();
     for (number, row) in TABLE.iter().enumerate() {
         let (from, event) = (row.from, row.event);
-        let out = OUT_OF_SCOPE
-            .iter()
-            .find(|(s, e, _)| (*s, *e) == (from, event));
+        let out = OUT_OF_SCOPE.iter().find(|(s, e, _)| (*s, *e) == (from, event));
         let name = format!("{} + {}", from.name(), event.name());
         match (taken.of(number), out) {
             (0, None) => wrong += &format!("\n{name}: no exploration takes it"),

@@ -19,21 +19,14 @@ fn config(faults: Faults) -> Config {
 
 /// No pod adopts.
 fn opened(faults: Faults) -> Config {
-    Config {
-        opened: [true; 3],
-        ..config(faults)
-    }
+    Config { opened: [true; 3], ..config(faults) }
 }
 
 /// The configuration holds with all safeguards, and without the one that `without` takes away
 /// `property` does not.
 fn bites(config: Config, without: impl FnOnce(&mut Safeguards), property: &str) {
     let whole = explore(config.clone());
-    assert!(
-        whole.counterexamples.is_empty(),
-        "with all safeguards: {:?}",
-        whole.counterexamples
-    );
+    assert!(whole.counterexamples.is_empty(), "with all safeguards: {:?}", whole.counterexamples);
     bites_alone(config, without, property);
 }
 
@@ -50,23 +43,15 @@ const ONCE: &str = "at most once, or as often as policy says";
 
 #[test]
 fn without_fencing_two_pods_speak_to_the_client() {
-    let config = Config {
-        replay: true,
-        response_timeout: true,
-        legs_max: 2,
-        ..config(Faults::NONE)
-    };
+    let config =
+        Config { replay: true, response_timeout: true, legs_max: 2, ..config(Faults::NONE) };
     bites(config, |s| s.fencing = false, "single owner");
 }
 
 #[test]
 fn a_bare_rst_that_confirms_confirms_nothing() {
     let property = "a confirmed adoption was made";
-    bites(
-        config(Faults::NONE),
-        |s| s.handover.bare_rst_is_no_answer = false,
-        property,
-    );
+    bites(config(Faults::NONE), |s| s.handover.bare_rst_is_no_answer = false, property);
 }
 
 #[test]
@@ -115,12 +100,7 @@ fn adoptions_that_are_forgotten_execute_twice() {
 
 #[test]
 fn a_begun_response_that_is_replayed_is_spliced() {
-    let config = Config {
-        parts: 2,
-        replay: true,
-        legs_max: 2,
-        ..config(Faults::CRASH)
-    };
+    let config = Config { parts: 2, replay: true, legs_max: 2, ..config(Faults::CRASH) };
     let property = "no splice behind a begun response";
     bites(config, |s| s.begun_response_stays = false, property);
 }
@@ -128,46 +108,28 @@ fn a_begun_response_that_is_replayed_is_spliced() {
 #[test]
 fn a_late_bare_rst_that_is_believed_ends_a_living_connection() {
     let property = "the client sees an end only for a counted reason";
-    bites(
-        config(Faults::NONE),
-        |s| s.handover.late_rst_is_told_apart = false,
-        property,
-    );
+    bites(config(Faults::NONE), |s| s.handover.late_rst_is_told_apart = false, property);
 }
 
 #[test]
 fn a_bare_rst_that_only_the_client_takes_for_exact_is_counted() {
     let config = config(Faults::CRASH);
     let property = "the client sees an end only for a counted reason";
-    bites(
-        config,
-        |s| s.handover.every_rst_is_told_apart = false,
-        property,
-    );
+    bites(config, |s| s.handover.every_rst_is_told_apart = false, property);
 }
 
 #[test]
 fn an_end_behind_the_clients_own_is_counted() {
     let faults = Faults::CLIENT_CLOSE + Faults::CLOSE;
-    let config = Config {
-        legs_max: 2,
-        ..config(faults)
-    };
+    let config = Config { legs_max: 2, ..config(faults) };
     let property = "the client sees an end only for a counted reason";
-    bites(
-        config,
-        |s| s.handover.half_closed_is_counted = false,
-        property,
-    );
+    bites(config, |s| s.handover.half_closed_is_counted = false, property);
 }
 
 #[test]
 fn a_kept_fin_is_answered() {
     let faults = Faults::CLIENT_CLOSE + Faults::CRASH + Faults::CLOSE;
-    let config = Config {
-        requests: 0,
-        ..config(faults)
-    };
+    let config = Config { requests: 0, ..config(faults) };
     let without = |s: &mut Safeguards| s.handover.kept_fin_is_answered = false;
     bites(config, without, "a counted reason holds");
 }
@@ -178,11 +140,7 @@ fn with_final_refusals_awaiting_each_is_not_needed() {
     let mut config = config(Faults::FULL + Faults::CRASH);
     config.safeguards.handover.each_refusal_is_awaited = false;
     let report = explore_until_any(config);
-    assert!(
-        report.counterexamples.is_empty(),
-        "{:?}",
-        report.counterexamples
-    );
+    assert!(report.counterexamples.is_empty(), "{:?}", report.counterexamples);
 }
 
 #[test]
@@ -201,10 +159,7 @@ fn a_late_refusal_of_a_syn_that_is_believed_executes_twice() {
 
 #[test]
 fn a_handshake_that_is_given_up_is_taken_for_a_close() {
-    let mut config = Config {
-        drain: true,
-        ..opened(Faults::GIVEN_UP)
-    };
+    let mut config = Config { drain: true, ..opened(Faults::GIVEN_UP) };
     // As with pods that mark their ends: what is not marked is believed.
     config.safeguards.handover.unmarked_end_is_the_legs = false;
     let without = |s: &mut Safeguards| s.handover.given_up_is_no_close = false;
@@ -213,10 +168,7 @@ fn a_handshake_that_is_given_up_is_taken_for_a_close() {
 
 #[test]
 fn an_unmarked_end_that_is_believed_may_be_that_of_a_process_that_was_started_again() {
-    let config = Config {
-        requests: 0,
-        ..opened(Faults::CRASH + Faults::RESTART)
-    };
+    let config = Config { requests: 0, ..opened(Faults::CRASH + Faults::RESTART) };
     let without = |s: &mut Safeguards| s.handover.unmarked_end_is_the_legs = false;
     bites(config, without, "a counted reason holds");
 }

@@ -64,9 +64,7 @@ pub(super) fn is<const AT: usize, const N: usize>(head: &[u8; N], word: u32, mas
 pub(super) fn renew<const N: usize>(field: &mut [u8; N], new: [u8; N]) -> u64 {
     let words = |bytes: &[u8; N], inverted: u64| {
         let words = bytes.as_chunks::<8>().0.iter();
-        words.fold(0, |sum, word| {
-            add(sum, u64::from_ne_bytes(*word) ^ inverted)
-        })
+        words.fold(0, |sum, word| add(sum, u64::from_ne_bytes(*word) ^ inverted))
     };
     let moved = add(words(field, u64::MAX), words(&new, 0));
     *field = new;
@@ -94,13 +92,8 @@ impl Family for V4 {
     #[inline(always)]
     fn ends(frame: &[u8]) -> (u32, u32) {
         let head = frame.first_chunk::<L4_V4>();
-        head.map(|head| {
-            (
-                be32::<L4_V4, { L4_V4 - 8 }>(head),
-                be32::<L4_V4, { L4_V4 - 4 }>(head),
-            )
-        })
-        .unwrap_or_default()
+        head.map(|head| (be32::<L4_V4, { L4_V4 - 8 }>(head), be32::<L4_V4, { L4_V4 - 4 }>(head)))
+            .unwrap_or_default()
     }
 
     #[inline(always)]

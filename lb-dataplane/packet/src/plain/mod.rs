@@ -115,9 +115,7 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
     #[inline]
     #[must_use]
     pub fn data<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame
-            .get(usize::from(Self::PAYLOAD)..usize::from(self.end))
-            .unwrap_or_default()
+        frame.get(usize::from(Self::PAYLOAD)..usize::from(self.end)).unwrap_or_default()
     }
 
     /// What the segment's checksum field holds, where the IP header's sum is right. A partial one
@@ -163,10 +161,7 @@ impl<F: Family, const STAMPED: bool> Plain<F, STAMPED> {
         let mut delta = 0;
         if STAMPED {
             delta = self.renew_stamps(frame, |value, echo| {
-                (
-                    value.wrapping_add(shift.stamps),
-                    echo.wrapping_add(shift.echoes),
-                )
+                (value.wrapping_add(shift.stamps), echo.wrapping_add(shift.echoes))
             });
         }
         if let Some(tcp) = array_mut::<TCP_BYTES>(frame, F::L4) {
@@ -283,10 +278,7 @@ pub fn plain<F: Family, const STAMPED: bool>(frame: &[u8]) -> Option<Plain<F, ST
     if STAMPED && be32::<STAMPS_BYTES, 0>(array(frame, F::L4 + TCP_BYTES)?) != STAMPS {
         return None;
     }
-    Some(Plain {
-        end,
-        family: PhantomData,
-    })
+    Some(Plain { end, family: PhantomData })
 }
 
 /// Source and destination: address and port.
@@ -371,11 +363,8 @@ mod tests {
     #[test]
     fn an_address_that_stands_for_one_of_ipv4_is_not_plain() {
         let (own, mapped) = ((1 << 64, 80), (0xffff << 32 | 1, 80));
-        for (ends, is_plain) in [
-            ((own, own), true),
-            ((mapped, own), false),
-            ((own, mapped), false),
-        ] {
+        for (ends, is_plain) in [((own, own), true), ((mapped, own), false), ((own, mapped), false)]
+        {
             let mut frame = [0; 100];
             let spec = spec::<V6>(ends, &[], true, Flags::ACK);
             let len = build_segment(&mut frame, &spec).expect("room");
@@ -439,11 +428,7 @@ mod tests {
     /// readdressing is rewriting.
     fn is_what_the_decoder_says<F: Family>(case: &Case<F::Address>) -> Result<(), TestCaseError> {
         let mut buffer = [0xa5; 512];
-        let flags = if case.push {
-            Flags::PSH | Flags::ACK
-        } else {
-            Flags::ACK
-        };
+        let flags = if case.push { Flags::PSH | Flags::ACK } else { Flags::ACK };
         let spec = spec::<F>(case.from, &case.payload, case.stamped, flags);
         let len = build_segment(&mut buffer, &spec).expect("room");
         if case.partial {

@@ -112,18 +112,9 @@ fn a_class_and_a_used_up_ttl_are_carried() {
     let len = carry_tcp(&mut there, &seg, &v4).unwrap();
     assert_eq!((there[14..16].to_vec(), there[22]), (vec![0x45, 0xbb], 62));
     right(&there[..len]);
-    assert_eq!(
-        carry_tcp(frame, &segment(frame), &v4),
-        Err(RewriteError::FamilyMismatch)
-    );
+    assert_eq!(carry_tcp(frame, &segment(frame), &v4), Err(RewriteError::FamilyMismatch));
     set_ipv4(frame, 22, 1);
-    assert_eq!(
-        carry_tcp(frame, &segment(frame), &v6),
-        Err(RewriteError::NotThisFrame)
-    );
+    assert_eq!(carry_tcp(frame, &segment(frame), &v6), Err(RewriteError::NotThisFrame));
     there[..frame.len()].copy_from_slice(frame);
-    assert_eq!(
-        carry_tcp(&mut there, &segment(frame), &v6),
-        Err(RewriteError::TtlExpired)
-    );
+    assert_eq!(carry_tcp(&mut there, &segment(frame), &v6), Err(RewriteError::TtlExpired));
 }

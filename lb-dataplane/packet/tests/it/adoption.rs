@@ -27,35 +27,27 @@ fn kind() -> impl Strategy<Value = MessageKind> {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let spec = any::<bool>()
-        .prop_flat_map(addresses)
-        .prop_flat_map(|(src, dst)| {
-            any::<(u16, u16, u32, u32, u16, Option<(u32, u32)>)>().prop_map(
-                move |(src_port, dst_port, seq, ack, window, timestamps)| SegmentSpec {
-                    src_mac: Mac(crate::support::SRC_MAC),
-                    dst_mac: Mac(crate::support::DST_MAC),
-                    src,
-                    dst,
-                    src_port,
-                    dst_port,
-                    seq: SeqNumber(seq),
-                    ack: SeqNumber(ack),
-                    flags: Flags(0xff),
-                    window,
-                    timestamps,
-                    payload: &[],
-                },
-            )
-        });
-    let message = (
-        kind(),
-        any::<(u16, bool, bool, bool, bool, u32, u64)>(),
-        0u8..=14,
-        0u8..=14,
-        0u8..=15,
-    )
-        .prop_map(
-            |(kind, rest, server_wscale, client_wscale, epoch)| Adoption {
+    let spec = any::<bool>().prop_flat_map(addresses).prop_flat_map(|(src, dst)| {
+        any::<(u16, u16, u32, u32, u16, Option<(u32, u32)>)>().prop_map(
+            move |(src_port, dst_port, seq, ack, window, timestamps)| SegmentSpec {
+                src_mac: Mac(crate::support::SRC_MAC),
+                dst_mac: Mac(crate::support::DST_MAC),
+                src,
+                dst,
+                src_port,
+                dst_port,
+                seq: SeqNumber(seq),
+                ack: SeqNumber(ack),
+                flags: Flags(0xff),
+                window,
+                timestamps,
+                payload: &[],
+            },
+        )
+    });
+    let message =
+        (kind(), any::<(u16, bool, bool, bool, bool, u32, u64)>(), 0u8..=14, 0u8..=14, 0u8..=15)
+            .prop_map(|(kind, rest, server_wscale, client_wscale, epoch)| Adoption {
                 kind,
                 mss: rest.0,
                 server_wscale,
@@ -67,8 +59,7 @@ fn case() -> impl Strategy<Value = Case> {
                 epoch,
                 server_ts: rest.5,
                 namespace: rest.6,
-            },
-        );
+            });
     (spec, message, any::<[u8; 16]>()).prop_map(|(spec, message, key)| Case { spec, message, key })
 }
 
@@ -246,28 +237,16 @@ fn nothing_but_a_bare_message_is_one() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let case = case().new_tree(&mut runner).unwrap().current();
     let key = AdoptionKey::from_bytes(case.key);
-    let with_payload = SegmentSpec {
-        payload: &[1],
-        ..case.spec
-    };
-    assert_eq!(
-        build_adoption(&mut [0; 200], &with_payload, &case.message, &key),
-        None
-    );
+    let with_payload = SegmentSpec { payload: &[1], ..case.spec };
+    assert_eq!(build_adoption(&mut [0; 200], &with_payload, &case.message, &key), None);
     let length = frame(&case).len();
-    assert_eq!(
-        build_adoption(&mut vec![0; length - 1], &case.spec, &case.message, &key),
-        None
-    );
+    assert_eq!(build_adoption(&mut vec![0; length - 1], &case.spec, &case.message, &key), None);
 
     // The same header with a byte of payload behind it.
     let mut longer = frame(&case);
     longer.push(0);
     let seg = segment(&longer);
-    let seg = baton_packet::Segment {
-        end: seg.end + 1,
-        ..seg
-    };
+    let seg = baton_packet::Segment { end: seg.end + 1, ..seg };
     assert!(parse_adoption(&longer, &seg).is_none());
 }
 
@@ -283,10 +262,7 @@ fn scales_beyond_the_limit_are_cut() {
         ..case.message
     };
     let read = accepted(&frame(&case), case.key).unwrap();
-    assert_eq!(
-        (read.server_wscale, read.client_wscale, read.epoch),
-        (14, 14, 15)
-    );
+    assert_eq!((read.server_wscale, read.client_wscale, read.epoch), (14, 14, 15));
 }
 
 #[test]
@@ -315,15 +291,9 @@ fn keys_are_read_and_never_shown() {
     assert!(build_adoption(&mut b, &case.spec, &case.message, &same).is_some());
     assert_eq!(a, b);
     assert_eq!(format!("{key:?}"), "AdoptionKey(secret)");
-    assert_eq!(
-        AdoptionKey::from_hex("00").unwrap_err(),
-        KeyError::Length { found: 2 }
-    );
+    assert_eq!(AdoptionKey::from_hex("00").unwrap_err(), KeyError::Length { found: 2 });
     let wrong = "0001020304050607080g0A0b0c0d0e0f";
-    assert_eq!(
-        AdoptionKey::from_hex(wrong).unwrap_err(),
-        KeyError::NotHex { position: 20 }
-    );
+    assert_eq!(AdoptionKey::from_hex(wrong).unwrap_err(), KeyError::NotHex { position: 20 });
     assert_eq!(
         AdoptionKey::from_hex("é00102030405060708090A0b0c0d0e0").unwrap_err(),
         KeyError::NotHex { position: 1 }

@@ -143,10 +143,7 @@ fn each_reason_has_its_frame() {
         rest.extend_from_slice(&plain(true).frame()[54..]);
         rest
     };
-    assert!(matches!(
-        decode(&v6_with(60, &chain(LIMIT_EXTENSION_HEADERS))),
-        Ok(Decoded::Tcp(_))
-    ));
+    assert!(matches!(decode(&v6_with(60, &chain(LIMIT_EXTENSION_HEADERS))), Ok(Decoded::Tcp(_))));
     let map = |address: &mut [u8]| {
         address.fill(0);
         address[10..12].fill(0xff);
@@ -176,18 +173,9 @@ fn each_reason_has_its_frame() {
         (Malformed::Ipv4Truncated, v4(|f| f.truncate(33))),
         (Malformed::Ipv4Version, v4(|f| f[14] = 0x65)),
         (Malformed::Ipv4HeaderLength, v4(|f| f[14] = 0x44)),
-        (
-            Malformed::Ipv4LengthBelowHeader,
-            v4(|f| f[16..18].copy_from_slice(&[0, 19])),
-        ),
-        (
-            Malformed::Ipv4LengthBelowHeader,
-            v4(|f| f[16..18].copy_from_slice(&[0, 0])),
-        ),
-        (
-            Malformed::Ipv4LengthBeyondFrame,
-            v4(|f| f.truncate(f.len() - 1)),
-        ),
+        (Malformed::Ipv4LengthBelowHeader, v4(|f| f[16..18].copy_from_slice(&[0, 19]))),
+        (Malformed::Ipv4LengthBelowHeader, v4(|f| f[16..18].copy_from_slice(&[0, 0]))),
+        (Malformed::Ipv4LengthBeyondFrame, v4(|f| f.truncate(f.len() - 1))),
         (Malformed::Ipv4Checksum, {
             let mut f = v4(|_| ());
             f[25] ^= 1;
@@ -197,33 +185,18 @@ fn each_reason_has_its_frame() {
         (Malformed::Ipv6Version, v6(|f| f[14] = 0x45)),
         (Malformed::Ipv6Mapped, v6(|f| map(&mut f[22..38]))),
         (Malformed::Ipv6Mapped, v6(|f| map(&mut f[38..54]))),
-        (
-            Malformed::Ipv6LengthBeyondFrame,
-            v6(|f| f.truncate(f.len() - 1)),
-        ),
+        (Malformed::Ipv6LengthBeyondFrame, v6(|f| f.truncate(f.len() - 1))),
         // The header goes on in the link padding.
         (Malformed::Ipv6ExtensionTruncated, {
             let mut f = v6_with(43, &[6, 1, 0, 0, 0, 0, 0, 0]);
             f.extend_from_slice(&[0; 40]);
             f
         }),
-        (
-            Malformed::Ipv6ExtensionTruncated,
-            v6_with(0, &[6, 0, 0, 0, 0, 0, 0]),
-        ),
-        (
-            Malformed::Ipv6ExtensionTruncated,
-            v6_with(43, &[6, 1, 0, 0, 0, 0, 0, 0, 0]),
-        ),
-        (
-            Malformed::Ipv6TooManyExtensions,
-            v6_with(60, &chain(LIMIT_EXTENSION_HEADERS + 1)),
-        ),
+        (Malformed::Ipv6ExtensionTruncated, v6_with(0, &[6, 0, 0, 0, 0, 0, 0])),
+        (Malformed::Ipv6ExtensionTruncated, v6_with(43, &[6, 1, 0, 0, 0, 0, 0, 0, 0])),
+        (Malformed::Ipv6TooManyExtensions, v6_with(60, &chain(LIMIT_EXTENSION_HEADERS + 1))),
         (Malformed::TcpTruncated, v6_with(6, &[0; 19])),
-        (
-            Malformed::TcpTruncated,
-            v4(|f| f[16..18].copy_from_slice(&[0, 39])),
-        ),
+        (Malformed::TcpTruncated, v4(|f| f[16..18].copy_from_slice(&[0, 39]))),
         (Malformed::TcpDataOffset, v4(|f| f[46] = 0x40)),
         (Malformed::TcpDataOffset, v4(|f| f[46] = 0xf0)),
         (Malformed::UdpTruncated, v6_with(17, &[0; 7])),
@@ -240,10 +213,7 @@ fn each_reason_has_its_frame() {
         (Malformed::IcmpTruncated, icmp(&[3, 1, 0, 0, 0, 0, 0])),
         (Malformed::IcmpTruncated, v6_with(58, &[1; 7])),
         (Malformed::IcmpQuote, icmp(&quote[..27])),
-        (
-            Malformed::IcmpQuote,
-            v6_with(58, &[1, 0, 0, 0, 0, 0, 0, 0, 0x60]),
-        ),
+        (Malformed::IcmpQuote, v6_with(58, &[1, 0, 0, 0, 0, 0, 0, 0, 0x60])),
         (Malformed::IcmpChecksum, icmp(&quote)),
     ];
     let mut met = HashSet::new();
@@ -271,19 +241,13 @@ fn other_frames_are_told_apart() {
         (Decoded::Vlan, tagged([0x81, 0x00])),
         (Decoded::Vlan, tagged([0x88, 0xa8])),
         (Decoded::Arp, v4(|f| f[12..14].copy_from_slice(&[8, 6]))),
-        (
-            Decoded::Other,
-            v4(|f| f[12..14].copy_from_slice(&[0x88, 0xcc])),
-        ),
+        (Decoded::Other, v4(|f| f[12..14].copy_from_slice(&[0x88, 0xcc]))),
         (Decoded::Other, vec![0; 14]),
         (Decoded::Other, v4(|f| f[23] = 132)),
         (Decoded::Fragment, v4(|f| f[20] = 0x20)),
         (Decoded::Fragment, v4(|f| f[21] = 1)),
         (Decoded::Fragment, v6_with(44, &[6, 0, 0, 0, 0, 0, 0, 1])),
-        (
-            Decoded::Fragment,
-            v6_with(0, &[44, 0, 1, 4, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 1]),
-        ),
+        (Decoded::Fragment, v6_with(0, &[44, 0, 1, 4, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 1])),
         // A routing header of type 2 with one hop to come.
         (Decoded::Other, v6_with(43, &[6, 0, 2, 1, 0, 0, 0, 0])),
         (Decoded::Other, v6_with(59, &[])),
@@ -304,14 +268,9 @@ fn udp_ports_and_offsets() {
     for v6 in [false, true] {
         let mut frame = udp(v6);
         frame.extend_from_slice(&[0xa5; 9]);
-        let Ok(Decoded::Udp(udp)) = decode(&frame) else {
-            panic!("{:?}", decode(&frame))
-        };
+        let Ok(Decoded::Udp(udp)) = decode(&frame) else { panic!("{:?}", decode(&frame)) };
         assert_eq!((udp.src_port, udp.dst_port), (53, 5353));
-        assert_eq!(
-            &frame[usize::from(udp.payload)..usize::from(udp.end)],
-            b"name"
-        );
+        assert_eq!(&frame[usize::from(udp.payload)..usize::from(udp.end)], b"name");
         assert_eq!(usize::from(udp.l4), if v6 { 54 } else { 34 });
         assert_eq!((udp.src.is_ipv6(), udp.dst.is_ipv6(), udp.l3), (v6, v6, 14));
     }

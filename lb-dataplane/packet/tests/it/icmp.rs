@@ -25,11 +25,7 @@ struct Error {
 
 impl Error {
     fn frame(&self, macs: ([u8; 6], [u8; 6])) -> Vec<u8> {
-        let quoted = Packet {
-            padding: 0,
-            ..self.quoted.clone()
-        }
-        .frame();
+        let quoted = Packet { padding: 0, ..self.quoted.clone() }.frame();
         let quote = &quoted[14..14 + self.quote_bytes.min(quoted.len() - 14)];
         let link = PacketBuilder::ethernet2(macs.0, macs.1);
         let mut frame = Vec::new();
@@ -90,14 +86,7 @@ fn error() -> impl Strategy<Value = Error> {
             packet_of(v6),
             // Of a checksum that is cut in two nobody can tell what it becomes, so that one is not
             // compared.
-            prop_oneof![
-                Just(8usize),
-                Just(16),
-                Just(18),
-                Just(20),
-                18usize..1200,
-                8usize..17
-            ],
+            prop_oneof![Just(8usize), Just(16), Just(18), Just(20), 18usize..1200, 8usize..17],
         )
             .prop_map(|((src, dst), ttl, kind, code, rest, quoted, quote)| Error {
                 src,
@@ -121,22 +110,12 @@ fn icmp(frame: &[u8]) -> IcmpError {
 
 fn tuple() -> impl Strategy<Value = (bool, (IpAddr, IpAddr), NewTuple, [u8; 6], [u8; 6])> {
     any::<bool>().prop_flat_map(|v6| {
-        (
-            addresses(v6),
-            addresses(v6),
-            any::<(u16, u16, [u8; 6], [u8; 6])>(),
+        (addresses(v6), addresses(v6), any::<(u16, u16, [u8; 6], [u8; 6])>()).prop_map(
+            move |(outer, (src, dst), (src_port, dst_port, src_mac, dst_mac))| {
+                let inner = NewTuple { src, dst, src_port, dst_port };
+                (v6, outer, inner, src_mac, dst_mac)
+            },
         )
-            .prop_map(
-                move |(outer, (src, dst), (src_port, dst_port, src_mac, dst_mac))| {
-                    let inner = NewTuple {
-                        src,
-                        dst,
-                        src_port,
-                        dst_port,
-                    };
-                    (v6, outer, inner, src_mac, dst_mac)
-                },
-            )
     })
 }
 
@@ -144,12 +123,12 @@ fn tuple() -> impl Strategy<Value = (bool, (IpAddr, IpAddr), NewTuple, [u8; 6], 
 fn in_the_other_family(kind: IcmpKind, v6: bool) -> Option<IcmpKind> {
     let unreachable = |code| Some(IcmpKind::Unreachable { code });
     match kind {
-        IcmpKind::FragmentationNeeded { mtu } => Some(IcmpKind::PacketTooBig {
-            mtu: (mtu + 20).max(1_280),
-        }),
-        IcmpKind::PacketTooBig { mtu } => Some(IcmpKind::FragmentationNeeded {
-            mtu: mtu.saturating_sub(20).min(65_535),
-        }),
+        IcmpKind::FragmentationNeeded { mtu } => {
+            Some(IcmpKind::PacketTooBig { mtu: (mtu + 20).max(1_280) })
+        }
+        IcmpKind::PacketTooBig { mtu } => {
+            Some(IcmpKind::FragmentationNeeded { mtu: mtu.saturating_sub(20).min(65_535) })
+        }
         IcmpKind::TimeExceeded { code } => Some(IcmpKind::TimeExceeded { code }),
         IcmpKind::Unreachable { code } if v6 => match code {
             0 | 2 | 3 => unreachable(1),
@@ -279,11 +258,7 @@ proptest! {
 
 fn plain(v6: bool) -> Error {
     let address = |n: u8| {
-        if v6 {
-            [n; 16].into()
-        } else {
-            [10, 0, 0, n].into()
-        }
+        if v6 { [n; 16].into() } else { [10, 0, 0, n].into() }
     };
     Error {
         src: address(9),
@@ -357,12 +332,7 @@ fn another_frame_is_refused() {
         let error = plain(v6);
         let frame = error.frame((SRC_MAC, DST_MAC));
         let icmp = icmp(&frame);
-        let inner = NewTuple {
-            src: error.src,
-            dst: error.dst,
-            src_port: 1,
-            dst_port: 2,
-        };
+        let inner = NewTuple { src: error.src, dst: error.dst, src_port: 1, dst_port: 2 };
         let macs = (Mac([1; 6]), Mac([2; 6]));
         for length in 0..frame.len() {
             let mut short = frame[..length].to_vec();

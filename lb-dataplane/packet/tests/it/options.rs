@@ -123,9 +123,7 @@ proptest! {
 
 #[test]
 fn a_linux_syn() {
-    let options = [
-        2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 7,
-    ];
+    let options = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 7];
     let expected = SynOptions {
         mss: Some(1460),
         window_scale: Some(7),
@@ -141,27 +139,17 @@ fn corners_of_lists() {
     // A scale beyond the limit; wrong lengths are passed over; nothing behind the end of the list
     // counts.
     assert_eq!(parse_syn_options(&[3, 3, 15, 1]).window_scale, Some(14));
-    assert_eq!(
-        parse_syn_options(&[2, 3, 9, 3, 4, 1, 1, 4, 3, 0]),
-        SynOptions::default()
-    );
+    assert_eq!(parse_syn_options(&[2, 3, 9, 3, 4, 1, 1, 4, 3, 0]), SynOptions::default());
     assert_eq!(parse_syn_options(&[0, 4, 2, 1]), SynOptions::default());
     assert!(parse_syn_options(&[1, 1, 4, 2]).sack_permitted);
     // Lengths 0 and 1, and one that leaves the header, end the list.
     for length in [0, 1, 5] {
-        assert_eq!(
-            parse_syn_options(&[4, length, 4, 2]),
-            SynOptions::default(),
-            "{length}"
-        );
+        assert_eq!(parse_syn_options(&[4, length, 4, 2]), SynOptions::default(), "{length}");
     }
     assert_eq!(timestamps(&[8, 9, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1]), None);
     assert_eq!(timestamps(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0]), None);
     assert_eq!(timestamps(&[8, 10, 0, 0, 0, 1, 0, 0, 0, 2]), Some((1, 2)));
     assert_eq!(timestamps(&[]), None);
     // An experiment without an id.
-    assert_eq!(
-        parse_syn_options(&[253, 2, 254, 3, 9]),
-        SynOptions::default()
-    );
+    assert_eq!(parse_syn_options(&[253, 2, 254, 3, 9]), SynOptions::default());
 }

@@ -12,11 +12,7 @@ use std::collections::HashSet;
 /// The sum of the pseudo-header as the kernel leaves it in the field, in plain arithmetic.
 fn pseudo_sum(frame: &[u8]) -> u16 {
     let seg = segment(frame);
-    let addresses = if seg.is_v6() {
-        &frame[22..54]
-    } else {
-        &frame[26..34]
-    };
+    let addresses = if seg.is_v6() { &frame[22..54] } else { &frame[26..34] };
     let mut sum = 6 + u32::from(seg.end - seg.l4);
     for pair in addresses.chunks(2) {
         sum += u32::from(pair[0]) << 8 | u32::from(pair[1]);
@@ -39,9 +35,7 @@ fn set_field(frame: &mut [u8], value: u16) {
 
 /// Turns the last two (even) bytes of the payload so that the right checksum is `wanted`.
 fn force_checksum(packet: &mut Packet, wanted: u16) {
-    packet
-        .payload
-        .resize(packet.payload.len().next_multiple_of(2), 0);
+    packet.payload.resize(packet.payload.len().next_multiple_of(2), 0);
     packet.payload.extend_from_slice(&[0, 0]);
     let without = field(&packet.frame());
     // checksum = ~sum, so the word that makes ~(sum + word) = wanted is ~wanted - sum = ~wanted +
@@ -55,11 +49,7 @@ fn force_checksum(packet: &mut Packet, wanted: u16) {
 pub fn right(frame: &[u8]) -> Oracle {
     let oracle = oracle(frame);
     assert!(oracle.ip_checksum_right, "IP header checksum");
-    assert!(
-        oracle.tcp_checksum_right,
-        "TCP checksum {:#06x}",
-        oracle.tcp.checksum
-    );
+    assert!(oracle.tcp_checksum_right, "TCP checksum {:#06x}", oracle.tcp.checksum);
     oracle
 }
 
@@ -81,23 +71,13 @@ fn rewrite_and_check(packet: &Packet, frame: &[u8], to: &Rewrite) {
     let mut out = frame.to_vec();
     rewrite_tcp(&mut out, &segment(frame), to).unwrap();
     let read = right(&out);
-    assert_eq!(
-        (read.src, read.dst, read.ttl),
-        (to.src, to.dst, packet.ttl - 1)
-    );
-    assert_eq!(
-        (read.tcp.source_port, read.tcp.destination_port),
-        (to.src_port, to.dst_port)
-    );
+    assert_eq!((read.src, read.dst, read.ttl), (to.src, to.dst, packet.ttl - 1));
+    assert_eq!((read.tcp.source_port, read.tcp.destination_port), (to.src_port, to.dst_port));
     assert_eq!((ether_src(&out), ether_dst(&out)), (to.src_mac, to.dst_mac));
     assert_eq!(read.payload, packet.payload);
     // Nothing else moved: the same packet written with the new addresses has the same bytes.
     assert_eq!(out[12..], moved(packet, to).frame()[12..]);
-    assert_eq!(
-        tcp_checksum_state(&out, &segment(frame)),
-        ChecksumState::Full,
-        "with the old view"
-    );
+    assert_eq!(tcp_checksum_state(&out, &segment(frame)), ChecksumState::Full, "with the old view");
 }
 
 proptest! {
@@ -338,11 +318,7 @@ proptest! {
 
 fn pair(v6: bool) -> (Packet, Rewrite) {
     let address = |n: u8| {
-        if v6 {
-            [n; 16].into()
-        } else {
-            [10, 0, 0, n].into()
-        }
+        if v6 { [n; 16].into() } else { [10, 0, 0, n].into() }
     };
     let packet = Packet {
         src: address(1),
@@ -377,30 +353,15 @@ fn the_other_zero_becomes_the_usual_one() {
     for v6 in [false, true] {
         let (packet, to) = pair(v6);
         let filled = |byte: u8| -> std::net::IpAddr {
-            if v6 {
-                [byte; 16].into()
-            } else {
-                [byte; 4].into()
-            }
+            if v6 { [byte; 16].into() } else { [byte; 4].into() }
         };
         let (ones, zeros) = (filled(0xff), filled(0));
-        let mut packet = Packet {
-            src: ones,
-            dst: ones,
-            src_port: 0xffff,
-            dst_port: 0xffff,
-            ..packet
-        };
+        let mut packet =
+            Packet { src: ones, dst: ones, src_port: 0xffff, dst_port: 0xffff, ..packet };
         force_checksum(&mut packet, 0);
         let mut frame = packet.frame();
         set_field(&mut frame, 0xffff);
-        let to = Rewrite {
-            src: zeros,
-            dst: zeros,
-            src_port: 0,
-            dst_port: 0,
-            ..to
-        };
+        let to = Rewrite { src: zeros, dst: zeros, src_port: 0, dst_port: 0, ..to };
         rewrite_and_check(&packet, &frame, &to);
     }
 }
@@ -418,31 +379,15 @@ fn refused_rewrites_leave_the_frame_alone() {
         let frame = packet.frame();
         assert_eq!(refused(&frame, &other), RewriteError::FamilyMismatch);
         assert_eq!(
-            refused(
-                &frame,
-                &Rewrite {
-                    dst: other.dst,
-                    ..to
-                }
-            ),
+            refused(&frame, &Rewrite { dst: other.dst, ..to }),
             RewriteError::FamilyMismatch
         );
         assert_eq!(
-            refused(
-                &frame,
-                &Rewrite {
-                    src: other.src,
-                    ..to
-                }
-            ),
+            refused(&frame, &Rewrite { src: other.src, ..to }),
             RewriteError::FamilyMismatch
         );
         for ttl in [0, 1] {
-            let frame = Packet {
-                ttl,
-                ..packet.clone()
-            }
-            .frame();
+            let frame = Packet { ttl, ..packet.clone() }.frame();
             assert_eq!(refused(&frame, &to), RewriteError::TtlExpired);
         }
         let mut foreign = frame[..40].to_vec();
@@ -451,10 +396,7 @@ fn refused_rewrites_leave_the_frame_alone() {
             Err(RewriteError::NotThisFrame)
         );
         assert_eq!(foreign, &frame[..40]);
-        assert_eq!(
-            tcp_checksum_state(&foreign, &segment(&frame)),
-            ChecksumState::Bad
-        );
+        assert_eq!(tcp_checksum_state(&foreign, &segment(&frame)), ChecksumState::Bad);
     }
 }
 
@@ -477,21 +419,8 @@ fn a_segment_of_two_families_or_too_much_payload_is_not_built() {
     let mut buf = vec![0xa5; 70_000];
     assert_eq!(build_segment(&mut buf, &spec), None);
     let largest = vec![0; 65_535 - 54];
-    let spec = SegmentSpec {
-        dst: [2; 4].into(),
-        payload: &largest,
-        ..spec
-    };
+    let spec = SegmentSpec { dst: [2; 4].into(), payload: &largest, ..spec };
     assert_eq!(build_segment(&mut buf, &spec), Some(65_535));
     let too_large = vec![0; 65_535 - 53];
-    assert_eq!(
-        build_segment(
-            &mut buf,
-            &SegmentSpec {
-                payload: &too_large,
-                ..spec
-            }
-        ),
-        None
-    );
+    assert_eq!(build_segment(&mut buf, &SegmentSpec { payload: &too_large, ..spec }), None);
 }

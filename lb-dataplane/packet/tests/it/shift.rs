@@ -9,15 +9,7 @@ use proptest::prelude::*;
 fn shift() -> impl Strategy<Value = Shift> {
     (any::<[u32; 5]>(), 0u8..15, 0u8..15).prop_map(|(numbers, pod_scale, client_scale)| {
         let [seq, acked, stamps, echoes, stamps_from] = numbers;
-        Shift {
-            seq,
-            acked,
-            stamps,
-            echoes,
-            stamps_from,
-            pod_scale,
-            client_scale,
-        }
+        Shift { seq, acked, stamps, echoes, stamps_from, pod_scale, client_scale }
     })
 }
 
@@ -62,9 +54,7 @@ fn read(frame: &[u8]) -> (Option<Pair>, Vec<Pair>) {
         match option {
             Ok(Option_::Timestamp(value, echo)) => stamps = Some((value, echo)),
             Ok(Option_::SelectiveAcknowledgement(first, more)) => {
-                edges = std::iter::once(first)
-                    .chain(more.into_iter().flatten())
-                    .collect();
+                edges = std::iter::once(first).chain(more.into_iter().flatten()).collect();
             }
             _ => {}
         }
@@ -242,11 +232,7 @@ proptest! {
 
 #[test]
 fn an_echo_of_another_pods_timestamp_is_the_first_of_this_one() {
-    let shift = Shift {
-        stamps: 1_000,
-        stamps_from: 5_000,
-        ..Shift::default()
-    };
+    let shift = Shift { stamps: 1_000, stamps_from: 5_000, ..Shift::default() };
     for (echo, pods) in [(5_000, 4_000), (5_001, 4_001), (4_999, 4_000), (0, 4_000)] {
         assert_eq!(shift.echo_to_pod(echo), pods, "{echo}");
     }

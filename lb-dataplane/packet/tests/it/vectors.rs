@@ -62,10 +62,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn unhex(text: &str) -> Vec<u8> {
     assert!(text.len().is_multiple_of(2), "{text}");
-    (0..text.len())
-        .step_by(2)
-        .map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap())
-        .collect()
+    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
 }
 
 /// SipHash-2-4, from the paper (Aumasson, Bernstein 2012).
@@ -193,16 +190,8 @@ fn cases() -> Vec<Case> {
         namespace: u64::MAX,
         ..message(Adopt, 15, u32::MAX)
     };
-    let forget = |epoch| Adoption {
-        kind: MessageKind::Forget,
-        mss: 0,
-        epoch,
-        ..bare
-    };
-    let release = |epoch| Adoption {
-        kind: MessageKind::Release,
-        ..forget(epoch)
-    };
+    let forget = |epoch| Adoption { kind: MessageKind::Forget, mss: 0, epoch, ..bare };
+    let release = |epoch| Adoption { kind: MessageKind::Release, ..forget(epoch) };
     let transfer = |epoch| Adoption {
         kind: MessageKind::Transfer,
         mss: 8080,
@@ -210,27 +199,9 @@ fn cases() -> Vec<Case> {
         ..forget(epoch)
     };
     vec![
-        (
-            "v4 adopt",
-            false,
-            counting,
-            message(Adopt, 0, 1_000_000),
-            stamps,
-        ),
-        (
-            "v4 adopt without any option negotiated",
-            false,
-            mixed,
-            bare,
-            (0, 0),
-        ),
-        (
-            "v4 adopt with the largest values",
-            false,
-            [0xff; 16],
-            most,
-            (u32::MAX, u32::MAX),
-        ),
+        ("v4 adopt", false, counting, message(Adopt, 0, 1_000_000), stamps),
+        ("v4 adopt without any option negotiated", false, mixed, bare, (0, 0)),
+        ("v4 adopt with the largest values", false, [0xff; 16], most, (u32::MAX, u32::MAX)),
         ("v4 probe", false, counting, message(Probe, 3, 0), stamps),
         (
             "v4 answer no listener",
@@ -253,20 +224,8 @@ fn cases() -> Vec<Case> {
             message(Answer(Reason::AlreadyAdopted), 14, 0),
             (0, 0),
         ),
-        (
-            "v6 adopt",
-            true,
-            counting,
-            message(Adopt, 0, 1_000_000),
-            stamps,
-        ),
-        (
-            "v6 adopt with the key of zeros",
-            true,
-            [0; 16],
-            message(Adopt, 7, 42),
-            stamps,
-        ),
+        ("v6 adopt", true, counting, message(Adopt, 0, 1_000_000), stamps),
+        ("v6 adopt with the key of zeros", true, [0; 16], message(Adopt, 7, 42), stamps),
         ("v6 probe", true, mixed, message(Probe, 15, 0), stamps),
         (
             "v6 answer ready",
@@ -314,40 +273,13 @@ fn cases() -> Vec<Case> {
             "v6 transfer to another node",
             true,
             mixed,
-            Adoption {
-                wscale_ok: true,
-                ..transfer(12)
-            },
+            Adoption { wscale_ok: true, ..transfer(12) },
             stamps,
         ),
-        (
-            "v4 answer moved",
-            false,
-            counting,
-            message(Answer(Reason::Moved), 3, 0),
-            (0, 0),
-        ),
-        (
-            "v4 answer released",
-            false,
-            counting,
-            message(Answer(Reason::Released), 3, 0),
-            (0, 0),
-        ),
-        (
-            "v6 answer kept",
-            true,
-            mixed,
-            message(Answer(Reason::Kept), 12, 0),
-            (0, 0),
-        ),
-        (
-            "v4 answer forgotten",
-            false,
-            counting,
-            message(Answer(Reason::Forgotten), 3, 0),
-            (0, 0),
-        ),
+        ("v4 answer moved", false, counting, message(Answer(Reason::Moved), 3, 0), (0, 0)),
+        ("v4 answer released", false, counting, message(Answer(Reason::Released), 3, 0), (0, 0)),
+        ("v6 answer kept", true, mixed, message(Answer(Reason::Kept), 12, 0), (0, 0)),
+        ("v4 answer forgotten", false, counting, message(Answer(Reason::Forgotten), 3, 0), (0, 0)),
         (
             "v4 answer packet rules",
             false,
@@ -397,65 +329,60 @@ fn spec(v6: bool, answer: bool, timestamps: (u32, u32)) -> SegmentSpec<'static> 
 }
 
 fn generate() -> File {
-    let vectors = cases()
-        .into_iter()
-        .map(|(name, v6, key, message, timestamps)| {
-            let reason = match message.kind {
-                MessageKind::Answer(reason) => Some(reason),
-                _ => None,
-            };
-            let spec = spec(v6, reason.is_some(), timestamps);
-            let mut buf = [0xa5; 200];
-            let adoption_key = AdoptionKey::from_bytes(key);
-            let length = build_adoption(&mut buf, &spec, &message, &adoption_key).unwrap();
-            let frame = &buf[..length];
-            let seg = crate::support::segment(frame);
-            let header = &frame[usize::from(seg.l4)..];
-            let read = parse_adoption(frame, &seg)
-                .unwrap()
-                .verify(&adoption_key)
-                .unwrap();
-            let mut vector = Vector {
-                name: name.to_owned(),
-                kind: match message.kind {
-                    MessageKind::Adopt => "adopt",
-                    MessageKind::Probe => "probe",
-                    MessageKind::Forget => "forget",
-                    MessageKind::Release => "release",
-                    MessageKind::Transfer => "transfer",
-                    MessageKind::Answer(_) => "answer",
-                }
-                .to_owned(),
-                reason: reason.map(|r| r.label().to_owned()),
-                reason_code: reason.map(Reason::code),
-                key: hex(&key),
-                epoch: read.epoch,
-                src: spec.src,
-                dst: spec.dst,
-                src_port: spec.src_port,
-                dst_port: spec.dst_port,
-                seq: seg.seq.0,
-                ack: spec.ack.0,
-                tcp_flags: seg.flags.0,
-                window: seg.window,
-                mss: read.mss,
-                server_wscale: read.server_wscale,
-                client_wscale: read.client_wscale,
-                wscale_ok: read.wscale_ok,
-                sack_ok: read.sack_ok,
-                timestamps_ok: read.timestamps_ok,
-                ecn_ok: read.ecn_ok,
-                server_ts: read.server_ts,
-                namespace: format!("{:016x}", read.namespace),
-                tsval: timestamps.0,
-                tsecr: timestamps.1,
-                tag_input: String::new(),
-                tag: hex(&header[32..40]),
-                tcp_header: hex(header),
-            };
-            vector.tag_input = hex(&tag_input(&vector));
-            vector
-        });
+    let vectors = cases().into_iter().map(|(name, v6, key, message, timestamps)| {
+        let reason = match message.kind {
+            MessageKind::Answer(reason) => Some(reason),
+            _ => None,
+        };
+        let spec = spec(v6, reason.is_some(), timestamps);
+        let mut buf = [0xa5; 200];
+        let adoption_key = AdoptionKey::from_bytes(key);
+        let length = build_adoption(&mut buf, &spec, &message, &adoption_key).unwrap();
+        let frame = &buf[..length];
+        let seg = crate::support::segment(frame);
+        let header = &frame[usize::from(seg.l4)..];
+        let read = parse_adoption(frame, &seg).unwrap().verify(&adoption_key).unwrap();
+        let mut vector = Vector {
+            name: name.to_owned(),
+            kind: match message.kind {
+                MessageKind::Adopt => "adopt",
+                MessageKind::Probe => "probe",
+                MessageKind::Forget => "forget",
+                MessageKind::Release => "release",
+                MessageKind::Transfer => "transfer",
+                MessageKind::Answer(_) => "answer",
+            }
+            .to_owned(),
+            reason: reason.map(|r| r.label().to_owned()),
+            reason_code: reason.map(Reason::code),
+            key: hex(&key),
+            epoch: read.epoch,
+            src: spec.src,
+            dst: spec.dst,
+            src_port: spec.src_port,
+            dst_port: spec.dst_port,
+            seq: seg.seq.0,
+            ack: spec.ack.0,
+            tcp_flags: seg.flags.0,
+            window: seg.window,
+            mss: read.mss,
+            server_wscale: read.server_wscale,
+            client_wscale: read.client_wscale,
+            wscale_ok: read.wscale_ok,
+            sack_ok: read.sack_ok,
+            timestamps_ok: read.timestamps_ok,
+            ecn_ok: read.ecn_ok,
+            server_ts: read.server_ts,
+            namespace: format!("{:016x}", read.namespace),
+            tsval: timestamps.0,
+            tsecr: timestamps.1,
+            tag_input: String::new(),
+            tag: hex(&header[32..40]),
+            tcp_header: hex(header),
+        };
+        vector.tag_input = hex(&tag_input(&vector));
+        vector
+    });
     File {
         about: "Test vectors of adoption-wire.md. Bytes are hexadecimal, in the order of the wire; tag_input is what SipHash-2-4 \
                 with key is computed over; tcp_header is the whole segment, its TCP checksum (with the pseudo-header of src \
@@ -488,12 +415,7 @@ fn the_file_is_right() {
     for v in &file.vectors {
         let header = unhex(&v.tcp_header);
         let input = unhex(&v.tag_input);
-        assert_eq!(
-            (header.len(), input.len()),
-            (ADOPTION_HEADER_BYTES, 72),
-            "{}",
-            v.name
-        );
+        assert_eq!((header.len(), input.len()), (ADOPTION_HEADER_BYTES, 72), "{}", v.name);
         assert_eq!(input, tag_input(v), "{}", v.name);
         let tag = siphash(&unhex(&v.key), &input).to_be_bytes();
         assert_eq!(hex(&tag), v.tag, "{}", v.name);

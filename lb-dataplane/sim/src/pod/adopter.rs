@@ -149,20 +149,14 @@ impl Adopter {
         let Some(raw) = parse_adoption(frame, segment).filter(|_| whole) else {
             return Judgement::Dropped;
         };
-        let live = self
-            .keys
-            .iter()
-            .find(|(epoch, _)| epoch & 15 == raw.epoch());
+        let live = self.keys.iter().find(|(epoch, _)| epoch & 15 == raw.epoch());
         let Some((epoch, key)) = live.cloned() else {
             return Judgement::Dropped;
         };
         let Some(message) = raw.verify(&key) else {
             return Judgement::Dropped;
         };
-        let seg = &Seg {
-            seq: seg.seq.add(message.kind.in_front()),
-            ..*seg
-        };
+        let seg = &Seg { seq: seg.seq.add(message.kind.in_front()), ..*seg };
         let elsewhere = message.namespace != self.namespace.0;
         let (reason, detail) = match message.kind {
             MessageKind::Answer(_) => return Judgement::Dropped,
@@ -192,11 +186,7 @@ impl Adopter {
                 else {
                     return Judgement::Dropped;
                 };
-                let question = Question {
-                    peer: seg.src,
-                    numbers: (seg.seq.0, seg.ack.0),
-                    to,
-                };
+                let question = Question { peer: seg.src, numbers: (seg.seq.0, seg.ack.0), to };
                 match self.transfers.get(&question) {
                     Some(Some(reason)) => (*reason, to.peer_port.into()),
                     Some(None) => return Judgement::Dropped,
@@ -220,10 +210,7 @@ impl Adopter {
             MessageKind::Probe if reason != Reason::NoListener => self.load(now).fields(),
             _ => seg.stamps.unwrap_or_default(),
         };
-        let seg = &Seg {
-            stamps: seg.stamps.map(|_| load),
-            ..*seg
-        };
+        let seg = &Seg { stamps: seg.stamps.map(|_| load), ..*seg };
         let answer = answer(seg, macs, &content, &key);
         Judgement::Answered(reason, answer)
     }
@@ -265,8 +252,7 @@ impl Adopter {
         if self.releases.len() >= RECENT_MAX {
             self.releases.pop_first();
         }
-        self.releases
-            .insert((seg.src, seg.seq.0, seg.ack.0), reason);
+        self.releases.insert((seg.src, seg.seq.0, seg.ack.0), reason);
     }
 
     /// All copies of an adoption have one fate, as long as it is remembered.

@@ -213,10 +213,7 @@ impl Kernel {
     /// When [`Kernel::poll`] has to be called at the latest.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        self.sockets
-            .values()
-            .filter_map(|s| s.socket.deadline())
-            .min()
+        self.sockets.values().filter_map(|s| s.socket.deadline()).min()
     }
 
     /// Sends what is due.
@@ -241,13 +238,7 @@ impl Kernel {
     }
 
     fn listener(&self) -> Found {
-        if self.listening {
-            Found::Listener {
-                full: self.is_full(),
-            }
-        } else {
-            Found::Nothing
-        }
+        if self.listening { Found::Listener { full: self.is_full() } } else { Found::Nothing }
     }
 
     fn find(&self, peer: &SocketAddr) -> Found {
@@ -283,9 +274,7 @@ impl Kernel {
             }
         }
         let found = (self.find(&seg.src), self.listener());
-        let judgement = self
-            .adopter
-            .judge(frame, &segment, &seg, self.macs, found, now);
+        let judgement = self.adopter.judge(frame, &segment, &seg, self.macs, found, now);
         match judgement {
             Judgement::Dropped => {}
             Judgement::Answered(reason, answer) => {
@@ -296,10 +285,7 @@ impl Kernel {
             }
             Judgement::Adopt(message) => self.adopt(now, &seg, &message),
             Judgement::Release => {
-                let seg = Seg {
-                    seq: seg.seq.add(MessageKind::Release.in_front()),
-                    ..seg
-                };
+                let seg = Seg { seq: seg.seq.add(MessageKind::Release.in_front()), ..seg };
                 self.release(now, &seg, out);
             }
             Judgement::Transfer(question) => {
@@ -335,31 +321,20 @@ impl Kernel {
     }
 
     fn ends_of(&self, seg: &Seg<'_>) -> Ends {
-        Ends {
-            mac: self.macs.0,
-            via: self.macs.1,
-            local: seg.dst,
-            remote: seg.src,
-        }
+        Ends { mac: self.macs.0, via: self.macs.1, local: seg.dst, remote: seg.src }
     }
 
     fn adopt(&mut self, now: Time, seg: &Seg<'_>, message: &Adoption) {
         let how = Adopted {
             mss: message.mss,
-            scales: message
-                .wscale_ok
-                .then_some((message.server_wscale, message.client_wscale)),
+            scales: message.wscale_ok.then_some((message.server_wscale, message.client_wscale)),
             sack: message.sack_ok,
             stamps: message
                 .timestamps_ok
                 .then(|| (message.server_ts, seg.stamps.map_or(0, |(value, _)| value))),
         };
         let socket = Socket::adopt(self.config, self.ends_of(seg), now, seg, &how);
-        self.notes.push(PodNote::Adopted {
-            peer: seg.src,
-            seq: seg.seq,
-            ack: seg.ack,
-        });
+        self.notes.push(PodNote::Adopted { peer: seg.src, seq: seg.seq, ack: seg.ack });
         self.insert(seg.src, socket, Place::Queue);
         self.queue.push_back(seg.src);
     }
@@ -428,12 +403,7 @@ impl Kernel {
     pub fn take_over(&mut self, now: Time, peer: SocketAddr, mut socket: Socket) {
         socket.restored(
             now,
-            Ends {
-                mac: self.macs.0,
-                via: self.macs.1,
-                local: self.at,
-                remote: peer,
-            },
+            Ends { mac: self.macs.0, via: self.macs.1, local: self.at, remote: peer },
         );
         self.insert(peer, socket, Place::Process);
     }
@@ -464,12 +434,7 @@ impl Kernel {
 
     /// An open connection with `peer` that nobody remembers, its client's next byte at `seq`.
     pub fn leave_behind(&mut self, now: Time, peer: SocketAddr, seq: SeqNumber) {
-        let ends = Ends {
-            mac: self.macs.0,
-            via: self.macs.1,
-            local: self.at,
-            remote: peer,
-        };
+        let ends = Ends { mac: self.macs.0, via: self.macs.1, local: self.at, remote: peer };
         let seg = Seg {
             src: peer,
             dst: self.at,

@@ -137,11 +137,7 @@ impl Pod {
     /// When [`Pod::step`] has to be called at the latest.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        self.kernel
-            .deadline()
-            .into_iter()
-            .chain(self.process.deadline())
-            .min()
+        self.kernel.deadline().into_iter().chain(self.process.deadline()).min()
     }
 
     /// `kill -9` of the process: Linux closes its sockets in its name.

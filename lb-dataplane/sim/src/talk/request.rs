@@ -20,10 +20,7 @@ impl RequestReader {
     /// One connection's.
     #[must_use]
     pub fn new(language: Language) -> Self {
-        Self {
-            language,
-            bytes: Vec::new(),
-        }
+        Self { language, bytes: Vec::new() }
     }
 
     /// Where to put bytes that were read.
@@ -100,11 +97,7 @@ impl RequestReader {
         let parsed = match self.language {
             Language::Http => {
                 let Some((head, _)) = text.split_once("\r\n\r\n") else {
-                    return if shown.len() < HEAD_MAX {
-                        Ok(None)
-                    } else {
-                        strange()
-                    };
+                    return if shown.len() < HEAD_MAX { Ok(None) } else { strange() };
                 };
                 http_head(head)
             }
@@ -113,11 +106,7 @@ impl RequestReader {
                 let lines: Vec<&str> = text.split("\r\n").collect();
                 let needed = if lines[0] == "*3" { 6 } else { 5 };
                 if lines.len() <= needed {
-                    return if shown.len() < HEAD_MAX {
-                        Ok(None)
-                    } else {
-                        strange()
-                    };
+                    return if shown.len() < HEAD_MAX { Ok(None) } else { strange() };
                 }
                 resp_head(&lines)
             }
@@ -141,13 +130,7 @@ fn http_head(head: &str) -> Option<Request> {
     };
     let (tag, answer, db) = read_key(words.next()?.strip_prefix('/')?)?;
     let length = lines.find_map(|l| l.strip_prefix("Content-Length: "));
-    Some(Request {
-        tag,
-        method,
-        body: length.map_or(Some(0), |n| n.parse().ok())?,
-        answer,
-        db,
-    })
+    Some(Request { tag, method, body: length.map_or(Some(0), |n| n.parse().ok())?, answer, db })
 }
 
 fn resp_head(lines: &[&str]) -> Option<Request> {
@@ -166,13 +149,7 @@ fn resp_head(lines: &[&str]) -> Option<Request> {
         "SET" => (Method::Post, lines[5].strip_prefix('$')?.parse().ok()?),
         _ => return None,
     };
-    Some(Request {
-        tag,
-        method,
-        body,
-        answer,
-        db,
-    })
+    Some(Request { tag, method, body, answer, db })
 }
 
 fn read_key(key: &str) -> Option<(Tag, u32, u8)> {
@@ -181,8 +158,5 @@ fn read_key(key: &str) -> Option<(Tag, u32, u8)> {
     let number = parts.next()?.parse().ok()?;
     let answer = parts.next()?.parse().ok()?;
     let db = parts.next()?.parse().ok()?;
-    parts
-        .next()
-        .is_none()
-        .then_some((Tag { conn, number }, answer, db))
+    parts.next().is_none().then_some((Tag { conn, number }, answer, db))
 }

@@ -32,13 +32,7 @@ impl ResponseReader {
     /// One connection's.
     #[must_use]
     pub fn new(language: Language) -> Self {
-        Self {
-            language,
-            head: Vec::new(),
-            payload: None,
-            identity: Vec::new(),
-            closes: false,
-        }
+        Self { language, head: Vec::new(), payload: None, identity: Vec::new(), closes: false }
     }
 
     /// Whether bytes of a response that is not complete were read.
@@ -87,19 +81,12 @@ impl ResponseReader {
                         return wrong(format!("{head:?}"));
                     }
                     self.head.clear();
-                    let whole = Progress::Whole {
-                        execution: None,
-                        closes: false,
-                    };
+                    let whole = Progress::Whole { execution: None, closes: false };
                     return Ok((used, whole));
                 }
                 self.closes = head.contains("Connection: close\r\n");
                 let expected = IDENTITY_BYTES as u32 + request.answer;
-                let close = if self.closes {
-                    "Connection: close\r\n"
-                } else {
-                    ""
-                };
+                let close = if self.closes { "Connection: close\r\n" } else { "" };
                 let right = match self.language {
                     Language::Http => {
                         format!("HTTP/1.1 200 OK\r\nContent-Length: {expected}\r\n{close}\r\n")
@@ -141,9 +128,7 @@ impl ResponseReader {
             };
             if *byte != right {
                 let (execution, at) = (*execution, *at);
-                return wrong(format!(
-                    "execution {execution}, byte {at} of {len} is wrong"
-                ));
+                return wrong(format!("execution {execution}, byte {at} of {len} is wrong"));
             }
             *at += 1;
             if *at == *len + trailer {

@@ -10,18 +10,9 @@ fn requests(language: Language) -> Vec<Request> {
     let mut all = Vec::new();
     for (n, (body, answer)) in [(1, 0), (9, 1), (3_000, 30_000)].into_iter().enumerate() {
         for method in methods {
-            let tag = Tag {
-                conn: 12,
-                number: n as u16,
-            };
+            let tag = Tag { conn: 12, number: n as u16 };
             let body = if *method == Method::Get { 0 } else { body };
-            all.push(Request {
-                tag,
-                method: *method,
-                body,
-                answer,
-                db: 2,
-            });
+            all.push(Request { tag, method: *method, body, answer, db: 2 });
         }
     }
     all
@@ -53,13 +44,7 @@ fn what_is_written_is_read_in_any_pieces() {
                     progress = now;
                 }
                 let execution = Some(77);
-                assert_eq!(
-                    progress,
-                    Progress::Whole {
-                        execution,
-                        closes: false
-                    }
-                );
+                assert_eq!(progress, Progress::Whole { execution, closes: false });
             }
         }
     }

@@ -77,11 +77,7 @@ impl ReceiveBuffer {
     pub fn in_order(&mut self, mut next: SeqNumber, data: &[u8]) -> SeqNumber {
         self.ready.extend_from_slice(data);
         next = next.add(data.len() as u32);
-        while let Some(at) = self
-            .waiting
-            .iter()
-            .position(|(seq, _)| seq.at_or_before(next))
-        {
+        while let Some(at) = self.waiting.iter().position(|(seq, _)| seq.at_or_before(next)) {
             let (seq, bytes) = self.waiting.swap_remove(at);
             let old = next.since(seq) as usize;
             if let Some(new) = bytes.get(old..) {

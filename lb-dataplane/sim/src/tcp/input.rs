@@ -203,10 +203,7 @@ impl Socket {
     /// Linux `tcp_reset_check`.
     fn reset_behind_fin(&self, seg: &Seg<'_>) -> bool {
         seg.seq == self.rcv_nxt.sub(1)
-            && matches!(
-                self.state,
-                State::CloseWait | State::LastAck | State::Closing
-            )
+            && matches!(self.state, State::CloseWait | State::LastAck | State::Closing)
     }
 
     /// RFC 7323 section 5; Linux `tcp_paws_check` with its window of one tick.
@@ -366,10 +363,8 @@ impl Socket {
     /// Payload and FIN: Linux `tcp_data_queue`, `tcp_fin`.
     fn text(&mut self, now: Time, seg: &Seg<'_>, out: &mut Vec<Vec<u8>>) {
         let fin = seg.flags.has(Flags::FIN);
-        let closed_by_peer = matches!(
-            self.state,
-            State::CloseWait | State::Closing | State::LastAck
-        );
+        let closed_by_peer =
+            matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
         if seg.data.is_empty() && !fin {
             return;
         }

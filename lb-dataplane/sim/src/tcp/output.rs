@@ -52,12 +52,7 @@ impl Socket {
     pub fn deadline(&self) -> Option<Time> {
         let handshake = matches!(self.state, State::SynSent | State::SynReceived);
         let now_due = (handshake && self.rto_at.is_none()) || self.ack_now || self.resend;
-        let some = [
-            now_due.then_some(0),
-            self.rto_at,
-            self.ack_at,
-            self.wait_until,
-        ];
+        let some = [now_due.then_some(0), self.rto_at, self.ack_at, self.wait_until];
         if self.state == State::Closed {
             return None;
         }
@@ -123,8 +118,7 @@ impl Socket {
     }
 
     pub(super) fn arm(&mut self, now: Time) {
-        self.rto_at
-            .get_or_insert(now + (self.rto << self.backoff.min(16)).min(RTO_MAX));
+        self.rto_at.get_or_insert(now + (self.rto << self.backoff.min(16)).min(RTO_MAX));
     }
 
     fn payload_max(&self) -> usize {
@@ -138,9 +132,7 @@ impl Socket {
         let fin = self.fin_seq;
         let flight = self.snd_nxt.since(self.snd_una) as usize - usize::from(fin.is_some());
         // A window that shrank to nothing is still probed with one byte.
-        let n = flight
-            .min(self.payload_max())
-            .min(self.snd_wnd.max(1) as usize);
+        let n = flight.min(self.payload_max()).min(self.snd_wnd.max(1) as usize);
         let ends = fin == Some(self.snd_una.add(n as u32));
         self.emit(now, self.snd_una, 0..n, ends, out);
         self.arm(now);
@@ -218,11 +210,7 @@ impl Socket {
         self.unacked = 0;
         self.rcv_wup = self.rcv_nxt;
         let data = self.out.slice(bytes.start, bytes.len());
-        let mut flags = if data.is_empty() {
-            Flags(0)
-        } else {
-            Flags::PSH
-        };
+        let mut flags = if data.is_empty() { Flags(0) } else { Flags::PSH };
         if fin {
             flags = flags | Flags::FIN;
         }

@@ -275,11 +275,7 @@ impl Socket {
 
     /// What a SYN or SYN-ACK of this socket says.
     pub(super) fn offer(&self) -> Offer {
-        Offer {
-            mss: self.config.mss,
-            scale: self.config.scale,
-            sack: self.config.sack,
-        }
+        Offer { mss: self.config.mss, scale: self.config.scale, sack: self.config.sack }
     }
 
     /// Gives bytes to send.

@@ -45,10 +45,7 @@ impl Pair {
         Self {
             now: SECOND,
             queue: Queue::default(),
-            links: [
-                Link::new(spec.clone(), seed),
-                Link::new(spec.clone(), seed + 1),
-            ],
+            links: [Link::new(spec.clone(), seed), Link::new(spec.clone(), seed + 1)],
             client: Socket::connect(config, ends(true), SeqNumber(u32::MAX - 700)),
             server: None,
             config,
@@ -108,11 +105,7 @@ impl Pair {
     }
 
     fn open(&mut self) {
-        while self
-            .server
-            .as_ref()
-            .is_none_or(|s| s.state() != State::Established)
-        {
+        while self.server.as_ref().is_none_or(|s| s.state() != State::Established) {
             assert!(self.step(100 * SECOND), "the handshake ends");
         }
         assert_eq!(self.client.state(), State::Established);
@@ -140,12 +133,7 @@ fn transfers(config: Config, spec: &LinkSpec, seed: u64, slow_reader: bool) {
         let more = pair.step(1_000 * SECOND);
         let server = pair.server.as_mut().expect("open");
         assert_eq!((pair.client.failure(), server.failure()), (None, None));
-        assert!(
-            more || slow_reader,
-            "it ends: {} and {}",
-            got_up.len(),
-            got_down.len()
-        );
+        assert!(more || slow_reader, "it ends: {} and {}", got_up.len(), got_down.len());
         server.recv(&mut got_up, usize::MAX);
         if !slow_reader {
             pair.client.recv(&mut got_down, usize::MAX);
@@ -154,25 +142,16 @@ fn transfers(config: Config, spec: &LinkSpec, seed: u64, slow_reader: bool) {
             read_at = pair.now + MS;
         }
     }
-    assert!(
-        got_up == up && got_down == down,
-        "every byte as it was sent"
-    );
+    assert!(got_up == up && got_down == down, "every byte as it was sent");
     while pair.step(2_000 * SECOND) {}
     let server = pair.server.expect("open");
-    assert_eq!(
-        (pair.client.state(), server.state()),
-        (State::Closed, State::Closed)
-    );
+    assert_eq!((pair.client.state(), server.state()), (State::Closed, State::Closed));
     assert_eq!((pair.client.failure(), server.failure()), (None, None));
 }
 
 #[test]
 fn data_arrives_over_a_good_link_without_retransmissions() {
-    let spec = LinkSpec {
-        delay_us: 500,
-        ..LinkSpec::default()
-    };
+    let spec = LinkSpec { delay_us: 500, ..LinkSpec::default() };
     transfers(CONFIG, &spec, 1, false);
     let mut pair = Pair::new(CONFIG, &spec, 2);
     pair.open();
@@ -210,28 +189,19 @@ fn data_arrives_over_bad_links() {
 
 #[test]
 fn a_closed_window_is_probed_until_it_opens() {
-    let config = Config {
-        buffer: 4_000,
-        ..CONFIG
-    };
+    let config = Config { buffer: 4_000, ..CONFIG };
     let mut pair = Pair::new(config, &LinkSpec::default(), 5);
     pair.open();
     pair.client.send(&text(5, 9_000));
     while pair.step(30 * SECOND) {}
     let server = pair.server.as_mut().expect("open");
     let held = server.unread();
-    assert!(
-        (3_000..=4_000).contains(&held),
-        "{held} bytes in a buffer of 4,000"
-    );
+    assert!((3_000..=4_000).contains(&held), "{held} bytes in a buffer of 4,000");
     let mut got = Vec::new();
     server.recv(&mut got, usize::MAX);
     while got.len() < 9_000 {
         assert!(pair.step(200 * SECOND), "{} bytes so far", got.len());
-        pair.server
-            .as_mut()
-            .expect("open")
-            .recv(&mut got, usize::MAX);
+        pair.server.as_mut().expect("open").recv(&mut got, usize::MAX);
     }
     assert_eq!(got, text(5, 9_000));
 }
@@ -246,30 +216,17 @@ impl Adoptee {
     fn new() -> Self {
         let frame = build(&ends(true), &segment(1_000, 2_000, Flags(0), &[]));
         let (_, seg) = receive(&frame).expect("its own");
-        let how = Adopted {
-            mss: 1_400,
-            scales: Some((7, 7)),
-            sack: true,
-            stamps: Some((777, 500)),
-        };
-        let config = Config {
-            delayed_ack_us: 0,
-            ..CONFIG
-        };
-        Self {
-            socket: Socket::adopt(config, ends(false), SECOND, &seg, &how),
-            now: SECOND,
-        }
+        let how =
+            Adopted { mss: 1_400, scales: Some((7, 7)), sack: true, stamps: Some((777, 500)) };
+        let config = Config { delayed_ack_us: 0, ..CONFIG };
+        Self { socket: Socket::adopt(config, ends(false), SECOND, &seg, &how), now: SECOND }
     }
 
     fn give(&mut self, out: &Out<'_>) -> Vec<Vec<u8>> {
         let frame = build(&ends(true), out);
         let (_, seg) = receive(&frame).expect("its own");
         let mut frames = Vec::new();
-        assert_eq!(
-            self.socket.segment(self.now, &seg, &mut frames),
-            Effect::None
-        );
+        assert_eq!(self.socket.segment(self.now, &seg, &mut frames), Effect::None);
         self.socket.poll(self.now, &mut frames);
         frames
     }
@@ -344,30 +301,13 @@ fn a_keepalive_is_answered_at_once_and_always() {
 #[test]
 fn challenges_are_limited_and_only_an_exact_reset_counts() {
     let mut a = Adoptee::new();
-    let rst = |seq| Out {
-        ack: None,
-        ..segment(seq, 0, Flags::RST, &[])
-    };
-    assert_eq!(
-        one(&a.give(&rst(1_010))).ack,
-        SeqNumber(1_000),
-        "a challenge"
-    );
+    let rst = |seq| Out { ack: None, ..segment(seq, 0, Flags::RST, &[]) };
+    assert_eq!(one(&a.give(&rst(1_010))).ack, SeqNumber(1_000), "a challenge");
     assert!(a.give(&rst(1_020)).is_empty(), "one in 500 ms");
     a.now += 500 * MS;
-    let syn = Out {
-        offer: Some(Offer::default()),
-        ..segment(1_000, 2_000, Flags::SYN, &[])
-    };
-    assert_eq!(
-        one(&a.give(&syn)).ack,
-        SeqNumber(1_000),
-        "RFC 5961 section 4"
-    );
-    assert!(
-        a.give(&rst(1_000 + (1 << 30))).is_empty(),
-        "out of the window"
-    );
+    let syn = Out { offer: Some(Offer::default()), ..segment(1_000, 2_000, Flags::SYN, &[]) };
+    assert_eq!(one(&a.give(&syn)).ack, SeqNumber(1_000), "RFC 5961 section 4");
+    assert!(a.give(&rst(1_000 + (1 << 30))).is_empty(), "out of the window");
     assert_eq!(a.socket.failure(), None);
     assert!(a.give(&rst(1_000)).is_empty());
     assert_eq!(a.socket.failure(), Some(Failure::Reset));
@@ -376,10 +316,7 @@ fn challenges_are_limited_and_only_an_exact_reset_counts() {
 #[test]
 fn old_timestamps_are_rejected() {
     let mut a = Adoptee::new();
-    let _ = a.give(&Out {
-        stamps: Some((600, 777)),
-        ..segment(1_000, 2_000, Flags::PSH, b"ab")
-    });
+    let _ = a.give(&Out { stamps: Some((600, 777)), ..segment(1_000, 2_000, Flags::PSH, b"ab") });
     let _ = a.give(&segment(1_002, 2_000, Flags::PSH, b"late"));
     assert_eq!(a.socket.unread(), 2, "PAWS");
 }
@@ -390,13 +327,7 @@ fn a_close_with_unread_bytes_is_a_reset_and_data_for_an_orphan_too() {
     let _ = a.give(&segment(1_000, 2_000, Flags::PSH, b"GET"));
     assert!(!a.socket.orphan(), "unread bytes");
     let rst = a.socket.abort(a.now).expect("the peer has to know");
-    assert!(
-        receive(&rst)
-            .expect("right checksums")
-            .1
-            .flags
-            .has(Flags::RST)
-    );
+    assert!(receive(&rst).expect("right checksums").1.flags.has(Flags::RST));
 
     let mut a = Adoptee::new();
     assert!(a.socket.orphan());
@@ -406,9 +337,6 @@ fn a_close_with_unread_bytes_is_a_reset_and_data_for_an_orphan_too() {
     assert!(a.give(&segment(1_000, 2_001, Flags(0), &[])).is_empty());
     assert_eq!(a.socket.state(), State::FinWait2);
     let frames = a.give(&segment(1_000, 2_001, Flags::PSH, b"more"));
-    assert_eq!(
-        (one(&frames).flags, one(&frames).seq),
-        (Flags::RST, SeqNumber(2_001))
-    );
+    assert_eq!((one(&frames).flags, one(&frames).seq), (Flags::RST, SeqNumber(2_001)));
     assert_eq!(a.socket.state(), State::Closed);
 }

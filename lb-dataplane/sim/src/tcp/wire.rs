@@ -130,10 +130,7 @@ pub fn stamp_clock(now: Time) -> u32 {
 
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
-    let whole: u64 = words
-        .iter()
-        .map(|w| u64::from(u32::from_be_bytes(*w)))
-        .sum();
+    let whole: u64 = words.iter().map(|w| u64::from(u32::from_be_bytes(*w))).sum();
     let mut last = [0; 4];
     last[..rest.len()].copy_from_slice(rest);
     whole + u64::from(u32::from_be_bytes(last))
@@ -167,10 +164,7 @@ pub fn build(ends: &Ends, out: &Out<'_>) -> Vec<u8> {
         put(&value.to_be_bytes());
         put(&echo.to_be_bytes());
     }
-    if let Some(Offer {
-        scale: Some(scale), ..
-    }) = out.offer
-    {
+    if let Some(Offer { scale: Some(scale), .. }) = out.offer {
         put(&[1, 3, 3, scale]);
     }
     let tcp_len = 20 + len + out.data.len();
@@ -203,11 +197,7 @@ pub fn build(ends: &Ends, out: &Out<'_>) -> Vec<u8> {
     frame.extend_from_slice(&ends.remote.port().to_be_bytes());
     frame.extend_from_slice(&out.seq.0.to_be_bytes());
     frame.extend_from_slice(&out.ack.unwrap_or_default().0.to_be_bytes());
-    let ack = if out.ack.is_some() {
-        Flags::ACK
-    } else {
-        Flags(0)
-    };
+    let ack = if out.ack.is_some() { Flags::ACK } else { Flags(0) };
     frame.extend_from_slice(&[((20 + len) as u8 / 4) << 4, (out.flags | ack).0]);
     frame.extend_from_slice(&out.window.to_be_bytes());
     frame.extend_from_slice(&[0; 4]);
@@ -246,10 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_built_is_received_as_it_was() {
-        for (local, remote) in [
-            ("10.0.0.1:80", "10.0.0.2:90"),
-            ("[fd00::1]:80", "[fd00::2]:90"),
-        ] {
+        for (local, remote) in [("10.0.0.1:80", "10.0.0.2:90"), ("[fd00::1]:80", "[fd00::2]:90")] {
             let ends = Ends {
                 mac: Mac([1; 6]),
                 via: Mac([2; 6]),
@@ -258,11 +245,7 @@ mod tests {
             };
             for len in [0usize, 1, 2, 3, 4, 1_000, 1_447] {
                 let data: Vec<u8> = (0..len).map(|n| n as u8).collect();
-                let offer = (len == 0).then_some(Offer {
-                    mss: 1_400,
-                    scale: Some(7),
-                    sack: true,
-                });
+                let offer = (len == 0).then_some(Offer { mss: 1_400, scale: Some(7), sack: true });
                 let out = Out {
                     seq: SeqNumber(0xfffffff0),
                     ack: Some(SeqNumber(77)),
@@ -275,10 +258,7 @@ mod tests {
                 let frame = build(&ends, &out);
                 let (_, seg) = receive(&frame).expect("right checksums");
                 assert_eq!((seg.src, seg.dst), (ends.local, ends.remote));
-                assert_eq!(
-                    (seg.seq, seg.ack, seg.window),
-                    (out.seq, SeqNumber(77), 500)
-                );
+                assert_eq!((seg.seq, seg.ack, seg.window), (out.seq, SeqNumber(77), 500));
                 assert_eq!((seg.stamps, seg.data), (Some((1, 2)), &data[..]));
                 assert_eq!(seg.flags, out.flags | Flags::ACK);
                 if let Some(offer) = offer {

@@ -31,17 +31,13 @@ impl Truth {
         self.adoptions.insert((pod, port, seq.0, ack.0));
         self.starts.insert((pod, port), seq.add(self.header_bytes));
         let Some(id) = self.of_leg(pod, port) else {
-            return Err(format!(
-                "adoption: for no connection, to pod {pod} from port {port}"
-            ));
+            return Err(format!("adoption: for no connection, to pod {pod} from port {port}"));
         };
         let Some(conn) = self.conns.get(&id).filter(|_| exact) else {
             return Ok(());
         };
         if !conn.is_boundary(seq.add(self.header_bytes)) {
-            return Err(format!(
-                "adoption: connection {id} moves in the middle of a request"
-            ));
+            return Err(format!("adoption: connection {id} moves in the middle of a request"));
         }
         if conn.server_next() != Some(ack) {
             return Err(format!(
@@ -83,9 +79,7 @@ impl Truth {
         } else if conn.is_boundary(restores) {
             PRELUDE_REPLY_BYTES
         } else {
-            return Err(format!(
-                "opening: connection {id} moves in the middle of a request"
-            ));
+            return Err(format!("opening: connection {id} moves in the middle of a request"));
         };
         self.starts.insert(leg, behind_header);
         self.opening.insert(leg, (first, next.sub(reply)));
@@ -98,11 +92,7 @@ impl Truth {
         if let Some((_, next)) = opening.filter(|(first, _)| *first == seg.ack) {
             let by = next.0.wrapping_sub(seg.seq.add(1).0);
             let stamp = seg.stamps.map(|(value, _)| value);
-            self.shifts.entry(leg).or_insert(Shifted {
-                by,
-                acked: 0,
-                stamp,
-            });
+            self.shifts.entry(leg).or_insert(Shifted { by, acked: 0, stamp });
         }
     }
 
@@ -166,18 +156,12 @@ impl Truth {
         let conn = self.conns.get(&tag.conn);
         let known = conn.and_then(|c| c.requests.get(usize::from(tag.number)));
         let Some((asked, begun_at, _)) = known.filter(|(asked, _, _)| asked == request) else {
-            return Err(format!(
-                "execution: pod {pod} executes {tag}, which nobody asked for"
-            ));
+            return Err(format!("execution: pod {pod} executes {tag}, which nobody asked for"));
         };
         let (asked, begun_at) = (*asked, *begun_at);
         self.executed += 1;
         let before = self.executions.get(&tag).and_then(|e| e.first().copied());
-        let this = Execution {
-            number,
-            pod,
-            at: now,
-        };
+        let this = Execution { number, pod, at: now };
         self.executions.entry(tag).or_default().push(this);
         let Some(first) = before else {
             return Ok(());

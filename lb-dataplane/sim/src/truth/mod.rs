@@ -269,9 +269,7 @@ impl Truth {
     fn any_rule(&self, from: Time, to: Time, is: impl Fn(&Rule) -> bool) -> bool {
         let ends = self.rules.iter().skip(1).map(|r| r.from).chain([Time::MAX]);
         let in_force = self.rules.iter().zip(ends);
-        in_force
-            .filter(|(rule, end)| rule.from <= to && *end > from)
-            .any(|(rule, _)| is(rule))
+        in_force.filter(|(rule, end)| rule.from <= to && *end > from).any(|(rule, _)| is(rule))
     }
 
     /// Whether legs may go from connection to connection.
@@ -294,10 +292,7 @@ impl Truth {
 
     /// A client opens a connection.
     pub fn connects(&mut self, client: usize, conn: u32, port: u16, isn: u32) {
-        self.by_port
-            .entry((client, port))
-            .or_default()
-            .insert(0, conn);
+        self.by_port.entry((client, port)).or_default().insert(0, conn);
         let new = Conn {
             client,
             isn: (SeqNumber(isn), None),
@@ -366,9 +361,7 @@ impl Truth {
         let fits = |id: &&u32| {
             self.conns.get(id).is_some_and(|conn| {
                 of_client.is_some_and(|seq| is_near(seq, conn.isn.0))
-                    || of_server
-                        .zip(conn.isn.1)
-                        .is_some_and(|(seq, isn)| is_near(seq, isn))
+                    || of_server.zip(conn.isn.1).is_some_and(|(seq, isn)| is_near(seq, isn))
             })
         };
         all.iter().find(fits).or(all.first()).copied()

@@ -23,18 +23,9 @@ impl Truth {
         };
         let (from, to) = (seq.since(conn.isn.0.add(1)), data.len() as i32);
         // What is in front of the leg's next byte its kernel throws away.
-        let from = from.max(
-            self.starts
-                .get(&leg)
-                .map_or(0, |s| s.since(conn.isn.0.add(1))),
-        );
+        let from = from.max(self.starts.get(&leg).map_or(0, |s| s.since(conn.isn.0.add(1))));
         let to = seq.since(conn.isn.0.add(1)) + to;
-        let ends = conn
-            .requests
-            .iter()
-            .skip(1)
-            .map(|(_, _, start)| *start)
-            .chain([usize::MAX]);
+        let ends = conn.requests.iter().skip(1).map(|(_, _, start)| *start).chain([usize::MAX]);
         for (number, ((request, _, start), end)) in conn.requests.iter().zip(ends).enumerate() {
             let overlaps =
                 i64::from(from) < end as i64 && i64::from(to) > *start as i64 && from < to;
@@ -47,9 +38,7 @@ impl Truth {
         }
         let at = seq.since(conn.isn.0.add(1));
         let right = usize::try_from(at).is_ok_and(|at| {
-            conn.written
-                .get(at..at + data.len())
-                .is_some_and(|written| written == data)
+            conn.written.get(at..at + data.len()).is_some_and(|written| written == data)
         });
         if right {
             return Ok(());
@@ -76,9 +65,7 @@ impl Truth {
             return Ok(());
         };
         let Some(isn) = conn.isn.1 else {
-            return Err(format!(
-                "stream: data towards connection {id} before a SYN-ACK"
-            ));
+            return Err(format!("stream: data towards connection {id} before a SYN-ACK"));
         };
         let at = seq.since(isn.add(1));
         let Some(at) = usize::try_from(at).ok().filter(|at| *at < STREAM_MAX) else {
@@ -120,9 +107,7 @@ impl Truth {
         let end = end.map_or(conn.sent.len(), |n| conn.whole + n);
         while conn.whole < end {
             let Some((request, _, _)) = conn.requests.get(conn.answered) else {
-                return Err(format!(
-                    "stream: connection {id} hears what it did not ask for"
-                ));
+                return Err(format!("stream: connection {id} hears what it did not ask for"));
             };
             let (used, progress) = conn.reader.read(request, &conn.sent[conn.whole..end])?;
             conn.whole += used;

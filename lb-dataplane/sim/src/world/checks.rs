@@ -28,17 +28,12 @@ impl Counts {
     #[must_use]
     pub fn of(engine: &Engine) -> Self {
         let lost: u64 = Lost::ALL.iter().map(|reason| engine.lost(*reason)).sum();
-        let timeouts: u64 = [
-            Counter::TimeoutsHandshake,
-            Counter::TimeoutsIdle,
-            Counter::TimeoutsHalfClosed,
-        ]
-        .iter()
-        .map(|c| engine.counter(*c))
-        .sum();
-        let refused = TABLE
-            .iter()
-            .position(|row| row.event.name() == "SynRefusedByAll");
+        let timeouts: u64 =
+            [Counter::TimeoutsHandshake, Counter::TimeoutsIdle, Counter::TimeoutsHalfClosed]
+                .iter()
+                .map(|c| engine.counter(*c))
+                .sum();
+        let refused = TABLE.iter().position(|row| row.event.name() == "SynRefusedByAll");
         let refused = refused.and_then(|row| engine.transitions().nth(row));
         Self {
             ends: lost + timeouts + refused.map_or(0, |(_, _, count)| count),
@@ -72,9 +67,7 @@ impl World {
     pub(super) fn check_step(&mut self, who: Next) {
         if self.spinning > SPIN_MAX {
             let deadline = self.engine.next_deadline();
-            self.violated(format!(
-                "time stands still: {who:?} again, engine due at {deadline:?}"
-            ));
+            self.violated(format!("time stands still: {who:?} again, engine due at {deadline:?}"));
         }
         if self.step > STEPS_MAX {
             self.violated(format!("the run does not end: {STEPS_MAX} steps"));
@@ -106,9 +99,7 @@ impl World {
         self.stats.restored += 1;
         let client = address::client_at(seen.ip(), self.clients.len());
         if !client.is_some_and(|c| self.truth.had_port(c, seen.port(), conn)) {
-            self.violated(format!(
-                "a pod took the client of connection {conn} for {seen}"
-            ));
+            self.violated(format!("a pod took the client of connection {conn} for {seen}"));
         }
     }
 
@@ -133,14 +124,9 @@ impl World {
         of_server: Option<SeqNumber>,
     ) -> Option<(u32, FlowView)> {
         let name = address::pod_name(pod);
-        let view = self
-            .flows()
-            .into_iter()
-            .find(|v| v.port == port && v.backend == name)?;
+        let view = self.flows().into_iter().find(|v| v.port == port && v.backend == name)?;
         let client = address::client_at(view.client.ip(), self.clients.len())?;
-        let conn = self
-            .truth
-            .of_numbers(client, view.client.port(), of_client, of_server)?;
+        let conn = self.truth.of_numbers(client, view.client.port(), of_client, of_server)?;
         Some((conn, view))
     }
 

@@ -63,19 +63,13 @@ impl World {
             return;
         }
         let rst = seg.flags.has(Flags::RST);
-        let exact = conn
-            .server_next()
-            .is_none_or(|next| (0..=1).contains(&seg.seq.since(next)));
+        let exact = conn.server_next().is_none_or(|next| (0..=1).contains(&seg.seq.since(next)));
         if rst && conn.open && !exact {
             // A guess, the answer to an old segment, or ahead of lost ones. Should the client take
             // it all the same, it says so.
             let counted =
                 call.counted > 0 || (own && self.untold > 0 && self.flow_of(id).is_none());
-            let why = if counted {
-                Some(Explanation::Counted)
-            } else {
-                self.of_owner_end(conn)
-            };
+            let why = if counted { Some(Explanation::Counted) } else { self.of_owner_end(conn) };
             if let Some(conn) = self.truth.conns.get_mut(&id) {
                 conn.inexact = why.or(conn.inexact);
             }

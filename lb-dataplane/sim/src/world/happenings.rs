@@ -53,8 +53,7 @@ impl World {
                 self.apply();
             }
             Happening::Command(i, on) => {
-                self.engine
-                    .drain(Instant(now), None, &address::pod_name(i), on);
+                self.engine.drain(Instant(now), None, &address::pod_name(i), on);
                 self.touched = true;
             }
             Happening::Migrate(seed) => self.somebody_moves_a_flow(seed),
@@ -73,8 +72,7 @@ impl World {
                 self.neighbours[i] = known;
                 self.unreachable[i] |= !known;
                 let at = address::pod(self.scenario.pods_v6, i).ip();
-                self.engine
-                    .set_neighbour(at, known.then(|| address::pod_mac(i)));
+                self.engine.set_neighbour(at, known.then(|| address::pod_mac(i)));
                 self.touched = true;
             }
             Happening::Checked(i, healthy) => {
@@ -106,13 +104,9 @@ impl World {
         let wanted = Migrate {
             client: flow.client,
             frontend: None,
-            to: rng
-                .bool()
-                .then(|| address::pod_name(rng.usize(..self.pods.len()))),
+            to: rng.bool().then(|| address::pod_name(rng.usize(..self.pods.len()))),
         };
-        let said = self
-            .engine
-            .migrate(Instant(self.now), &wanted, &mut self.out);
+        let said = self.engine.migrate(Instant(self.now), &wanted, &mut self.out);
         self.note(|| format!("{wanted:?}: {said:?}"));
         self.engine_ran(Party::Baton, (0, NOWHERE), None);
     }
@@ -204,13 +198,8 @@ impl World {
                 // An adoption by somebody without the key.
                 let from = SocketAddr::new(ours, address::LEG_PORTS_FROM + rng.u16(..64));
                 let epoch = if rng.bool() { self.epoch } else { FORGED_EPOCH };
-                let frame = forged(
-                    MessageKind::Adopt,
-                    from,
-                    address::pod(v6, pod),
-                    epoch,
-                    &mut rng,
-                );
+                let frame =
+                    forged(MessageKind::Adopt, from, address::pod(v6, pod), epoch, &mut rng);
                 self.queue.push(at, Event::ToPod(pod, frame));
             }
             1 => {
@@ -235,15 +224,8 @@ impl World {
                 // A client speaks to the adopter.
                 let client = rng.usize(..self.clients.len());
                 let from = SocketAddr::new(address::client(clients_v6, client), rng.u16(1..1_000));
-                let frame = forged(
-                    MessageKind::Adopt,
-                    from,
-                    self.scenario.frontend,
-                    1,
-                    &mut rng,
-                );
-                self.queue
-                    .push(at, Event::ToEngine(Party::Client(client), frame));
+                let frame = forged(MessageKind::Adopt, from, self.scenario.frontend, 1, &mut rng);
+                self.queue.push(at, Event::ToEngine(Party::Client(client), frame));
             }
             7 => {
                 // A true answer once more, perhaps much later.
@@ -257,8 +239,7 @@ impl World {
                     && let Some((_, seg)) = receive(&frame)
                 {
                     let frame = message(MessageKind::Adopt, &seg, self.epoch, &mut rng);
-                    self.queue
-                        .push(at, Event::ToEngine(Party::Client(client), frame));
+                    self.queue.push(at, Event::ToEngine(Party::Client(client), frame));
                 }
             }
             // Somebody who has a key, or had one, sees the next adoption.
@@ -325,8 +306,7 @@ impl World {
             ..Adoption::bare(MessageKind::Answer(reason), epoch)
         };
         let frame = answer(seg, macs, &content, &key);
-        self.queue
-            .push(self.now + 1, Event::ToEngine(Party::Pod(pod), frame));
+        self.queue.push(self.now + 1, Event::ToEngine(Party::Pod(pod), frame));
     }
 
     /// Why a frame that reaches the engine is an answer that it must not believe, if it is one.
@@ -348,9 +328,7 @@ impl World {
     pub(super) fn predecessor(&mut self) {
         for (pod, port, seq) in self.scenario.stale.clone() {
             let peer = SocketAddr::new(address::ours(self.scenario.pods_v6), port);
-            self.pods[pod]
-                .kernel
-                .leave_behind(self.now, peer, SeqNumber(seq));
+            self.pods[pod].kernel.leave_behind(self.now, peer, SeqNumber(seq));
         }
     }
 }
@@ -418,10 +396,7 @@ fn renumber(frame: &mut [u8], seq: SeqNumber, ack: SeqNumber) {
         return;
     };
     let words = |bytes: &[u8]| -> u32 {
-        bytes
-            .chunks(2)
-            .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
-            .sum()
+        bytes.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum()
     };
     let old = words(&frame[l4 + 4..l4 + 12]);
     frame[l4 + 4..l4 + 8].copy_from_slice(&seq.0.to_be_bytes());

@@ -271,20 +271,14 @@ impl World {
         let mut links = |specs: &[[crate::link::LinkSpec; 2]]| -> Vec<[Link; 2]> {
             let pair = specs.iter();
             pair.map(|[a, b]| {
-                [
-                    Link::new(a.clone(), rng.u64(..)),
-                    Link::new(b.clone(), rng.u64(..)),
-                ]
+                [Link::new(a.clone(), rng.u64(..)), Link::new(b.clone(), rng.u64(..))]
             })
             .collect()
         };
         let client_links = links(&scenario.client_links);
         let pod_links = links(&scenario.pod_links);
         let count = pods.len();
-        let mut stats = Stats {
-            seeds: 1,
-            ..Stats::default()
-        };
+        let mut stats = Stats { seeds: 1, ..Stats::default() };
         for fault in Fault::ALL {
             stats.faults[*fault as usize] += u64::from(scenario.wild[*fault as usize]);
         }
@@ -304,10 +298,7 @@ impl World {
             pods,
             client_links,
             pod_links,
-            snapshot: Snapshot {
-                generation: 0,
-                policies: vec![scenario.policy.clone()],
-            },
+            snapshot: Snapshot { generation: 0, policies: vec![scenario.policy.clone()] },
             listed: vec![true; count],
             draining: vec![false; count],
             weights: vec![1; count],
@@ -374,11 +365,8 @@ impl World {
     /// Something must not be: the first such thing is kept.
     pub(crate) fn violated(&mut self, what: impl Into<String>) {
         if self.violation.is_none() {
-            let violation = Violation {
-                step: self.step,
-                at_us: self.now - START,
-                what: what.into(),
-            };
+            let violation =
+                Violation { step: self.step, at_us: self.now - START, what: what.into() };
             if let Some(trace) = &mut self.trace {
                 trace.note(self.now, &format!("VIOLATION {}", violation.what));
             }
@@ -485,19 +473,14 @@ impl World {
         for policy in self.engine.state(Instant(self.now)).policies {
             for (cause, ends) in policy.moves_total {
                 for (end, count) in ends {
-                    *stats
-                        .counters
-                        .entry(format!("moves {cause} {end}"))
-                        .or_default() += count;
+                    *stats.counters.entry(format!("moves {cause} {end}")).or_default() += count;
                 }
             }
         }
         if let Some(watch) = &self.watch {
             stats.steady.add(&watch.seen);
         }
-        stats.migrations = self
-            .engine
-            .counter(baton_engine::Counter::MigrationsConfirmed);
+        stats.migrations = self.engine.counter(baton_engine::Counter::MigrationsConfirmed);
         stats.rollbacks = self.engine.counter(baton_engine::Counter::Rollbacks);
         stats.rescues = self.engine.counter(baton_engine::Counter::Rescues);
         stats.transfers = self.engine.counter(baton_engine::Counter::TransfersDone);

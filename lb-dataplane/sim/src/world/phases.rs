@@ -135,10 +135,7 @@ impl World {
         let cut = |pod: usize| specs[pod].iter().any(|s| !s.partitions.is_empty());
         let silent = bare
             && (0..self.pods.len()).any(|pod| (self.unreachable[pod] || cut(pod)) && had_leg(pod));
-        died || silent
-            || self
-                .flow_of(id)
-                .is_some_and(|flow| self.owner_is_gone(&flow))
+        died || silent || self.flow_of(id).is_some_and(|flow| self.owner_is_gone(&flow))
     }
 
     /// Whether the socket of a flow's owner was there once and is there no more.
@@ -153,16 +150,9 @@ impl World {
 
     fn is_empty(&self) -> bool {
         let tables = self.engine.tables();
-        [
-            "flows",
-            "closing_legs",
-            "kept_segments",
-            "guarded_flows",
-            "resp_sessions",
-            "affinities",
-        ]
-        .iter()
-        .all(|name| tables.get(*name).is_some_and(|(used, _)| *used == 0))
+        ["flows", "closing_legs", "kept_segments", "guarded_flows", "resp_sessions", "affinities"]
+            .iter()
+            .all(|name| tables.get(*name).is_some_and(|(used, _)| *used == 0))
     }
 
     pub(super) fn empty_phase(&mut self) {

@@ -22,8 +22,7 @@ impl World {
     pub(super) fn transfer_asked(&mut self, pod: usize, question: Question) {
         let most = [MS, 5 * MS, LEASE][self.shim_rng.usize(..3)];
         let wait = self.shim_rng.u64(..=most);
-        self.queue
-            .push(self.now + wait, Event::Transfer(pod, question));
+        self.queue.push(self.now + wait, Event::Transfer(pod, question));
     }
 
     /// Both applications were asked.

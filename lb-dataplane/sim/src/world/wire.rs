@@ -89,12 +89,7 @@ impl World {
     pub(super) fn pod_sends(&mut self, i: usize, frames: Vec<Vec<u8>>) {
         for note in std::mem::take(&mut self.pods[i].kernel.notes) {
             let checked = match note {
-                PodNote::Executed {
-                    request,
-                    execution,
-                    sees,
-                    ..
-                } => {
+                PodNote::Executed { request, execution, sees, .. } => {
                     self.check_client(sees, request.tag.conn);
                     self.note(|| format!("pod {i} executes {} as {execution:#x}", request.tag));
                     self.watch_placement(i, request.tag.conn);
@@ -161,15 +156,13 @@ impl World {
         let shown = base.map(|_| frame.clone());
         let queue = &mut self.queue;
         let (link, event): (_, &dyn Fn(Vec<u8>) -> Event) = match (from, to) {
-            (Party::Client(i), _) => (&mut self.client_links[i][0], &move |f| {
-                Event::ToEngine(from, f)
-            }),
-            (Party::Pod(i), _) => (&mut self.pod_links[i][0], &move |f| {
-                Event::ToEngine(from, f)
-            }),
-            (_, Party::Client(i)) => (&mut self.client_links[i][1], &move |f| {
-                Event::ToClient(i, f)
-            }),
+            (Party::Client(i), _) => {
+                (&mut self.client_links[i][0], &move |f| Event::ToEngine(from, f))
+            }
+            (Party::Pod(i), _) => (&mut self.pod_links[i][0], &move |f| Event::ToEngine(from, f)),
+            (_, Party::Client(i)) => {
+                (&mut self.client_links[i][1], &move |f| Event::ToClient(i, f))
+            }
             (_, Party::Pod(i)) => (&mut self.pod_links[i][1], &move |f| Event::ToPod(i, f)),
             _ => return,
         };
@@ -184,21 +177,18 @@ impl World {
         let Some((_, seg)) = receive(frame) else {
             return Base::default();
         };
-        let id = [(seg.src, seg.dst), (seg.dst, seg.src)]
-            .into_iter()
-            .find_map(|(a, b)| match self.party_at(a)? {
-                Party::Client(i) => self.truth.of_client(i, a.port()),
-                Party::Pod(i) => self.truth.of_leg(i, b.port()),
-                Party::Baton => None,
-            });
+        let id = [(seg.src, seg.dst), (seg.dst, seg.src)].into_iter().find_map(|(a, b)| match self
+            .party_at(
+            a,
+        )? {
+            Party::Client(i) => self.truth.of_client(i, a.port()),
+            Party::Pod(i) => self.truth.of_leg(i, b.port()),
+            Party::Baton => None,
+        });
         let Some((id, conn)) = id.and_then(|id| Some((id, self.truth.conns.get(&id)?))) else {
             return Base::default();
         };
-        Base {
-            conn: Some(id),
-            client: conn.isn.0,
-            server: conn.isn.1.unwrap_or_default(),
-        }
+        Base { conn: Some(id), client: conn.isn.0, server: conn.isn.1.unwrap_or_default() }
     }
 
     fn give_engine(&mut self, from: Party, mut frame: Vec<u8>) {
@@ -213,14 +203,8 @@ impl World {
         let distrusted = distrusted.map(|why| (why, self.believed()));
         let drops: u64 = DropReason::ALL.iter().map(|r| dropped(self, *r)).sum();
         frame.resize(FRAME_BYTES, 0x5a);
-        let verdict = self
-            .engine
-            .frame(Instant(self.now), &mut frame, len, &mut self.out);
-        let drops = DropReason::ALL
-            .iter()
-            .map(|r| dropped(self, *r))
-            .sum::<u64>()
-            - drops;
+        let verdict = self.engine.frame(Instant(self.now), &mut frame, len, &mut self.out);
+        let drops = DropReason::ALL.iter().map(|r| dropped(self, *r)).sum::<u64>() - drops;
         let transmit = match verdict {
             Verdict::Transmit(len) => {
                 frame.truncate(len);
@@ -229,9 +213,7 @@ impl World {
             _ => None,
         };
         if drops != u64::from(matches!(verdict, Verdict::Drop(_))) {
-            self.violated(format!(
-                "frames: {verdict:?}, and {drops} counted as dropped"
-            ));
+            self.violated(format!("frames: {verdict:?}, and {drops} counted as dropped"));
         }
         if let Some(before) = before {
             self.note_states(&before, &format!("{verdict:?}"));
@@ -335,10 +317,8 @@ impl World {
             return self.violated("frames: the engine sends a frame that no kernel takes");
         };
         let Some(to) = self.party_at(seg.dst) else {
-            return self.violated(format!(
-                "frames: the engine sends to {}, who is nobody",
-                seg.dst
-            ));
+            return self
+                .violated(format!("frames: the engine sends to {}, who is nobody", seg.dst));
         };
         let (own_mac, next) = (ether_src(&frame), ether_dst(&frame));
         let right = match to {
@@ -443,9 +423,7 @@ impl World {
             if self.captured.len() < CAPTURED_MAX {
                 self.captured.push((pod, frame.to_vec()));
             }
-            let checked = self
-                .truth
-                .adoption_leaves(pod, port, seg.seq, seg.ack, !call.restores);
+            let checked = self.truth.adoption_leaves(pod, port, seg.seq, seg.ack, !call.restores);
             return self.expect(checked);
         }
         // One byte that the other side has: the engine's, or smoltcp's. No client writes such a
@@ -508,9 +486,7 @@ impl World {
         if seg.flags.has(Flags::SYN)
             && let Some(conn) = self.truth.conns.get_mut(&id)
             && !conn.open
-            && conn
-                .server_next()
-                .is_none_or(|next| Some(next) == conn.isn.1.map(|isn| isn.add(1)))
+            && conn.server_next().is_none_or(|next| Some(next) == conn.isn.1.map(|isn| isn.add(1)))
         {
             conn.isn.1 = Some(seg.seq);
         }
@@ -518,9 +494,7 @@ impl World {
             match call.origin {
                 Party::Pod(pod) if !own => {
                     let before = self.truth.conns.get(&id).and_then(|c| c.speaker);
-                    let checked = self
-                        .truth
-                        .to_client(id, (pod, call.port), seg.seq, seg.data);
+                    let checked = self.truth.to_client(id, (pod, call.port), seg.seq, seg.data);
                     self.expect(checked);
                     let after = self.truth.conns.get(&id).and_then(|c| c.speaker);
                     if let Some(after) = after.filter(|_| before != after) {

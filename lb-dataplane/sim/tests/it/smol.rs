@@ -26,20 +26,13 @@ fn nothing_is_wrong_with_smoltcp_alone() {
         let outcome = all_smol(seed, false);
         stats.add(&outcome.stats);
         if let Some(violation) = outcome.violation {
-            wrong.push(format!(
-                "seed {seed}, step {}: {}",
-                violation.step, violation.what
-            ));
+            wrong.push(format!("seed {seed}, step {}: {}", violation.step, violation.what));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // Worlds in which nothing happens show nothing.
     assert!(stats.answered > 10 * SEEDS, "{} answers", stats.answered);
-    assert!(
-        stats.migrations > 2 * SEEDS,
-        "{} migrations",
-        stats.migrations
-    );
+    assert!(stats.migrations > 2 * SEEDS, "{} migrations", stats.migrations);
 }
 
 #[test]
@@ -56,10 +49,5 @@ fn smoltcp_takes_its_randomness_and_its_clock_from_the_world() {
 fn the_swarm_draws_it_for_some_clients() {
     let drawn = (0..100).flat_map(|seed| Scenario::draw(seed).smol);
     let (with, without): (Vec<_>, Vec<_>) = drawn.partition(Option::is_some);
-    assert!(
-        with.len() > 50 && without.len() > 50,
-        "{} and {}",
-        with.len(),
-        without.len()
-    );
+    assert!(with.len() > 50 && without.len() > 50, "{} and {}", with.len(), without.len());
 }

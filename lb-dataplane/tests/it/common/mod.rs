@@ -22,11 +22,7 @@ pub fn ip(arguments: &str) {
         .args(arguments.split_whitespace())
         .output()
         .expect("iproute2 is installed");
-    assert!(
-        output.status.success(),
-        "ip {arguments}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Asserts that a text has this part.
@@ -52,11 +48,7 @@ impl Lab {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         remove_leftovers();
-        let name = format!(
-            "bt-{}-lbd{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
+        let name = format!("bt-{}-lbd{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(&name);
         fs::create_dir_all(&folder).expect("a folder");
         let lab = Self { name, folder };
@@ -70,9 +62,7 @@ impl Lab {
         ip(&format!("-n {router} link set br0 up"));
         for (i, space) in SPACES.into_iter().enumerate().skip(1) {
             let space = format!("{}-{space}", lab.name);
-            ip(&format!(
-                "-n {router} link add v{i} type veth peer name eth0 netns {space}"
-            ));
+            ip(&format!("-n {router} link add v{i} type veth peer name eth0 netns {space}"));
             ip(&format!("-n {router} link set v{i} master br0 up"));
             ip(&format!("-n {space} addr add 10.77.0.{i}/24 dev eth0"));
             ip(&format!("-n {space} link set eth0 up"));
@@ -149,10 +139,7 @@ impl Lab {
             stream.read_to_string(&mut text).expect("read");
             let status = text.split(' ').nth(1).and_then(|s| s.parse().ok());
             let body = text.split_once("\r\n\r\n").map(|(_, body)| body);
-            (
-                status.unwrap_or_default(),
-                body.unwrap_or_default().to_owned(),
-            )
+            (status.unwrap_or_default(), body.unwrap_or_default().to_owned())
         })
     }
 
@@ -164,10 +151,7 @@ impl Lab {
                 return;
             }
             let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-            assert!(
-                Instant::now() < deadline,
-                "{what}: {path} said {status}: {text}\nlog:\n{log}"
-            );
+            assert!(Instant::now() < deadline, "{what}: {path} said {status}: {text}\nlog:\n{log}");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -187,11 +171,7 @@ impl Lab {
             .output()
             .expect("it runs");
         let text = |bytes| String::from_utf8(bytes).expect("text");
-        (
-            output.status.code(),
-            text(output.stdout),
-            text(output.stderr),
-        )
+        (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
     pub fn client(&self) -> TcpStream {

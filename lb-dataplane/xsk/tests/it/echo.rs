@@ -13,9 +13,7 @@ fn exchange(client: &Raw, frame: &[u8]) {
     swap(&mut expected);
     client.send(frame);
     let mut buffer = vec![0; 4096];
-    let len = client
-        .receive_tcp(&mut buffer, Instant::now() + PATIENCE)
-        .expect("an answer");
+    let len = client.receive_tcp(&mut buffer, Instant::now() + PATIENCE).expect("an answer");
     assert_eq!(&buffer[..len], expected);
 }
 
@@ -40,10 +38,7 @@ fn every_size_comes_back_unchanged() {
         for (from, to, number) in targets {
             for size in [0, 1, 6, 7, 100, 1000, 1439, 1440] {
                 let payload: Vec<u8> = (0..size).map(|i| (i * 7) as u8).collect();
-                exchange(
-                    &client,
-                    &tcp((from, 40_000), (to, number), size, "A", &payload),
-                );
+                exchange(&client, &tcp((from, 40_000), (to, number), size, "A", &payload));
                 sent += 1;
             }
         }
@@ -63,15 +58,9 @@ fn auto_is_native_on_a_veth() {
     let port = lab.open(&config(ModeChoice::Auto));
     assert_eq!(port.mode(), Mode::Native);
     assert!(port.fallbacks().is_empty());
-    assert!(
-        lab.output_in_port("ip", &["link", "show", "eth0"])
-            .contains("xdp ")
-    );
+    assert!(lab.output_in_port("ip", &["link", "show", "eth0"]).contains("xdp "));
     drop(port);
-    assert!(
-        !lab.output_in_port("ip", &["link", "show", "eth0"])
-            .contains("xdp ")
-    );
+    assert!(!lab.output_in_port("ip", &["link", "show", "eth0"]).contains("xdp "));
 }
 
 /// A million frames with 256 on their way at a time.
@@ -102,10 +91,7 @@ fn a_million_frames_are_all_accounted_for() {
     assert_eq!(stats.tx_frames, u64::from(FRAMES));
     assert_eq!(stats.fill_ring_empty, 0);
     assert_eq!(stats.kernel.rx_dropped + stats.kernel.rx_ring_full, 0);
-    assert_eq!(
-        stats.kernel.tx_invalid_descs + stats.kernel.rx_invalid_descs,
-        0
-    );
+    assert_eq!(stats.kernel.tx_invalid_descs + stats.kernel.rx_invalid_descs, 0);
     assert!(frames.is_complete(), "{frames:?}");
     assert_eq!((frames.transmit, frames.hand), (0, 0), "{frames:?}");
 }
@@ -130,9 +116,8 @@ fn extra_frames_leave_before_the_frame_itself() {
             let ends = (RAW_V4.into(), 40_000);
             client.send(&tcp(ends, (PORT_V4.into(), 80), round, "A", &[9]));
             for last in [1, 2, 9] {
-                let len = client
-                    .receive_tcp(&mut buffer, Instant::now() + PATIENCE)
-                    .expect("an answer");
+                let len =
+                    client.receive_tcp(&mut buffer, Instant::now() + PATIENCE).expect("an answer");
                 assert_eq!(buffer[38..42], round.to_be_bytes());
                 assert_eq!(buffer[len - 1], last, "{mode:?}");
             }
@@ -154,10 +139,7 @@ fn frames_of_all_queues_are_served() {
     for round in 0..20 {
         for flow in 0..FLOWS {
             let from = (RAW_V4.into(), 40_000 + flow);
-            exchange(
-                &client,
-                &tcp(from, (PORT_V4.into(), 80), round, "A", &[1, 2, 3]),
-            );
+            exchange(&client, &tcp(from, (PORT_V4.into(), 80), round, "A", &[1, 2, 3]));
         }
     }
     // All queues took part.
@@ -214,17 +196,8 @@ fn what_the_device_below_has_queued_is_not_lost_in_packet_mode() {
     let queue = "qdisc add dev eth0 root tbf rate 8mbit burst 3k limit 4mb";
     let arguments: Vec<&str> = queue.split(' ').collect();
     lab.output_in_port("tc", &arguments);
-    let mut port = lab.open(&Config {
-        interface: "mv0".into(),
-        ..config(ModeChoice::Packet)
-    });
-    let frame = tcp(
-        (PORT_V4.into(), 80),
-        (RAW_V4.into(), 9),
-        7,
-        "A",
-        &[7; 1_400],
-    );
+    let mut port = lab.open(&Config { interface: "mv0".into(), ..config(ModeChoice::Packet) });
+    let frame = tcp((PORT_V4.into(), 80), (RAW_V4.into(), 9), 7, "A", &[7; 1_400]);
     for _ in 0..500 {
         let mut tx = port.tx();
         tx.frame().expect("buffers are left")[..frame.len()].copy_from_slice(&frame);

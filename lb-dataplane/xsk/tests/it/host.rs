@@ -10,24 +10,18 @@ use std::{io::ErrorKind, net::SocketAddr, net::TcpStream, os::fd::AsFd, time::Du
 const FLOOD: usize = 2_000;
 
 fn host(mode: ModeChoice) -> Config {
-    Config {
-        host: true,
-        ..config(mode)
-    }
+    Config { host: true, ..config(mode) }
 }
 
 /// Takes all that is there; what each frame is.
 fn take(port: &mut Port) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let wake = crate::common::eventfd();
-    port.wait(Some(Duration::ZERO), wake.as_fd())
-        .expect("the interface stays");
-    while port.process(
-        &mut |buffer: &mut [u8], len: usize, _: &mut baton_xsk::Tx<'_>| {
-            frames.push(buffer[..len].to_vec());
-            Disposition::Release
-        },
-    ) > 0
+    port.wait(Some(Duration::ZERO), wake.as_fd()).expect("the interface stays");
+    while port.process(&mut |buffer: &mut [u8], len: usize, _: &mut baton_xsk::Tx<'_>| {
+        frames.push(buffer[..len].to_vec());
+        Disposition::Release
+    }) > 0
     {}
     frames
 }
@@ -101,13 +95,7 @@ fn what_the_hosts_stack_refuses_is_counted_and_keeps_no_buffer() {
     let lab = Lab::new();
     let mut port = lab.open(&host(ModeChoice::Native));
     // Without a route, larger than any, and not IP at all.
-    let far = tcp(
-        (PORT_V4.into(), 80),
-        ([203, 0, 113, 1].into(), 9),
-        7,
-        "A",
-        b"",
-    );
+    let far = tcp((PORT_V4.into(), 80), ([203, 0, 113, 1].into(), 9), 7, "A", b"");
     let mut nonsense = far.clone();
     nonsense[14] = 0;
     for frame in [far, nonsense] {
@@ -131,10 +119,7 @@ fn the_kernel_is_silent_while_the_port_is_open_and_answers_again_afterwards() {
         lab.in_port(|| TcpStream::connect_timeout(&own, Duration::from_millis(300)))
             .map_err(|error| error.kind())
     };
-    let own = [
-        SocketAddr::from((PORT_V4, 80)),
-        SocketAddr::from((PORT_V6, 29_999)),
-    ];
+    let own = [SocketAddr::from((PORT_V4, 80)), SocketAddr::from((PORT_V6, 29_999))];
     let port = lab.open(&host(ModeChoice::Packet));
     for own in own {
         assert_eq!(connect(own).err(), Some(ErrorKind::TimedOut), "{own}");
@@ -160,11 +145,8 @@ fn send_by_host(port: &mut Port, frame: &[u8]) {
 /// this MTU.
 fn is_told(frame: &[u8], of: &[u8], mtu: u16) -> bool {
     let v6 = of[12..14] == [0x86, 0xdd];
-    let (header, protocol, kind) = if v6 {
-        (40, frame[20], [2, 0])
-    } else {
-        (20, frame[23], [3, 4])
-    };
+    let (header, protocol, kind) =
+        if v6 { (40, frame[20], [2, 0]) } else { (20, frame[23], [3, 4]) };
     let (icmp, quoted) = (14 + header, 14 + header + 8);
     protocol == if v6 { 58 } else { 1 }
         && frame[..6] == PORT_MAC
@@ -182,10 +164,7 @@ fn a_path_that_takes_less_is_told_to_the_port() {
     for mode in [ModeChoice::Native, ModeChoice::Packet] {
         let lab = Lab::new();
         let mut port = lab.open(&host(mode));
-        let ends = [
-            (PORT_V4.into(), CLIENT_V4.into()),
-            (PORT_V6.into(), CLIENT_V6.into()),
-        ];
+        let ends = [(PORT_V4.into(), CLIENT_V4.into()), (PORT_V6.into(), CLIENT_V6.into())];
         let frames = ends.map(|(own, client)| tcp((own, 80), (client, 9), 7, "A", &[7; 1_400]));
         let told = |port: &mut Port, mtu| {
             for frame in &frames {
@@ -201,12 +180,8 @@ fn a_path_that_takes_less_is_told_to_the_port() {
         lab.ip_in_port("link set eth0 mtu 1350");
         told(&mut port, 1_350);
         // The kernel knows a path's.
-        lab.ip_in_port(&format!(
-            "route replace {CLIENT_V4}/32 dev eth0 mtu lock 1300"
-        ));
-        lab.ip_in_port(&format!(
-            "-6 route replace {CLIENT_V6}/128 dev eth0 mtu lock 1300"
-        ));
+        lab.ip_in_port(&format!("route replace {CLIENT_V4}/32 dev eth0 mtu lock 1300"));
+        lab.ip_in_port(&format!("-6 route replace {CLIENT_V6}/128 dev eth0 mtu lock 1300"));
         lab.ip_in_port("link set eth0 mtu 1500");
         told(&mut port, 1_300);
         // A router on the way says the same; what is about others' segments is not for the port.
@@ -274,13 +249,7 @@ fn what_a_slow_device_has_queued_holds_up_nobody_else() {
     let arguments: Vec<&str> = queue.split(' ').collect();
     lab.output_in_port("tc", &arguments);
     let mut port = lab.open(&host(ModeChoice::Native));
-    let slow = tcp(
-        (PORT_V4.into(), 80),
-        ([10, 79, 0, 2].into(), 9),
-        7,
-        "A",
-        &[7; 1_400],
-    );
+    let slow = tcp((PORT_V4.into(), 80), ([10, 79, 0, 2].into(), 9), 7, "A", &[7; 1_400]);
     for _ in 0..500 {
         send_by_host(&mut port, &slow);
     }
@@ -289,9 +258,5 @@ fn what_a_slow_device_has_queued_holds_up_nobody_else() {
     let own = tcp((PORT_V4.into(), 9), (PORT_V4.into(), 80), 7, "A", b"abc");
     send_by_host(&mut port, &own);
     let stats = port.stats().host;
-    assert_eq!(
-        (stats.tx_refused, take(&mut port).len()),
-        (0, 1),
-        "{stats:?}"
-    );
+    assert_eq!((stats.tx_refused, take(&mut port).len()), (0, 1), "{stats:?}");
 }

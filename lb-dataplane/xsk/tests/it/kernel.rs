@@ -63,16 +63,11 @@ fn a_connecting_client_gets_no_reset_and_its_checksums_are_partial() {
         let socket = start_connecting(&lab, VIRTUAL_V4, 443);
         // The second SYN comes a second later, and only if nothing answered the first.
         until("a second SYN", || syns.load(Ordering::Relaxed) >= 2);
-        assert_eq!(
-            partial.load(Ordering::Relaxed),
-            syns.load(Ordering::Relaxed)
-        );
+        assert_eq!(partial.load(Ordering::Relaxed), syns.load(Ordering::Relaxed));
         assert_eq!(sockopt::socket_error(&socket), Ok(Ok(())), "{mode:?}");
         // A port that is not ours is the kernel's, which refuses it.
         let other = start_connecting(&lab, PORT_V4, 81);
-        until("a reset", || {
-            sockopt::socket_error(&other) == Ok(Err(Errno::CONNREFUSED))
-        });
+        until("a reset", || sockopt::socket_error(&other) == Ok(Err(Errno::CONNREFUSED)));
         let (port, ()) = worker.stop();
         let stats = port.stats();
         assert_eq!(stats.rx_frames, u64::from(syns.load(Ordering::Relaxed)));
@@ -81,9 +76,7 @@ fn a_connecting_client_gets_no_reset_and_its_checksums_are_partial() {
         // With the port gone, the kernel answers again.
         drop(port);
         let last = start_connecting(&lab, PORT_V4, 80);
-        until("a reset", || {
-            sockopt::socket_error(&last) == Ok(Err(Errno::CONNREFUSED))
-        });
+        until("a reset", || sockopt::socket_error(&last) == Ok(Err(Errno::CONNREFUSED)));
     }
 }
 
@@ -118,22 +111,16 @@ type Parts = Vec<(u32, Vec<u8>)>;
 fn collect(lab: &Lab, mode: ModeChoice, frame: &[u8], expected: usize) -> (Port, Parts) {
     let count = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&count);
-    let worker = Worker::start(
-        lab.open(&config(mode)),
-        Parts::new(),
-        move |parts, b, len, _| {
-            let sequence = u32::from_be_bytes([b[38], b[39], b[40], b[41]]);
-            parts.push((sequence, b[54..len].to_vec()));
-            counted.fetch_add(1, Ordering::Relaxed);
-            Disposition::Release
-        },
-    );
+    let worker = Worker::start(lab.open(&config(mode)), Parts::new(), move |parts, b, len, _| {
+        let sequence = u32::from_be_bytes([b[38], b[39], b[40], b[41]]);
+        parts.push((sequence, b[54..len].to_vec()));
+        counted.fetch_add(1, Ordering::Relaxed);
+        Disposition::Release
+    });
     let client = Raw::open(lab);
     client.option(libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1);
     client.send(&with_vnet(frame));
-    until("all segments", || {
-        count.load(Ordering::Relaxed) as usize >= expected
-    });
+    until("all segments", || count.load(Ordering::Relaxed) as usize >= expected);
     worker.stop()
 }
 
@@ -207,14 +194,9 @@ fn a_macvlan_works_in_packet_mode() {
         "link add link eth0 name mv0 address 02:00:00:00:00:33 type macvlan mode bridge",
     );
     lab.ip_in_port("link set mv0 up");
-    let port = lab.open(&Config {
-        interface: "mv0".into(),
-        ..config(ModeChoice::Auto)
-    });
+    let port = lab.open(&Config { interface: "mv0".into(), ..config(ModeChoice::Auto) });
     assert_eq!(port.mode(), Mode::Packet, "{:?}", port.fallbacks());
-    let [(Mode::Native, why)] = port.fallbacks() else {
-        panic!("{:?}", port.fallbacks())
-    };
+    let [(Mode::Native, why)] = port.fallbacks() else { panic!("{:?}", port.fallbacks()) };
     assert!(why.contains("mv0 refuses an XDP program"), "{why}");
     let worker = echo(port);
     let client = Raw::open(&lab);
@@ -226,10 +208,7 @@ fn a_macvlan_works_in_packet_mode() {
         client.send(&frame);
         let len = client.receive_tcp(&mut buffer, Instant::now() + PATIENCE);
         assert_eq!(len, Some(frame.len()));
-        assert_eq!(
-            (&buffer[6..12], &buffer[38..42]),
-            (&MAC[..], &number.to_be_bytes()[..])
-        );
+        assert_eq!((&buffer[6..12], &buffer[38..42]), (&MAC[..], &number.to_be_bytes()[..]));
     }
     client.option(libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1);
     let (mut large, _) = large_frame();
@@ -242,11 +221,7 @@ fn a_macvlan_works_in_packet_mode() {
     }
     let (port, ()) = worker.stop();
     let stats = port.stats();
-    assert_eq!(
-        (stats.rx_frames, stats.rx_segmented),
-        (1_040, 40),
-        "{stats:?}"
-    );
+    assert_eq!((stats.rx_frames, stats.rx_segmented), (1_040, 40), "{stats:?}");
 }
 
 /// What does not fit a slot waits beside the ring, and keeps its place among those that do.
@@ -271,20 +246,12 @@ fn frames_of_many_segments_keep_their_order_among_small_ones() {
     let mut plain = vec![0; 10];
     for round in 0..rounds {
         client.send(&with_vnet(&large));
-        let small = tcp(
-            (RAW_V4.into(), 40_000),
-            (PORT_V4.into(), 80),
-            round,
-            "A",
-            &[9],
-        );
+        let small = tcp((RAW_V4.into(), 40_000), (PORT_V4.into(), 80), round, "A", &[9]);
         plain.truncate(10);
         plain.extend(small);
         client.send(&plain);
     }
-    until("all segments", || {
-        count.load(Ordering::Relaxed) == rounds * 41
-    });
+    until("all segments", || count.load(Ordering::Relaxed) == rounds * 41);
     let (port, parts) = worker.stop();
     for (round, parts) in parts.chunks(41).enumerate() {
         let (segments, small) = parts.split_at(40);
@@ -294,11 +261,7 @@ fn frames_of_many_segments_keep_their_order_among_small_ones() {
     }
     let stats = port.stats();
     assert_eq!(stats.rx_segmented, u64::from(rounds) * 40);
-    assert_eq!(
-        stats.rx_oversize + stats.kernel.rx_ring_full,
-        0,
-        "{stats:?}"
-    );
+    assert_eq!(stats.rx_oversize + stats.kernel.rx_ring_full, 0, "{stats:?}");
 }
 
 /// More of them than may wait are lost and counted, and the ring goes on in order.
@@ -313,13 +276,7 @@ fn large_frames_beyond_the_limit_are_counted() {
         client.send(&with_vnet(&large_frame().0));
     }
     let mut plain = vec![0; 10];
-    plain.extend(tcp(
-        (RAW_V4.into(), 40_000),
-        (PORT_V4.into(), 80),
-        7,
-        "A",
-        &[1],
-    ));
+    plain.extend(tcp((RAW_V4.into(), 40_000), (PORT_V4.into(), 80), 7, "A", &[1]));
     client.send(&plain);
     let mut last = 0;
     until("the small frame", || {
@@ -363,9 +320,7 @@ fn another_program_on_the_interface_stays() {
     let first = echo(lab.open(&config(ModeChoice::Native)));
     let program = |lab: &Lab| {
         let shown = lab.output_in_port("ip", &["link", "show", "eth0"]);
-        shown
-            .lines()
-            .find_map(|l| l.trim().strip_prefix("prog/xdp").map(str::to_owned))
+        shown.lines().find_map(|l| l.trim().strip_prefix("prog/xdp").map(str::to_owned))
     };
     let before = program(&lab);
     assert!(before.is_some());
@@ -373,10 +328,7 @@ fn another_program_on_the_interface_stays() {
         let result = lab.in_port(|| Port::open(&config(mode), &steering()));
         let error = result.err().expect("a refusal");
         assert!(
-            matches!(
-                error,
-                OpenError::QueueBusy { .. } | OpenError::XdpOccupied { .. }
-            ),
+            matches!(error, OpenError::QueueBusy { .. } | OpenError::XdpOccupied { .. }),
             "{error}"
         );
     }
@@ -386,10 +338,7 @@ fn another_program_on_the_interface_stays() {
 
 #[test]
 fn auto_falls_back_to_packet_beside_another_program() {
-    for flags in [
-        libbpf_sys::XDP_FLAGS_DRV_MODE,
-        libbpf_sys::XDP_FLAGS_SKB_MODE,
-    ] {
+    for flags in [libbpf_sys::XDP_FLAGS_DRV_MODE, libbpf_sys::XDP_FLAGS_SKB_MODE] {
         let lab = Lab::new();
         lab.in_port(|| crate::common::attach_passing_xdp("eth0", flags));
         let shown = |lab: &Lab| lab.output_in_port("ip", &["link", "show", "eth0"]);
@@ -399,9 +348,7 @@ fn auto_falls_back_to_packet_beside_another_program() {
         assert_eq!(port.mode(), Mode::Packet);
         let modes: Vec<_> = port.fallbacks().iter().map(|(m, _)| *m).collect();
         assert_eq!(modes, [Mode::Native]);
-        let [(_, native)] = port.fallbacks() else {
-            panic!("one reason")
-        };
+        let [(_, native)] = port.fallbacks() else { panic!("one reason") };
         assert!(native.contains("another XDP program"), "{native}");
         let worker = echo(port);
         let client = Raw::open(&lab);
@@ -446,13 +393,7 @@ fn steering_changes_lose_no_frame_of_what_stays() {
         let mut buffer = vec![0; 2048];
         for round in 0..3000 {
             let to = if round % 2 == 0 { 80 } else { 20_000 };
-            let frame = tcp(
-                (RAW_V4.into(), 40_000),
-                (PORT_V4.into(), to),
-                round,
-                "A",
-                &[],
-            );
+            let frame = tcp((RAW_V4.into(), 40_000), (PORT_V4.into(), to), round, "A", &[]);
             client.send(&frame);
             let len = client.receive_tcp(&mut buffer, Instant::now() + PATIENCE);
             assert_eq!(len, Some(frame.len()), "{mode:?} round {round}");
@@ -472,31 +413,16 @@ fn errors_say_what_to_change() {
         let result = lab.in_port(|| Port::open(&config, &steering));
         result.err().expect("an error").to_string()
     };
-    let missing = open(
-        Config {
-            interface: "eth7".into(),
-            ..config(ModeChoice::Auto)
-        },
-        steering(),
-    );
-    assert!(
-        missing.contains("eth7") && missing.contains("lo, eth0"),
-        "{missing}"
-    );
+    let missing = open(Config { interface: "eth7".into(), ..config(ModeChoice::Auto) }, steering());
+    assert!(missing.contains("eth7") && missing.contains("lo, eth0"), "{missing}");
     let mut odd = config(ModeChoice::Auto);
     odd.rx_ring = 1000;
     let odd = open(odd, steering());
-    assert!(
-        odd.contains("rx_ring = 1000") && odd.contains("power of two"),
-        "{odd}"
-    );
+    assert!(odd.contains("rx_ring = 1000") && odd.contains("power of two"), "{odd}");
     let mut few = config(ModeChoice::Native);
     few.frames = 100;
     let few = open(few, steering());
-    assert!(
-        few.contains("frames = 100") && few.contains("3265"),
-        "{few}"
-    );
+    assert!(few.contains("frames = 100") && few.contains("3265"), "{few}");
     lab.ip_in_port("link set eth0 mtu 9001");
     for mode in [ModeChoice::Native, ModeChoice::Generic] {
         let large = open(config(mode), steering());
@@ -519,11 +445,7 @@ fn a_missing_capability_is_named() {
         (Set::NET_RAW, "CAP_NET_RAW", ModeChoice::Auto),
         (Set::NET_ADMIN, "CAP_NET_ADMIN", ModeChoice::Auto),
         (Set::BPF | Set::SYS_ADMIN, "CAP_BPF", ModeChoice::Auto),
-        (
-            Set::PERFMON | Set::SYS_ADMIN,
-            "CAP_PERFMON",
-            ModeChoice::Native,
-        ),
+        (Set::PERFMON | Set::SYS_ADMIN, "CAP_PERFMON", ModeChoice::Native),
     ] {
         // Capabilities belong to the thread, which ends here.
         let message = lab.in_port(|| {
@@ -565,9 +487,7 @@ fn waiting_ends_when_woken() {
             rustix::io::write(&writer, &1_u64.to_ne_bytes()).expect("an eventfd takes 1");
         });
         // Whatever the kernel sends on its own may end a wait early; being woken ends all.
-        until("the wake", || {
-            port.wait(None, wake.as_fd()).expect("the interface stays")
-        });
+        until("the wake", || port.wait(None, wake.as_fd()).expect("the interface stays"));
         thread.join().expect("no panic");
     }
 }

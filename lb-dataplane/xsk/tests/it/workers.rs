@@ -12,10 +12,7 @@ use std::{collections::HashMap, net::IpAddr, ops::RangeInclusive, time::Instant}
 const LEGS: RangeInclusive<u16> = 20_000..=29_999;
 
 fn of_workers(workers: u32) -> Config {
-    Config {
-        workers: Workers::Exactly(workers),
-        ..config(ModeChoice::Native)
-    }
+    Config { workers: Workers::Exactly(workers), ..config(ModeChoice::Native) }
 }
 
 /// Workers that send back what they get, with their number behind it.
@@ -217,15 +214,8 @@ fn one_that_ends_ends_the_steering_of_all() {
 fn where_frames_cannot_be_shared_one_worker_serves_or_it_is_said_why() {
     let lab = Lab::new();
     for mode in [ModeChoice::Generic, ModeChoice::Packet] {
-        let some = |workers| Config {
-            workers,
-            ..config(mode)
-        };
-        assert_eq!(
-            lab.open_all(&some(Workers::UpTo(4)), &steering()).len(),
-            1,
-            "{mode:?}"
-        );
+        let some = |workers| Config { workers, ..config(mode) };
+        assert_eq!(lab.open_all(&some(Workers::UpTo(4)), &steering()).len(), 1, "{mode:?}");
         let refused = lab.in_port(|| Port::open(&some(Workers::Exactly(2)), &steering()).err());
         let Some(error @ OpenError::Workers { workers: 2, .. }) = refused else {
             panic!("{mode:?}: {refused:?}");
@@ -233,10 +223,7 @@ fn where_frames_cannot_be_shared_one_worker_serves_or_it_is_said_why() {
         let text = error.to_string();
         assert!(text.contains("set `workers` to auto or 1"), "{text}");
     }
-    let host = Config {
-        host: true,
-        ..of_workers(2)
-    };
+    let host = Config { host: true, ..of_workers(2) };
     let refused = lab.in_port(|| Port::open(&host, &steering()).err());
     let text = refused.map(|error| error.to_string()).unwrap_or_default();
     assert!(text.contains("on a node's own network"), "{text}");

@@ -23,27 +23,16 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
     let mut index = by(MoveMethod::Adoption);
     let adoptable = ConditionKind::Adoptable;
     index.says("p Adoptable NotProbed: 2 of 2 backends");
-    index.apply(figures(
-        1,
-        0,
-        vec![backend("pod-1", 2, None), backend("pod-2", 0, None)],
-    ));
+    index.apply(figures(1, 0, vec![backend("pod-1", 2, None), backend("pod-2", 0, None)]));
     let _ = index.fold(2);
     index.says("p Adoptable Adoptable: all backends");
     let why = Some("no adopter (is host-shim running there?)");
-    index.apply(figures(
-        2,
-        0,
-        vec![backend("pod-1", 2, None), backend("pod-2", 0, why)],
-    ));
+    index.apply(figures(2, 0, vec![backend("pod-1", 2, None), backend("pod-2", 0, why)]));
     let _ = index.fold(3);
     index.says("p Adoptable BackendsNotAdoptable: 1 of 2 backends: pod-2: no adopter");
     let shim = |pods: &[&str]| {
         let unattached = pods.iter().map(|name| (key(name), "kernel 5.10".into()));
-        let shim = Shim {
-            unreachable: None,
-            unattached: unattached.collect(),
-        };
+        let shim = Shim { unreachable: None, unattached: unattached.collect() };
         Change::Shim("node".into(), Some(Arc::new(shim)))
     };
     index.apply(shim(&["pod-2"]));
@@ -56,11 +45,7 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         "1 of 2 backends: pod-2: the host-shim of node node cannot have it adopt: kernel 5.10",
     );
     // What holds of several is said once.
-    index.apply(figures(
-        3,
-        0,
-        vec![backend("pod-1", 2, why), backend("pod-2", 0, why)],
-    ));
+    index.apply(figures(3, 0, vec![backend("pod-1", 2, why), backend("pod-2", 0, why)]));
     index.apply(shim(&["pod-1", "pod-2"]));
     let _ = index.fold(4);
     expect(
@@ -70,10 +55,7 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         Reason::BackendsNotAdoptable,
         "2 of 2 backends: pod-1, pod-2: the host-shim of node node cannot",
     );
-    index.apply(Change::Shim(
-        "other".into(),
-        Some(Arc::new(Shim::default())),
-    ));
+    index.apply(Change::Shim("other".into(), Some(Arc::new(Shim::default()))));
     index.apply(Change::Shim("node".into(), None));
     let _ = index.fold(5);
     expect(
@@ -105,12 +87,8 @@ fn what_does_not_adopt_is_moved_to_by_translation() {
     let some = "to 1 of 2 backends by translation, one round trip longer: pod-2: no adopter";
     let status = said(MoveMethod::Auto, pods(), Reason::ByTranslation, some);
     assert_eq!(status, Status::True);
-    let status = said(
-        MoveMethod::Translation,
-        pods(),
-        Reason::Adoptable,
-        "all backends, by translation",
-    );
+    let status =
+        said(MoveMethod::Translation, pods(), Reason::Adoptable, "all backends, by translation");
     assert_eq!(status, Status::True);
     // Nor can it where the queue of connections to accept is full.
     let full = || {
@@ -129,16 +107,8 @@ fn what_does_not_adopt_is_moved_to_by_translation() {
     for (method, pods, part) in [
         (MoveMethod::Auto, full(), either),
         (MoveMethod::Translation, full(), "pod-2: accept queue full"),
-        (
-            MoveMethod::Auto,
-            unlike(),
-            "pod-2: no adopter, and not by translation either: no TCP",
-        ),
-        (
-            MoveMethod::Translation,
-            unlike(),
-            "pod-2: no TCP timestamps",
-        ),
+        (MoveMethod::Auto, unlike(), "pod-2: no adopter, and not by translation either: no TCP"),
+        (MoveMethod::Translation, unlike(), "pod-2: no TCP timestamps"),
         (MoveMethod::Adoption, unlike(), "pod-2: no adopter"),
     ] {
         assert_eq!(said(method, pods, none, part), Status::False);

@@ -8,10 +8,7 @@ fn labels(pairs: &[(&str, &str)]) -> Labels {
 }
 
 fn selector(pairs: &[(&str, &str)]) -> Selector {
-    Selector {
-        labels: labels(pairs),
-        expressions: Vec::new(),
-    }
+    Selector { labels: labels(pairs), expressions: Vec::new() }
 }
 
 fn network(text: &str) -> Peer {
@@ -32,10 +29,7 @@ fn client_with(
     address: &str,
     change: impl FnOnce(&mut Pod),
 ) -> Change {
-    let mut pod = Pod {
-        address: address.parse().ok(),
-        ..bare_pod(labels(pairs))
-    };
+    let mut pod = Pod { address: address.parse().ok(), ..bare_pod(labels(pairs)) };
     change(&mut pod);
     Change::Pod(at_key(at), Some(Arc::new(pod)))
 }
@@ -83,11 +77,7 @@ fn after(index: &mut Index, change: Change) -> (usize, Vec<String>) {
 fn networks_are_passed_on_and_without_a_list_everybody_is_let_in() {
     let mut index = index();
     assert_eq!(allowed(&index), None);
-    add(
-        &mut index,
-        "p",
-        with(vec![network("10.0.0.0/8"), network("fd00::/64")]),
-    );
+    add(&mut index, "p", with(vec![network("10.0.0.0/8"), network("fd00::/64")]));
     let _ = index.fold(2);
     let expected = ["10.0.0.0/8", "fd00::/64"].map(str::to_owned);
     assert_eq!(allowed(&index), Some(expected.to_vec()));
@@ -119,17 +109,11 @@ fn pods_of_the_own_namespace_are_followed() {
     assert_eq!(after(&mut index, unready), (0, one));
     // It moved to another address; then it lost its label; then it has it again, and goes.
     let moved = client("ns/a", web, "10.2.0.9");
-    assert_eq!(
-        after(&mut index, moved.clone()),
-        (1, vec!["10.2.0.9/32".to_owned()])
-    );
+    assert_eq!(after(&mut index, moved.clone()), (1, vec!["10.2.0.9/32".to_owned()]));
     let relabelled = client("ns/a", &[("app", "db")], "10.2.0.9");
     assert_eq!(after(&mut index, relabelled), (1, Vec::new()));
     assert_eq!(after(&mut index, moved).1.len(), 1);
-    assert_eq!(
-        after(&mut index, Change::Pod(at_key("ns/a"), None)),
-        (1, Vec::new())
-    );
+    assert_eq!(after(&mut index, Change::Pod(at_key("ns/a"), None)), (1, Vec::new()));
 }
 
 #[test]
@@ -138,10 +122,7 @@ fn pods_of_a_nodes_network_and_without_addresses_are_not_selected() {
     let web = &[("app", "web")];
     let host = client_with("ns/host", web, "192.0.2.1", |pod| pod.host_network = true);
     assert_eq!(after(&mut index, host), (0, Vec::new()));
-    assert_eq!(
-        after(&mut index, client("ns/young", web, "")),
-        (0, Vec::new())
-    );
+    assert_eq!(after(&mut index, client("ns/young", web, "")), (0, Vec::new()));
     let (_, all) = after(&mut index, client("ns/young", web, "::ffff:10.2.0.1"));
     assert_eq!(all, ["10.2.0.1/32"], "an IPv4 address, however written");
 }
@@ -161,17 +142,10 @@ fn namespaces_are_selected_by_their_labels() {
     let other = namespace("one", &[("team", "shop"), ("x", "y")]);
     assert_eq!(after(&mut index, other).0, 0);
     // A Pod that comes later.
-    let (_, all) = after(
-        &mut index,
-        client("one/web-2", &[("app", "web")], "10.2.0.4"),
-    );
+    let (_, all) = after(&mut index, client("one/web-2", &[("app", "web")], "10.2.0.4"));
     assert_eq!(all, ["10.2.0.1/32", "10.2.0.4/32"]);
     // All of them, whatever their labels are.
-    add(
-        &mut index,
-        "p",
-        with(vec![pods(shop(), Selector::default())]),
-    );
+    add(&mut index, "p", with(vec![pods(shop(), Selector::default())]));
     let _ = index.fold(4);
     assert_eq!(allowed(&index).expect("a list").len(), 3);
     let (_, all) = after(&mut index, client("one/db-2", &[], "10.2.0.5"));
@@ -184,10 +158,7 @@ fn namespaces_are_selected_by_their_labels() {
 fn a_namespace_has_the_label_of_its_name_without_an_object() {
     let named = selector(&[(NAMESPACE_NAME_LABEL, "two"), ("a", "b")]);
     let peers = vec![
-        pods(
-            Some(selector(&[(NAMESPACE_NAME_LABEL, "one")])),
-            Selector::default(),
-        ),
+        pods(Some(selector(&[(NAMESPACE_NAME_LABEL, "one")])), Selector::default()),
         pods(Some(named), Selector::default()),
     ];
     let mut index = index_with(peers);
@@ -208,10 +179,8 @@ fn expressions_are_asked_as_kubernetes_asks_them() {
         (Expression::Exists(app()), [true, true, false]),
         (Expression::DoesNotExist(app()), [false, false, true]),
     ] {
-        let selector = Selector {
-            labels: Labels::default(),
-            expressions: vec![expression.clone()],
-        };
+        let selector =
+            Selector { labels: Labels::default(), expressions: vec![expression.clone()] };
         let mut index = index_with(vec![pods(
             Some(self::selector(&[(NAMESPACE_NAME_LABEL, "one")])),
             selector,
@@ -226,10 +195,8 @@ fn expressions_are_asked_as_kubernetes_asks_them() {
 
 #[test]
 fn more_addresses_than_have_room_are_left_out_and_said() {
-    let mut index = index_with(vec![
-        network("192.0.2.0/24"),
-        pods(None, selector(&[("app", "web")])),
-    ]);
+    let mut index =
+        index_with(vec![network("192.0.2.0/24"), pods(None, selector(&[("app", "web")]))]);
     let client = |n: usize| {
         let address = format!("10.3.{}.{}", n / 256, n % 256);
         client(&format!("ns/c-{n}"), &[("app", "web")], &address)
@@ -252,10 +219,7 @@ fn more_addresses_than_have_room_are_left_out_and_said() {
     index.apply(client(LIMIT_ALLOW_FROM + 1));
     let update = index.fold(3);
     assert_eq!((update.translated, update.verdicts), (1, Vec::new()));
-    index.apply(Change::Pod(
-        at_key(&format!("ns/c-{}", LIMIT_ALLOW_FROM + 1)),
-        None,
-    ));
+    index.apply(Change::Pod(at_key(&format!("ns/c-{}", LIMIT_ALLOW_FROM + 1)), None));
     // What may connect stays served.
     index.says("p Accepted Accepted");
     let _ = after(&mut index, Change::Pod(at_key("ns/c-5"), None));
@@ -266,10 +230,7 @@ fn more_addresses_than_have_room_are_left_out_and_said() {
 #[test]
 fn networks_that_a_snapshot_cannot_take_keep_out_their_own_policy_alone() {
     let mut index = index();
-    let spacious = Class {
-        limit_policies: 1_024,
-        ..class()
-    };
+    let spacious = Class { limit_policies: 1_024, ..class() };
     index.apply(Change::Class("class".into(), Some(Arc::new(spacious))));
     let networks = (0..LIMIT_ALLOW_FROM).map(|n| network(&format!("fd00:{n:x}::/32")));
     let networks: Arc<[Peer]> = networks.collect();
@@ -296,13 +257,7 @@ fn networks_that_a_snapshot_cannot_take_keep_out_their_own_policy_alone() {
     assert!(bytes.sum::<usize>() < baton_api::LIMIT_SNAPSHOT_BYTES);
     let programmed = ConditionKind::Programmed;
     let words = "too few for this policy";
-    expect(
-        &index,
-        "large-22",
-        programmed,
-        Reason::ClassSnapshotLimit,
-        words,
-    );
+    expect(&index, "large-22", programmed, Reason::ClassSnapshotLimit, words);
     for name in ["p", "large-00", "young"] {
         expect(&index, name, programmed, Reason::Pending, "");
     }

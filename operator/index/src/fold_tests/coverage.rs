@@ -8,10 +8,7 @@ fn shim(index: &mut Index, node: &str, shim: Option<Shim>) {
 }
 
 fn labels(all: &[(&'static str, usize)]) -> Vec<(&'static str, usize)> {
-    all.iter()
-        .copied()
-        .filter(|(_, count)| *count > 0)
-        .collect()
+    all.iter().copied().filter(|(_, count)| *count > 0).collect()
 }
 
 fn nodes(index: &Index) -> Vec<(&'static str, usize)> {
@@ -27,11 +24,7 @@ fn each_node_and_pod_of_a_policy_counts_once_by_what_is_in_the_way() {
     let mut index = index();
     // Two listeners lead to the same Pods; Service `t` has no policy.
     let mut two = policy(1, "s", 80);
-    let second = Listener {
-        name: "again".into(),
-        port: 81,
-        ..two.listeners[0].clone()
-    };
+    let second = Listener { name: "again".into(), port: 81, ..two.listeners[0].clone() };
     two.listeners.push(second);
     add(&mut index, "p", two);
     let _ = index.fold(2);
@@ -42,18 +35,13 @@ fn each_node_and_pod_of_a_policy_counts_once_by_what_is_in_the_way() {
     assert_eq!(nodes(&index), [("missing", 1)]);
     assert_eq!(pods(&index), [("no_shim", 2)]);
 
-    let away = Shim {
-        unreachable: Some("no answer".into()),
-        ..Shim::default()
-    };
+    let away = Shim { unreachable: Some("no answer".into()), ..Shim::default() };
     shim(&mut index, "node", Some(away));
     assert_eq!(nodes(&index), [("unreachable", 1)]);
     assert_eq!(pods(&index), [("shim_unreachable", 2)]);
 
-    let failing = Shim {
-        unreachable: None,
-        unattached: [(key("pod-2"), "kernel 5.10".into())].into(),
-    };
+    let failing =
+        Shim { unreachable: None, unattached: [(key("pod-2"), "kernel 5.10".into())].into() };
     shim(&mut index, "node", Some(failing));
     assert_eq!(nodes(&index), [("works", 1)]);
     assert_eq!(pods(&index), [("not_attached", 1)]);
@@ -64,11 +52,7 @@ fn each_node_and_pod_of_a_policy_counts_once_by_what_is_in_the_way() {
     assert_eq!(nodes(&index), [("node_excluded", 1)]);
     assert_eq!(pods(&index), [("node_excluded", 2)]);
 
-    let node = Node {
-        ready: false,
-        cordoned: false,
-        zone: None,
-    };
+    let node = Node { ready: false, cordoned: false, zone: None };
     index.apply(Change::Node("node".into(), Some(Arc::new(node))));
     let _ = index.fold(3);
     assert_eq!(nodes(&index), [("node_not_ready", 1)]);

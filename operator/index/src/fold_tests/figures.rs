@@ -9,19 +9,12 @@ pub fn figures(uptime: u64, flows: u64, backends: Vec<BackendFigures>) -> Change
     let policies = vec![PolicyFigures {
         name: name.into(),
         flows: 3,
-        totals: Totals {
-            flows,
-            ..Totals::default()
-        },
+        totals: Totals { flows, ..Totals::default() },
         pinned: [("TLS".into(), flows)].into(),
         backends,
         ..PolicyFigures::default()
     }];
-    let value = Figures {
-        at: 50,
-        uptime,
-        policies,
-    };
+    let value = Figures { at: 50, uptime, policies };
     Change::Figures(key("pod-200"), Some(Arc::new(value)))
 }
 
@@ -101,11 +94,7 @@ fn drains_are_summed_and_told_when_they_are_over() {
     assert_eq!((during.drains[0].since, during.drains[0].until), (40, 65));
     index.apply(figures(6, 0, vec![backend("pod-1", 0, None)]));
     let update = index.fold(4);
-    let event = update
-        .events
-        .iter()
-        .find(|e| e.reason == Reason::Drained)
-        .expect("it is told");
+    let event = update.events.iter().find(|e| e.reason == Reason::Drained).expect("it is told");
     assert!(event.message.contains("4 flows moved"), "{event:?}");
     // Another drain of it counts from the start.
     index.apply(drain(1, 0, 90));
@@ -123,22 +112,12 @@ fn costs_are_written_where_the_policy_asks_and_taken_off_when_not() {
     asking.deletion_cost = true;
     add(&mut index, "p", asking);
     let costs = index.fold(3).costs;
-    assert_eq!(
-        costs,
-        [(key("pod-1"), Some(20)), (key("pod-2"), Some(0))].into()
-    );
+    assert_eq!(costs, [(key("pod-1"), Some(20)), (key("pod-2"), Some(0))].into());
     // Within a tenth: nothing.
-    index.apply(figures(
-        1,
-        0,
-        vec![backend("pod-1", 21, None), backend("pod-2", 0, None)],
-    ));
+    index.apply(figures(1, 0, vec![backend("pod-1", 21, None), backend("pod-2", 0, None)]));
     assert!(index.fold(4).costs.is_empty());
     add(&mut index, "p", policy(1, "s", 80));
-    assert_eq!(
-        index.fold(5).costs,
-        [(key("pod-1"), None), (key("pod-2"), None)].into()
-    );
+    assert_eq!(index.fold(5).costs, [(key("pod-1"), None), (key("pod-2"), None)].into());
 }
 
 #[test]
@@ -148,13 +127,7 @@ fn a_cost_that_an_earlier_operator_wrote_is_taken_off_and_no_other_is() {
         let Change::Pod(name, Some(pod)) = pod(last, Labels::default()) else {
             panic!("a pod");
         };
-        Change::Pod(
-            name,
-            Some(Arc::new(Pod {
-                cost,
-                ..(*pod).clone()
-            })),
-        )
+        Change::Pod(name, Some(Arc::new(Pod { cost, ..(*pod).clone() })))
     };
     // Nobody asks for a cost.
     index.apply(with_cost(1, Some(20)));
@@ -194,13 +167,7 @@ fn a_drains_deadline_is_told_when_it_passes_whether_figures_change_or_not() {
         let Change::Figures(pod, Some(figures)) = figures(5, 0, vec![one]) else {
             panic!("figures");
         };
-        Change::Figures(
-            pod,
-            Some(Arc::new(Figures {
-                at,
-                ..(*figures).clone()
-            })),
-        )
+        Change::Figures(pod, Some(Arc::new(Figures { at, ..(*figures).clone() })))
     };
     let reasons =
         |update: &Update| -> Vec<Reason> { update.events.iter().map(|e| e.reason).collect() };
@@ -210,10 +177,7 @@ fn a_drains_deadline_is_told_when_it_passes_whether_figures_change_or_not() {
     let update = index.fold(65);
     assert_eq!(reasons(&update), [Reason::DrainDeadline]);
     assert!(
-        update.events[0].warning
-            && update.events[0]
-                .message
-                .contains("after 25 s: 3 flows moved")
+        update.events[0].warning && update.events[0].message.contains("after 25 s: 3 flows moved")
     );
     assert!(index.fold(66).events.is_empty());
     // The dataplane says that nothing is left of it, from then on; when it was does not move.
@@ -227,8 +191,5 @@ fn a_drains_deadline_is_told_when_it_passes_whether_figures_change_or_not() {
     index.apply(figures(6, 0, vec![backend("pod-1", 0, None)]));
     let update = index.fold(80);
     assert_eq!(reasons(&update), [Reason::Drained]);
-    assert!(
-        update.events[0].message.contains("over after 40 s"),
-        "{update:?}"
-    );
+    assert!(update.events[0].message.contains("over after 40 s"), "{update:?}");
 }

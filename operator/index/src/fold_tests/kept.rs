@@ -8,10 +8,7 @@ fn slip(created: i64, field: &str) -> Policy {
         generation: 2,
         service: "".into(),
         listeners: Vec::new(),
-        template: Err(Refusal {
-            field: field.into(),
-            problem: "is wrong".into(),
-        }),
+        template: Err(Refusal { field: field.into(), problem: "is wrong".into() }),
         ..policy(created, "", 80)
     }
 }
@@ -53,10 +50,7 @@ fn a_slip_that_a_dataplane_makes_ends_with_the_dataplane() {
 fn a_slip_keeps_what_was_good_and_its_endpoints_are_followed() {
     let mut index = index();
     let revision = index.class("class").expect("it exists").revision;
-    let acknowledged = Report {
-        acknowledged: Some(revision),
-        ..Report::default()
-    };
+    let acknowledged = Report { acknowledged: Some(revision), ..Report::default() };
     report(&mut index, acknowledged);
     let accepted = ConditionKind::Accepted;
     for (field, reason) in [("spec.drain", Reason::Invalid), ("", Reason::InternalError)] {
@@ -65,20 +59,8 @@ fn a_slip_keeps_what_was_good_and_its_endpoints_are_followed() {
         add(&mut index, "younger", policy(2, "t", 80));
         let update = index.fold(2);
         assert!(update.classes.is_empty(), "{:?}", update.classes);
-        expect(
-            &index,
-            "p",
-            accepted,
-            reason,
-            "is wrong; what it said as generation 1",
-        );
-        expect(
-            &index,
-            "p",
-            accepted,
-            reason,
-            "its endpoints as they are now",
-        );
+        expect(&index, "p", accepted, reason, "is wrong; what it said as generation 1");
+        expect(&index, "p", accepted, reason, "its endpoints as they are now");
         index.says("p Programmed Programmed");
         index.says("younger Accepted Conflicted: ns/p");
         assert_eq!(verdict(&index, "p").observed_generation, 2);
@@ -92,10 +74,7 @@ fn a_slip_keeps_what_was_good_and_its_endpoints_are_followed() {
     add(&mut index, "p", better);
     let _ = index.fold(4);
     index.says("p Accepted Accepted");
-    assert_eq!(
-        index.snapshot("class").next().expect("p").frontends[0].port(),
-        81
-    );
+    assert_eq!(index.snapshot("class").next().expect("p").frontends[0].port(), 81);
     index.says("younger Accepted Accepted");
     // Deleted is deleted.
     add(&mut index, "p", slip(1, "spec.drain"));
@@ -190,15 +169,9 @@ fn while_objects_may_be_missing_nothing_that_dataplanes_have_goes() {
     let q = |index: &Index| -> Vec<(String, bool)> {
         let all = held(index);
         let q = all.iter().find(|p| p.name == "ns/q/http").expect("q");
-        q.backends
-            .iter()
-            .map(|b| (b.name.clone(), b.draining))
-            .collect()
+        q.backends.iter().map(|b| (b.name.clone(), b.draining)).collect()
     };
-    assert_eq!(
-        q(&index),
-        [("pod-3".to_owned(), true), ("pod-4".to_owned(), false)]
-    );
+    assert_eq!(q(&index), [("pod-3".to_owned(), true), ("pod-4".to_owned(), false)]);
     index.says("q Degraded BackendsNotFollowed: 1 backend is known only");
     // A new policy does not get what one has that is not known.
     index.apply(service("n"));

@@ -40,9 +40,7 @@ fn policy(created: i64, service: &str, port: u16) -> Policy {
             own: None,
             protocol_by_port: false,
         }],
-        template: Ok(Arc::new(
-            serde_json::from_str(template).expect("a template"),
-        )),
+        template: Ok(Arc::new(serde_json::from_str(template).expect("a template"))),
         weights: None,
         classes: Labels::default(),
         frontend: None,
@@ -68,11 +66,7 @@ fn bare_pod(labels: Labels) -> Pod {
 }
 
 fn pod(last: u8, labels: Labels) -> Change {
-    let value = Pod {
-        node: Some("node".into()),
-        address: Some(address(last)),
-        ..bare_pod(labels)
-    };
+    let value = Pod { node: Some("node".into()), address: Some(address(last)), ..bare_pod(labels) };
     Change::Pod(key(&format!("pod-{last}")), Some(Arc::new(value)))
 }
 
@@ -104,11 +98,7 @@ fn slice_of(
 }
 
 fn http(port: u16) -> Vec<ServicePort> {
-    vec![ServicePort {
-        name: "http".into(),
-        port,
-        protocol: None,
-    }]
+    vec![ServicePort { name: "http".into(), port, protocol: None }]
 }
 
 fn service(name: &str) -> Change {
@@ -116,13 +106,8 @@ fn service(name: &str) -> Change {
 }
 
 fn service_of(name: &str, families: Vec<Family>) -> Change {
-    let value = Service {
-        ports: http(80),
-        families,
-        external_name: false,
-        selects: true,
-        front: None,
-    };
+    let value =
+        Service { ports: http(80), families, external_name: false, selects: true, front: None };
     Change::Service(key(name), Some(Arc::new(value)))
 }
 
@@ -130,21 +115,9 @@ fn add(index: &mut Index, name: &str, policy: Policy) {
     index.apply(Change::Policy(key(name), Some(Arc::new(policy))));
 }
 
-const READY: Conditions = Conditions {
-    ready: true,
-    serving: true,
-    terminating: false,
-};
-const UNREADY: Conditions = Conditions {
-    ready: false,
-    serving: false,
-    terminating: false,
-};
-const LEAVING: Conditions = Conditions {
-    ready: false,
-    serving: true,
-    terminating: true,
-};
+const READY: Conditions = Conditions { ready: true, serving: true, terminating: false };
+const UNREADY: Conditions = Conditions { ready: false, serving: false, terminating: false };
+const LEAVING: Conditions = Conditions { ready: false, serving: true, terminating: true };
 
 /// A slice of a Service in front of dataplanes, with these ports of the pods.
 fn in_front(name: &str, pods: &[&str], ports: &[u16]) -> Change {
@@ -228,9 +201,7 @@ impl Index {
     fn says(&self, said: &str) {
         let (words, part) = said.split_once(": ").unwrap_or((said, ""));
         let words: Vec<_> = words.split(' ').collect();
-        let [name, kind, reason] = words[..] else {
-            panic!("three words: {said}")
-        };
+        let [name, kind, reason] = words[..] else { panic!("three words: {said}") };
         let mut kinds = ConditionKind::ALL.into_iter();
         let kind = kinds.find(|k| format!("{k:?}") == kind).expect(said);
         let verdict = verdict(self, name);
@@ -245,11 +216,6 @@ fn report(index: &mut Index, report: Report) {
 }
 
 fn backends(index: &Index) -> Vec<(String, u16, bool)> {
-    let policies = index
-        .snapshot("class")
-        .filter(|policy| policy.name == "ns/p/http");
-    policies
-        .flat_map(|p| &p.backends)
-        .map(|b| (b.name.clone(), b.weight, b.draining))
-        .collect()
+    let policies = index.snapshot("class").filter(|policy| policy.name == "ns/p/http");
+    policies.flat_map(|p| &p.backends).map(|b| (b.name.clone(), b.weight, b.draining)).collect()
 }

@@ -19,19 +19,13 @@ fn has(index: &mut Index, at: i64, flows: u64, tls: u64, upgrade: u64) -> Update
         ..PolicyFigures::default()
     }];
     let uptime = 1;
-    let value = Figures {
-        at,
-        uptime,
-        policies,
-    };
+    let value = Figures { at, uptime, policies };
     index.apply(Change::Figures(key("pod-200"), Some(Arc::new(value))));
     index.fold(at)
 }
 
 fn reason(index: &Index) -> Reason {
-    verdict(index, "p")
-        .condition(ConditionKind::Degraded)
-        .reason
+    verdict(index, "p").condition(ConditionKind::Degraded).reason
 }
 
 #[test]
@@ -41,14 +35,8 @@ fn an_event_and_a_condition_say_that_most_flows_cannot_move_and_why() {
     let [event] = update.events.as_slice() else {
         panic!("{:?}", update.events);
     };
-    assert_eq!(
-        (event.reason, event.warning),
-        (Reason::FewFlowsCanMove, true)
-    );
-    assert!(
-        event.message.contains("because of TLS, upgrade:"),
-        "{event:?}"
-    );
+    assert_eq!((event.reason, event.warning), (Reason::FewFlowsCanMove, true));
+    assert!(event.message.contains("because of TLS, upgrade:"), "{event:?}");
     let said = verdict(&index, "p");
     let degraded = said.condition(ConditionKind::Degraded);
     assert_eq!(degraded.status, Status::True);
@@ -57,10 +45,7 @@ fn an_event_and_a_condition_say_that_most_flows_cannot_move_and_why() {
     // Other numbers are no other condition, and no Event, whichever reason has more of them.
     let update = has(&mut index, 11, 1_000, 400, 300);
     assert!(update.events.is_empty(), "{:?}", update.events);
-    assert_eq!(
-        verdict(&index, "p").condition(ConditionKind::Degraded),
-        degraded
-    );
+    assert_eq!(verdict(&index, "p").condition(ConditionKind::Degraded), degraded);
 }
 
 #[test]
@@ -72,10 +57,7 @@ fn it_is_said_until_clearly_more_than_half_can_and_for_a_minute() {
     assert_eq!(reason(&index), Reason::FewFlowsCanMove);
     // Clients that come and go make no Event each time.
     let update = has(&mut index, 79, 100, 1, 0);
-    assert_eq!(
-        (reason(&index), update.events.len()),
-        (Reason::FewFlowsCanMove, 0)
-    );
+    assert_eq!((reason(&index), update.events.len()), (Reason::FewFlowsCanMove, 0));
     let _ = has(&mut index, 80, 100, 40, 0);
     assert_eq!(reason(&index), Reason::FewFlowsCanMove, "60 of 100");
     let update = has(&mut index, 81, 100, 39, 0);
@@ -114,32 +96,12 @@ fn a_few_flows_say_nothing_nor_do_policies_that_want_no_moves() {
 #[test]
 fn none_moves_by_translation_to_where_no_connection_can_be_opened() {
     for (unadoptable, untranslatable, method, expected) in [
-        (
-            Some("no adopter"),
-            Some("no TCP timestamps"),
-            MoveMethod::Auto,
-            (0, 5),
-        ),
-        (
-            Some("no adopter"),
-            Some("no TCP timestamps"),
-            MoveMethod::Translation,
-            (0, 5),
-        ),
-        (
-            Some("accept queue full"),
-            Some("accept queue full"),
-            MoveMethod::Auto,
-            (0, 5),
-        ),
+        (Some("no adopter"), Some("no TCP timestamps"), MoveMethod::Auto, (0, 5)),
+        (Some("no adopter"), Some("no TCP timestamps"), MoveMethod::Translation, (0, 5)),
+        (Some("accept queue full"), Some("accept queue full"), MoveMethod::Auto, (0, 5)),
         // By adoption it can.
         (None, Some("no TCP timestamps"), MoveMethod::Auto, (10, 5)),
-        (
-            None,
-            Some("no TCP timestamps"),
-            MoveMethod::Translation,
-            (0, 5),
-        ),
+        (None, Some("no TCP timestamps"), MoveMethod::Translation, (0, 5)),
     ] {
         let mut index = index();
         let mut policy = policy(1, "s", 80);
@@ -156,10 +118,7 @@ fn none_moves_by_translation_to_where_no_connection_can_be_opened() {
         let _ = index.fold(2);
         let movable = verdict(&index, "p").movable;
         let is = (movable.by_adoption, movable.by_translation);
-        assert_eq!(
-            is, expected,
-            "{unadoptable:?} {untranslatable:?} {method:?}"
-        );
+        assert_eq!(is, expected, "{unadoptable:?} {untranslatable:?} {method:?}");
     }
 }
 
@@ -184,28 +143,16 @@ fn flows_can_move_where_another_backend_takes_them() {
         }
         add(&mut index, "p", policy);
         let backends = [("pod-1", one), ("pod-2", other)];
-        let backends = backends.map(|(name, why)| BackendFigures {
-            pinned: 3,
-            ..backend(name, 10, why)
-        });
+        let backends =
+            backends.map(|(name, why)| BackendFigures { pinned: 3, ..backend(name, 10, why) });
         index.apply(figures(1, 0, backends.to_vec()));
         let _ = index.fold(2);
-        let expected = Movable {
-            by_adoption,
-            by_translation,
-        };
-        assert_eq!(
-            verdict(&index, "p").movable,
-            expected,
-            "{one:?} {other:?} {method:?}"
-        );
+        let expected = Movable { by_adoption, by_translation };
+        assert_eq!(verdict(&index, "p").movable, expected, "{one:?} {other:?} {method:?}");
         // The only one that takes connections has nobody to hand its own to.
         index.apply(slice("s", &[(1, READY), (2, UNREADY)]));
         let _ = index.fold(3);
         let movable = verdict(&index, "p").movable;
-        assert!(
-            movable.by_adoption + movable.by_translation <= 7,
-            "{movable:?}"
-        );
+        assert!(movable.by_adoption + movable.by_translation <= 7, "{movable:?}");
     }
 }

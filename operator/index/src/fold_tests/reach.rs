@@ -59,11 +59,7 @@ fn each_listener_is_named_that_is_not_reached() {
     let mut index = index();
     let mut more = policy(1, "s", 80);
     for (name, port) in [("admin", 81), ("metrics", 82)] {
-        more.listeners.push(Listener {
-            name: name.into(),
-            port,
-            ..more.listeners[0].clone()
-        });
+        more.listeners.push(Listener { name: name.into(), port, ..more.listeners[0].clone() });
     }
     add(&mut index, "p", more.clone());
     assert_eq!(led(&mut index, &["pod-200"], &[81]), Reason::NoServicePort);

@@ -21,43 +21,25 @@ fn a_panic_in_one_policy_is_its_own_affair() {
     index.apply(slice("t", &[(3, READY), (4, UNREADY)]));
     let update = index.fold(3);
     assert_eq!(update.translated, 2);
-    let changed: Vec<_> = update.classes["class"]
-        .changed
-        .iter()
-        .map(|p| p.name.as_str())
-        .collect();
+    let changed: Vec<_> = update.classes["class"].changed.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(changed, ["ns/p/http"]);
-    assert_eq!(
-        index.snapshot("class").find(|p| p.name == "ns/poison/http"),
-        Some(&before[1])
-    );
+    assert_eq!(index.snapshot("class").find(|p| p.name == "ns/poison/http"), Some(&before[1]));
     index.says("poison Accepted InternalError: poisoned");
     index.says("p Accepted Accepted");
-    assert!(
-        update
-            .events
-            .iter()
-            .any(|e| e.warning && e.reason == Reason::InternalError)
-    );
+    assert!(update.events.iter().any(|e| e.warning && e.reason == Reason::InternalError));
     // It recovers with the next change that succeeds.
     index.translator = translate;
     index.apply(slice("t", &[(3, UNREADY), (4, READY)]));
     let _ = index.fold(4);
     index.says("poison Accepted Accepted");
-    assert_ne!(
-        index.snapshot("class").find(|p| p.name == "ns/poison/http"),
-        Some(&before[1])
-    );
+    assert_ne!(index.snapshot("class").find(|p| p.name == "ns/poison/http"), Some(&before[1]));
 }
 
 #[test]
 fn of_two_policies_of_one_second_the_smaller_key_wins() {
     let mut index = index();
     add(&mut index, "b", policy(2, "t", 82));
-    let one_second = |uid: &str| Policy {
-        uid: uid.into(),
-        ..policy(2, "t", 82)
-    };
+    let one_second = |uid: &str| Policy { uid: uid.into(), ..policy(2, "t", 82) };
     add(&mut index, "c", one_second("uid-0"));
     let _ = index.fold(2);
     index.says("b Accepted Accepted");
@@ -76,11 +58,7 @@ fn the_older_policy_wins_and_the_loser_is_taken_at_once_when_it_goes() {
     index.says("q Accepted Conflicted: ns/p");
     index.says("r Accepted Conflicted: port 80 of the dataplane's own address in class class");
     assert_eq!(
-        update
-            .events
-            .iter()
-            .filter(|e| e.warning && e.reason == Reason::Conflicted)
-            .count(),
+        update.events.iter().filter(|e| e.warning && e.reason == Reason::Conflicted).count(),
         2
     );
     index.apply(Change::Policy(key("p"), None));
@@ -107,39 +85,21 @@ fn programmed_says_what_each_dataplane_does() {
     let revision = index.class("class").expect("it exists").revision;
     let programmed = ConditionKind::Programmed;
     index.says("p Programmed Pending: ns/pod-200 has not acknowledged");
-    let unreachable = Report {
-        unreachable: Some("timed out".into()),
-        ..Report::default()
-    };
+    let unreachable = Report { unreachable: Some("timed out".into()), ..Report::default() };
     report(&mut index, unreachable);
     let _ = index.fold(2);
     index.says("p Programmed DataplaneUnreachable: timed out");
     index.says("p Degraded DataplaneUnreachable: timed out");
     report(
         &mut index,
-        Report {
-            refused: Some((revision, "too many backends".into())),
-            ..Report::default()
-        },
+        Report { refused: Some((revision, "too many backends".into())), ..Report::default() },
     );
     let _ = index.fold(3);
     index.says("p Programmed SnapshotRefused: too many backends");
-    report(
-        &mut index,
-        Report {
-            acknowledged: Some(revision),
-            ..Report::default()
-        },
-    );
+    report(&mut index, Report { acknowledged: Some(revision), ..Report::default() });
     let _ = index.fold(4);
     index.says("p Programmed Programmed: all ready dataplanes");
-    assert_eq!(
-        (
-            verdict(&index, "p").programmed,
-            verdict(&index, "p").dataplanes
-        ),
-        (1, 1)
-    );
+    assert_eq!((verdict(&index, "p").programmed, verdict(&index, "p").dataplanes), (1, 1));
     // The next change is not acknowledged yet; the refusal of an older revision is no news.
     index.apply(slice("s", &[(1, READY)]));
     let _ = index.fold(5);
@@ -157,9 +117,7 @@ fn what_a_dataplane_refuses_is_said_of_that_policy_alone() {
     let _ = index.fold(1);
     let revision = u64::MAX;
     let say = |refused: &[(&str, &str)], index: &mut Index| {
-        let refused = refused
-            .iter()
-            .map(|(name, why)| ((*name).into(), (*why).into()));
+        let refused = refused.iter().map(|(name, why)| ((*name).into(), (*why).into()));
         report(
             index,
             Report {
@@ -171,18 +129,12 @@ fn what_a_dataplane_refuses_is_said_of_that_policy_alone() {
         let _ = index.fold(2);
     };
     let programmed = ConditionKind::Programmed;
-    say(
-        &[("ns/q/http", "frontends[0]: that port is taken")],
-        &mut index,
-    );
+    say(&[("ns/q/http", "frontends[0]: that port is taken")], &mut index);
     let (refused, whole) = (Reason::RefusedByDataplane, Reason::Programmed);
     expect(&index, "q", programmed, refused, "that port is taken");
     expect(&index, "p", programmed, whole, "all ready dataplanes");
     assert_eq!(verdict(&index, "q").programmed, 0);
-    say(
-        &[("ns/p/http", "too large"), ("ns/other/http", "?")],
-        &mut index,
-    );
+    say(&[("ns/p/http", "too large"), ("ns/other/http", "?")], &mut index);
     expect(&index, "p", programmed, refused, "too large");
     expect(&index, "q", programmed, whole, "all ready dataplanes");
     say(&[], &mut index);
@@ -194,11 +146,7 @@ fn a_full_class_keeps_the_oldest() {
     let mut index = index();
     for (created, name) in [(2, "q"), (3, "r")] {
         index.apply(service(name));
-        add(
-            &mut index,
-            name,
-            policy(created, name, 80 + u16::try_from(created).expect("small")),
-        );
+        add(&mut index, name, policy(created, name, 80 + u16::try_from(created).expect("small")));
     }
     let _ = index.fold(2);
     assert_eq!(index.snapshot("class").len(), 2);
@@ -213,41 +161,21 @@ fn a_full_class_keeps_the_oldest() {
 #[test]
 fn endpoints_become_what_the_table_says() {
     let mut index = index();
-    index.apply(slice(
-        "s",
-        &[(1, READY), (2, UNREADY), (3, LEAVING), (4, READY)],
-    ));
+    index.apply(slice("s", &[(1, READY), (2, UNREADY), (3, LEAVING), (4, READY)]));
     let Change::Pod(name, Some(four)) = pod(4, Labels::default()) else {
         panic!("a pod");
     };
-    index.apply(Change::Pod(
-        name,
-        Some(Arc::new(Pod {
-            deleting: true,
-            ..(*four).clone()
-        })),
-    ));
+    index.apply(Change::Pod(name, Some(Arc::new(Pod { deleting: true, ..(*four).clone() }))));
     let _ = index.fold(2);
-    let expected = [
-        ("pod-1", 1, false),
-        ("pod-2", 0, false),
-        ("pod-3", 1, true),
-        ("pod-4", 1, true),
-    ];
-    assert_eq!(
-        backends(&index),
-        expected.map(|(name, w, d)| (name.to_owned(), w, d))
-    );
+    let expected =
+        [("pod-1", 1, false), ("pod-2", 0, false), ("pod-3", 1, true), ("pod-4", 1, true)];
+    assert_eq!(backends(&index), expected.map(|(name, w, d)| (name.to_owned(), w, d)));
     let verdict = verdict(&index, "p");
     assert_eq!((verdict.ready, verdict.total), (1, 4));
     // A cordoned node drains only if there is another place.
     index.apply(Change::Node(
         "node".into(),
-        Some(Arc::new(Node {
-            cordoned: true,
-            ready: true,
-            zone: None,
-        })),
+        Some(Arc::new(Node { cordoned: true, ready: true, zone: None })),
     ));
     let _ = index.fold(3);
     assert!(backends(&index).contains(&("pod-1".to_owned(), 1, false)));
@@ -257,11 +185,7 @@ fn endpoints_become_what_the_table_says() {
 #[test]
 fn pods_on_cordoned_nodes_drain_when_enough_others_are_ready() {
     let mut index = index();
-    let cordoned = Node {
-        cordoned: true,
-        ready: true,
-        zone: None,
-    };
+    let cordoned = Node { cordoned: true, ready: true, zone: None };
     index.apply(Change::Node("old".into(), Some(Arc::new(cordoned))));
     for n in 1..=4 {
         index.apply(pod(n, Labels::default()));
@@ -298,14 +222,8 @@ fn too_many_endpoints_leave_the_first_ones_by_name() {
     });
     index.apply(slice_of("s", http(8_080), endpoints));
     let _ = index.fold(2);
-    let names: Vec<_> = backends(&index)
-        .into_iter()
-        .map(|(name, _, _)| name)
-        .collect();
-    assert_eq!(
-        names,
-        (0..256).map(|n| format!("many-{n:03}")).collect::<Vec<_>>()
-    );
+    let names: Vec<_> = backends(&index).into_iter().map(|(name, _, _)| name).collect();
+    assert_eq!(names, (0..256).map(|n| format!("many-{n:03}")).collect::<Vec<_>>());
     index.says("p Degraded BackendLimit: 44 endpoints are not used");
 }
 
@@ -338,10 +256,7 @@ fn what_is_missing_is_named() {
     add(&mut index, "v", elsewhere);
     for (name, field, problem) in [("w", "spec.drain", "is wrong"), ("x", "", "it panicked")] {
         let mut refused = policy(6, "w", 85);
-        refused.template = Err(Refusal {
-            field: field.into(),
-            problem: problem.into(),
-        });
+        refused.template = Err(Refusal { field: field.into(), problem: problem.into() });
         add(&mut index, name, refused);
     }
     index.apply(slice("s", &[]));

@@ -28,11 +28,7 @@ fn index_of(change: impl FnOnce(&mut Class)) -> Index {
 
 fn pod_at(name: &str, addresses: [Option<&str>; 2]) -> Change {
     let [address, second_address] = addresses.map(|a| a.map(|a| a.parse().expect("an address")));
-    let value = Pod {
-        address,
-        second_address,
-        ..bare_pod(Labels::default())
-    };
+    let value = Pod { address, second_address, ..bare_pod(Labels::default()) };
     Change::Pod(key(name), Some(Arc::new(value)))
 }
 
@@ -54,13 +50,7 @@ fn ports_of_the_dataplane_itself_are_nobodys() {
         add(&mut index, "q", policy(2, "t", port));
         let _ = index.fold(3);
         let words = format!("spec.listeners[0].port: {port} is where dataplanes");
-        expect(
-            &index,
-            "q",
-            ConditionKind::Accepted,
-            Reason::PortReserved,
-            &words,
-        );
+        expect(&index, "q", ConditionKind::Accepted, Reason::PortReserved, &words);
         assert_eq!(index.snapshot("class").len(), 1, "the other one is served");
     }
     // Another control port, and it is free.
@@ -132,19 +122,10 @@ fn an_address_that_only_the_dataplane_knows_as_its_own_conflicts_with_its_own() 
     add(&mut index, "q", explicit);
     let _ = index.fold(3);
     index.says("q Accepted Accepted");
-    report(
-        &mut index,
-        Report {
-            addresses: vec![address(200), secondary],
-            ..Report::default()
-        },
-    );
+    report(&mut index, Report { addresses: vec![address(200), secondary], ..Report::default() });
     let update = index.fold(4);
     index.says("q Accepted Conflicted: the older policy ns/p has port 8080");
-    assert_eq!(
-        update.classes["class"].dataplanes, None,
-        "nobody else is pushed to"
-    );
+    assert_eq!(update.classes["class"].dataplanes, None, "nobody else is pushed to");
     // Both at once are one too many as well.
     let mut both = policy(1, "s", 8_080);
     both.listeners[0].addresses = vec!["0.0.0.0".parse().expect("an address"), secondary];
@@ -185,9 +166,8 @@ fn only_pods_of_the_namespace_that_have_the_address_are_backends() {
     assert_eq!(names(&index), ["dual", "pod-1"]);
     index.says("p Degraded EndpointsNotAllowed: 3 endpoints");
     index.apply(class(|class| {
-        class.allowed[0].endpoints = ["10.9.0.0/24", "169.254.169.254"]
-            .map(|n| n.parse().expect("a network"))
-            .into();
+        class.allowed[0].endpoints =
+            ["10.9.0.0/24", "169.254.169.254"].map(|n| n.parse().expect("a network")).into();
     }));
     let _ = index.fold(6);
     assert_eq!(names(&index), ["169.254.169.254", "dual", "late", "pod-1"]);
@@ -231,9 +211,7 @@ fn one_that_grows_beyond_the_room_takes_nobodys_place() {
     let programmed = ConditionKind::Programmed;
     let names = |index: &Index| -> Vec<(String, usize)> {
         let policies = index.snapshot("class");
-        policies
-            .map(|p| (p.name.clone(), p.backends.len()))
-            .collect()
+        policies.map(|p| (p.name.clone(), p.backends.len())).collect()
     };
     // It comes last, and there is room for it.
     add(&mut index, "q", policy(9, "t", 8_081));
@@ -285,13 +263,7 @@ fn a_backends_node_is_its_pods_and_not_what_a_slice_says() {
     let on = |node: Option<&str>| match pod_at("pod-1", [Some("10.0.0.1"), None]) {
         Change::Pod(key, Some(pod)) => {
             let node = node.map(Text::from);
-            Change::Pod(
-                key,
-                Some(Arc::new(Pod {
-                    node,
-                    ..(*pod).clone()
-                })),
-            )
+            Change::Pod(key, Some(Arc::new(Pod { node, ..(*pod).clone() })))
         }
         other => other,
     };
@@ -335,10 +307,7 @@ fn a_backends_node_is_its_pods_and_not_what_a_slice_says() {
 fn what_a_pod_says_is_quoted_without_what_a_terminal_obeys() {
     let mut index = index_of(|_| ());
     let mut weighted = policy(1, "s", 8_080);
-    weighted.weights = Some(Weights {
-        source: WeightSource::Label("w".into()),
-        default: 1,
-    });
+    weighted.weights = Some(Weights { source: WeightSource::Label("w".into()), default: 1 });
     add(&mut index, "p", weighted);
     index.apply(pod(1, Labels::from_iter([("w", "\x1b[2J")])));
     index.apply(slice("s", &[(1, READY)]));

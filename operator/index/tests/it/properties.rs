@@ -64,17 +64,11 @@ fn timeless(verdict: &Verdict) -> Verdict {
 
 fn all_verdicts(index: &Index) -> (Vec<Verdict>, Vec<ClassVerdict>) {
     let policies = index.verdicts().map(|verdict| timeless(verdict));
-    (
-        policies.collect(),
-        index.class_verdicts().cloned().collect(),
-    )
+    (policies.collect(), index.class_verdicts().cloned().collect())
 }
 
 fn snapshot(index: &Index, class: &str) -> Vec<baton_api::Policy> {
-    index
-        .snapshot(class)
-        .map(|policy| (**policy).clone())
-        .collect()
+    index.snapshot(class).map(|policy| (**policy).clone()).collect()
 }
 
 /// And remembers what is in force from here on.
@@ -82,36 +76,21 @@ fn check(index: &Index, objects: &mut Objects, mirror: &Mirror) -> Result<(), Te
     let expected = expect(objects);
     objects.in_force = expected.given;
     let classes: Vec<Text> = index.classes().cloned().collect();
-    prop_assert_eq!(
-        &classes,
-        &objects.classes.keys().cloned().collect::<Vec<_>>()
-    );
+    prop_assert_eq!(&classes, &objects.classes.keys().cloned().collect::<Vec<_>>());
     for class in &classes {
         let is = snapshot(index, class);
         prop_assert_eq!(&is, &expected.snapshots[class], "snapshot of {}", class);
         prop_assert_eq!(validate(&is), Ok(()));
-        let told: Vec<_> = mirror.snapshots[class]
-            .values()
-            .map(|p| (**p).clone())
-            .collect();
+        let told: Vec<_> = mirror.snapshots[class].values().map(|p| (**p).clone()).collect();
         prop_assert_eq!(&is, &told, "updates of {}", class);
-        let members = index
-            .class(class)
-            .expect("it exists")
-            .dataplanes
-            .expect("all of it");
+        let members = index.class(class).expect("it exists").dataplanes.expect("all of it");
         let members: Vec<_> = members.into_iter().map(|d| (d.pod, d.address)).collect();
         prop_assert_eq!(&members, &expected.members[class]);
     }
     prop_assert_eq!(mirror.snapshots.len(), classes.len());
     let accepted: BTreeMap<Key, &str> = index
         .verdicts()
-        .map(|v| {
-            (
-                v.policy.clone(),
-                v.condition(ConditionKind::Accepted).reason.as_str(),
-            )
-        })
+        .map(|v| (v.policy.clone(), v.condition(ConditionKind::Accepted).reason.as_str()))
         .collect();
     prop_assert_eq!(accepted, expected.accepted);
     for verdict in index.verdicts() {
@@ -123,10 +102,7 @@ fn check(index: &Index, objects: &mut Objects, mirror: &Mirror) -> Result<(), Te
             );
         }
     }
-    let costs: BTreeMap<Key, i32> = index
-        .costs()
-        .map(|(pod, cost)| (pod.clone(), cost))
-        .collect();
+    let costs: BTreeMap<Key, i32> = index.costs().map(|(pod, cost)| (pod.clone(), cost)).collect();
     for (pod, cost) in &costs {
         prop_assert_eq!(mirror.costs.get(pod), Some(cost));
     }
@@ -311,11 +287,7 @@ fn places(index: &Index) -> Vec<(Text, String, String)> {
     for class in index.classes() {
         for policy in index.snapshot(class) {
             for backend in &policy.backends {
-                all.push((
-                    class.clone(),
-                    policy.name.clone(),
-                    backend.endpoint.to_string(),
-                ));
+                all.push((class.clone(), policy.name.clone(), backend.endpoint.to_string()));
             }
         }
     }
@@ -332,11 +304,7 @@ fn the_universe_reaches_what_matters() {
     let (mut draining, mut parked, mut backends) = (0, 0, 0);
     for _ in 0..1_500 {
         let mut index = Index::new();
-        for change in changes(40)
-            .new_tree(&mut runner)
-            .expect("changes")
-            .current()
-        {
+        for change in changes(40).new_tree(&mut runner).expect("changes").current() {
             index.apply(change);
         }
         let _ = index.fold(0);
@@ -380,8 +348,5 @@ fn the_universe_reaches_what_matters() {
             "{reason:?} of {reasons:?}"
         );
     }
-    assert!(
-        backends > 500 && draining > 100 && parked > 50,
-        "{backends} {draining} {parked}"
-    );
+    assert!(backends > 500 && draining > 100 && parked > 50, "{backends} {draining} {parked}");
 }

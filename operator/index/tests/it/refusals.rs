@@ -62,10 +62,7 @@ fn engine(addresses: Vec<IpAddr>, class: &Class) -> Engine {
 fn meets_a_listener(frontend: Endpoint, own: &[IpAddr], class: &Class) -> bool {
     let ours = frontend.address().is_unspecified() || own.contains(&frontend.address());
     let port = frontend.port();
-    let reserved = class
-        .reserved_ports
-        .iter()
-        .any(|range| range.contains(port));
+    let reserved = class.reserved_ports.iter().any(|range| range.contains(port));
     ours && (port == class.control_port || reserved)
 }
 
@@ -107,10 +104,7 @@ fn check(
 ) -> Result<(), TestCaseError> {
     for (name, class) in &objects.classes {
         let policies = index.snapshot(name).map(|p| (**p).clone());
-        let snapshot = Snapshot {
-            generation: 1,
-            policies: policies.collect(),
-        };
+        let snapshot = Snapshot { generation: 1, policies: policies.collect() };
         let frontends = snapshot.policies.iter().flat_map(|p| &p.frontends);
         for own in dataplanes(index, objects, name) {
             seen.snapshots += usize::from(!snapshot.policies.is_empty());
@@ -136,13 +130,10 @@ fn check(
 /// The class that is there from the start has a dataplane, which knows of one more address of its
 /// own.
 fn with_a_dataplane(mut all: Vec<Change>) -> Vec<Change> {
-    let class = all
-        .iter()
-        .enumerate()
-        .find_map(|(at, change)| match change {
-            Change::Class(_, Some(class)) => Some((at, Arc::clone(class))),
-            _ => None,
-        });
+    let class = all.iter().enumerate().find_map(|(at, change)| match change {
+        Change::Class(_, Some(class)) => Some((at, Arc::clone(class))),
+        _ => None,
+    });
     let (at, class) = class.expect("a class");
     let [address, other] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
     let pod = Pod {
@@ -156,10 +147,7 @@ fn with_a_dataplane(mut all: Vec<Change>) -> Vec<Change> {
         host_network: false,
         cost: None,
     };
-    let report = Report {
-        addresses: vec![other],
-        ..Report::default()
-    };
+    let report = Report { addresses: vec![other], ..Report::default() };
     let key = Key::new(class.namespace.clone(), "lb-0");
     all.insert(at + 1, Change::Pod(key.clone(), Some(Arc::new(pod))));
     all.insert(at + 2, Change::Report(key, Some(Arc::new(report))));
@@ -172,10 +160,7 @@ fn no_accepted_policy_makes_a_dataplane_refuse_another_ones() {
     let mut runner = TestRunner::deterministic();
     let mut seen = Seen::default();
     for _ in 0..WORLDS {
-        let all = changes(40)
-            .new_tree(&mut runner)
-            .expect("changes")
-            .current();
+        let all = changes(40).new_tree(&mut runner).expect("changes").current();
         let all = with_a_dataplane(all);
         let (mut index, mut objects) = (Index::new(), Objects::default());
         let mut tables = BTreeMap::new();
@@ -191,8 +176,5 @@ fn no_accepted_policy_makes_a_dataplane_refuse_another_ones() {
         }
     }
     // The worlds are such that there was something to refuse.
-    assert!(
-        seen.snapshots > 300 && seen.explicit > 20 && seen.lingering > 10,
-        "{seen:?}"
-    );
+    assert!(seen.snapshots > 300 && seen.explicit > 20 && seen.lingering > 10, "{seen:?}");
 }

@@ -14,10 +14,7 @@ fn after(index: &mut Index, change: Change) -> Update {
 fn a_change_costs_what_it_touches() {
     let mut fleet = Fleet::default();
     let mut index = fleet.index();
-    let served: usize = index
-        .classes()
-        .map(|class| index.snapshot(class).len())
-        .sum();
+    let served: usize = index.classes().map(|class| index.snapshot(class).len()).sum();
     assert_eq!(served, POLICIES as usize);
     let fully = |v: &&Arc<baton_index::Verdict>| {
         v.condition(ConditionKind::Programmed).status == Status::True
@@ -29,10 +26,7 @@ fn a_change_costs_what_it_touches() {
     assert_eq!((update.translated, update.judged), (1, 1));
     assert_eq!((update.classes.len(), update.verdicts.len()), (1, 1));
     let (class, changes) = update.classes.first_key_value().expect("one");
-    assert_eq!(
-        (&**class, changes.changed.len(), changes.removed.len()),
-        ("1", 1, 0)
-    );
+    assert_eq!((&**class, changes.changed.len(), changes.removed.len()), ("1", 1, 0));
     assert!(changes.dataplanes.is_none());
 
     // Both dataplanes of that class acknowledge it: one policy has waited for that.
@@ -40,24 +34,15 @@ fn a_change_costs_what_it_touches() {
         index.apply(change);
     }
     let update = index.fold(3);
-    assert_eq!(
-        (update.translated, update.judged, update.verdicts.len()),
-        (0, 1, 1)
-    );
+    assert_eq!((update.translated, update.judged, update.verdicts.len()), (0, 1, 1));
 
     // The same slice again, a Pod as it was: nothing.
     assert_eq!(after(&mut index, fleet.slice(4_321, 1)), Update::default());
-    assert_eq!(
-        after(&mut index, fleet.pod(77, 3, false)),
-        Update::default()
-    );
+    assert_eq!(after(&mut index, fleet.pod(77, 3, false)), Update::default());
 
     // A Pod is deleted.
     let update = after(&mut index, fleet.pod(77, 3, true));
-    assert_eq!(
-        (update.translated, update.judged, update.classes.len()),
-        (1, 1, 1)
-    );
+    assert_eq!((update.translated, update.judged, update.classes.len()), (1, 1, 1));
 
     // A Node is cordoned: the policies with endpoints there.
     let here = (0..POLICIES)
@@ -72,15 +57,9 @@ fn a_change_costs_what_it_touches() {
         panic!("a policy");
     };
     let update = after(&mut index, Change::Policy(key.clone(), None));
-    assert_eq!(
-        (update.translated, update.judged, update.classes.len()),
-        (0, 0, 1)
-    );
+    assert_eq!((update.translated, update.judged, update.classes.len()), (0, 0, 1));
     let update = after(&mut index, Change::Policy(key, policy));
-    assert_eq!(
-        (update.translated, update.judged, update.classes.len()),
-        (1, 1, 1)
-    );
+    assert_eq!((update.translated, update.judged, update.classes.len()), (1, 1, 1));
     assert_eq!(index.classes().count(), CLASSES as usize);
 }
 

@@ -97,11 +97,7 @@ fn authority(files: &Files) -> Result<Authority, CertificateError> {
         );
         return Err(unusable(TRUST_FILE, problem, EXPECTED_TRUST));
     }
-    Ok(Authority {
-        current,
-        next,
-        trusted,
-    })
+    Ok(Authority { current, next, trusted })
 }
 
 /// A CA certificate with its key.
@@ -142,12 +138,7 @@ fn text<'a>(
 }
 
 fn unusable(file: &'static str, problem: String, expected: &'static str) -> CertificateError {
-    CertificateError::Unusable {
-        holder: CA.to_owned(),
-        file,
-        problem,
-        expected,
-    }
+    CertificateError::Unusable { holder: CA.to_owned(), file, problem, expected }
 }
 
 fn leaf(role: Role, files: &Files, authority: &Authority) -> Option<Leaf> {
@@ -162,12 +153,7 @@ fn leaf(role: Role, files: &Files, authority: &Authority) -> Option<Leaf> {
         .is_some_and(|ca| parsed.verify_signature(Some(ca.public_key())).is_ok());
     let is_for_role = names(&parsed).iter().any(|name| name == role.dns_name())
         && may_serve(&parsed, role) == Some(true);
-    Some(Leaf {
-        is_signed_by_current,
-        is_for_role,
-        trusts,
-        certificate,
-    })
+    Some(Leaf { is_signed_by_current, is_for_role, trusts, certificate })
 }
 
 /// Certificates of a PEM text, in its order.
@@ -184,11 +170,7 @@ pub(super) fn certificates(text: &[u8]) -> Result<Vec<Certificate>, String> {
         }
         let parsed = parse(&pem.contents).ok_or("has a certificate that cannot be read")?;
         let (not_before, not_after) = validity(&parsed);
-        found.push(Certificate {
-            not_before,
-            not_after,
-            der: pem.contents,
-        });
+        found.push(Certificate { not_before, not_after, der: pem.contents });
     }
     if found.is_empty() {
         return Err("has no certificate".to_owned());
@@ -211,10 +193,7 @@ pub(super) fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
 
 fn validity(parsed: &X509Certificate<'_>) -> (UnixSeconds, UnixSeconds) {
     let validity = parsed.validity();
-    (
-        UnixSeconds(validity.not_before.timestamp()),
-        UnixSeconds(validity.not_after.timestamp()),
-    )
+    (UnixSeconds(validity.not_before.timestamp()), UnixSeconds(validity.not_after.timestamp()))
 }
 
 /// The DNS names of a certificate.
@@ -235,17 +214,11 @@ pub(super) fn names(parsed: &X509Certificate<'_>) -> Vec<String> {
 pub(super) fn may_serve(parsed: &X509Certificate<'_>, role: Role) -> Option<bool> {
     let extension = parsed.extended_key_usage().ok().flatten()?;
     let uses = extension.value;
-    let own = if role.is_client() {
-        uses.client_auth
-    } else {
-        uses.server_auth
-    };
+    let own = if role.is_client() { uses.client_auth } else { uses.server_auth };
     Some(own || uses.any)
 }
 
 fn has_key(parsed: &X509Certificate<'_>, key: &[u8]) -> bool {
-    let key = std::str::from_utf8(key)
-        .ok()
-        .and_then(|text| KeyPair::from_pem(text).ok());
+    let key = std::str::from_utf8(key).ok().and_then(|text| KeyPair::from_pem(text).ok());
     key.is_some_and(|key| key.der_bytes() == &*parsed.public_key().subject_public_key.data)
 }

@@ -46,19 +46,13 @@ pub fn renew(now: UnixSeconds, stored: &Stored) -> Result<Renewal, CertificateEr
         done.extend(actions);
     }
     let next_look = next_look(now, &inspect(&all)?);
-    let authority = (all.authority != stored.authority)
-        .then_some(all.authority)
-        .flatten();
+    let authority = (all.authority != stored.authority).then_some(all.authority).flatten();
     let leaves = all
         .leaves
         .into_iter()
         .filter(|(role, files)| stored.leaves.get(role) != Some(files))
         .collect();
-    Ok(Renewal {
-        actions: done,
-        changed: Stored { authority, leaves },
-        next_look,
-    })
+    Ok(Renewal { actions: done, changed: Stored { authority, leaves }, next_look })
 }
 
 /// Does what a plan for exactly this says.
@@ -92,10 +86,9 @@ pub fn carry_out(
             }
             Action::Promote => {
                 let files = authority(stored)?;
-                for (from, to) in [
-                    (NEXT_CERTIFICATE_FILE, CERTIFICATE_FILE),
-                    (NEXT_KEY_FILE, KEY_FILE),
-                ] {
+                for (from, to) in
+                    [(NEXT_CERTIFICATE_FILE, CERTIFICATE_FILE), (NEXT_KEY_FILE, KEY_FILE)]
+                {
                     let moved = needed(files, from)?.to_vec();
                     files.insert(to, moved);
                     files.remove(from);
@@ -149,15 +142,10 @@ fn end_line(text: &mut Vec<u8>) {
 
 /// A certificate and its key, as PEM texts.
 fn make_authority(now: UnixSeconds) -> Result<(String, Vec<u8>), CertificateError> {
-    let issue = |source| CertificateError::Issue {
-        holder: "CA".to_owned(),
-        source,
-    };
+    let issue = |source| CertificateError::Issue { holder: "CA".to_owned(), source };
     let mut params = CertificateParams::default();
     // Each has a name of its own, so that who verifies tries the right one.
-    params
-        .distinguished_name
-        .push(DnType::CommonName, format!("Baton CA {now}"));
+    params.distinguished_name.push(DnType::CommonName, format!("Baton CA {now}"));
     // It signs holders only, no other CA.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -168,10 +156,7 @@ fn make_authority(now: UnixSeconds) -> Result<(String, Vec<u8>), CertificateErro
 }
 
 fn make_leaf(now: UnixSeconds, role: Role, ca: &Files) -> Result<Files, CertificateError> {
-    let issue = |source| CertificateError::Issue {
-        holder: role.to_string(),
-        source,
-    };
+    let issue = |source| CertificateError::Issue { holder: role.to_string(), source };
     let not_text = |file| CertificateError::Unusable {
         holder: "CA".to_owned(),
         file,
@@ -182,9 +167,7 @@ fn make_leaf(now: UnixSeconds, role: Role, ca: &Files) -> Result<Files, Certific
     let ca_key = KeyPair::from_pem(pem(KEY_FILE)?).map_err(issue)?;
     let issuer = Issuer::from_ca_cert_pem(pem(CERTIFICATE_FILE)?, ca_key).map_err(issue)?;
     let mut params = CertificateParams::new([role.dns_name().to_owned()]).map_err(issue)?;
-    params
-        .distinguished_name
-        .push(DnType::CommonName, role.dns_name());
+    params.distinguished_name.push(DnType::CommonName, role.dns_name());
     params.is_ca = IsCa::ExplicitNoCa;
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

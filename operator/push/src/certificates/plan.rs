@@ -102,12 +102,7 @@ pub fn next_look(now: UnixSeconds, existing: &Existing) -> UnixSeconds {
         None => authority.current.not_after.minus(CA_NEXT_BEFORE_END),
         Some(next) => spread_by(next).min(authority.current.not_after),
     }];
-    dates.extend(
-        existing
-            .leaves
-            .values()
-            .map(|leaf| renewed_at(&leaf.certificate)),
-    );
+    dates.extend(existing.leaves.values().map(|leaf| renewed_at(&leaf.certificate)));
     if old(authority).next().is_some() {
         dates.extend(existing.leaves.values().map(|l| spread_by(&l.certificate)));
     }
@@ -128,9 +123,7 @@ fn authority_step(now: UnixSeconds, authority: &Authority, existing: &Existing) 
     let is_used = |leaf: Option<&Leaf>| {
         leaf.is_none_or(|leaf| !leaf.is_signed_by_current || now < spread_by(&leaf.certificate))
     };
-    let some_use = Role::ALL
-        .iter()
-        .any(|role| is_used(existing.leaves.get(role)));
+    let some_use = Role::ALL.iter().any(|role| is_used(existing.leaves.get(role)));
     (!some_use && old(authority).next().is_some()).then_some(Action::DropOld)
 }
 

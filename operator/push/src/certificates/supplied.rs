@@ -28,15 +28,9 @@ pub fn check_supplied(
             expected,
         })
     };
-    let own = part(
-        CERTIFICATE_FILE,
-        "the PEM text of a certificate chain, the own one first",
-    )?;
+    let own = part(CERTIFICATE_FILE, "the PEM text of a certificate chain, the own one first")?;
     let key = part(KEY_FILE, "the PEM text of the certificate's private key")?;
-    let trusted = part(
-        TRUST_FILE,
-        "the PEM text of the CA certificates that sign the peers'",
-    )?;
+    let trusted = part(TRUST_FILE, "the PEM text of the CA certificates that sign the peers'")?;
     let unusable = |file, problem: String| CertificateError::Unusable {
         holder: role.to_string(),
         file,
@@ -54,9 +48,7 @@ pub fn check_supplied(
             if now < begin {
                 warnings.push(format!("{role}: `{file}` is good from {begin} on, not yet"));
             } else if now >= end {
-                warnings.push(format!(
-                    "{role}: `{file}` has ended on {end}: peers refuse it"
-                ));
+                warnings.push(format!("{role}: `{file}` has ended on {end}: peers refuse it"));
             } else if now.plus(SUPPLIED_WARNING) >= end {
                 let days = end.since(now).as_secs() / (24 * 3_600);
                 warnings.push(format!(
@@ -75,11 +67,7 @@ pub fn check_supplied(
             ));
         }
         if may_serve(&parsed, role) == Some(false) {
-            let expected = if role.is_client() {
-                "clientAuth"
-            } else {
-                "serverAuth"
-            };
+            let expected = if role.is_client() { "clientAuth" } else { "serverAuth" };
             warnings.push(format!(
                 "{role}: `{file}` is not for this use: peers refuse it, expected {expected} in extendedKeyUsage"
             ));

@@ -118,10 +118,7 @@ impl Peer {
     /// A shim that answered.
     #[must_use]
     pub fn from_shim(name: impl Into<String>, key_epochs: Vec<u8>) -> Self {
-        Self {
-            live: key_epochs,
-            ..Self::unheard(name, PeerKind::Shim, None)
-        }
+        Self { live: key_epochs, ..Self::unheard(name, PeerKind::Shim, None) }
     }
 
     fn has(&self, epoch: u8) -> bool {
@@ -231,10 +228,7 @@ impl Rotator {
     /// Knows nothing yet.
     #[must_use]
     pub fn new(settings: RotationSettings) -> Self {
-        Self {
-            settings,
-            all_sign: None,
-        }
+        Self { settings, all_sign: None }
     }
 
     /// One step at most. `peers` is none until all dataplanes and shims are known; `rng` must be
@@ -283,10 +277,7 @@ impl Rotator {
                 continue;
             };
             if !passed_over.is_empty() {
-                step.warnings.push(Warning::PassedOver {
-                    action: row.action,
-                    names: passed_over,
-                });
+                step.warnings.push(Warning::PassedOver { action: row.action, names: passed_over });
             }
             let (mut keys, mut ages) = (keys.clone(), known.clone());
             self.act(row.action, now, &mut keys, &mut ages, wishes, rng);
@@ -334,10 +325,8 @@ impl Rotator {
             }
             Event::AllSign => {
                 let current = keys.current();
-                let lacks = |peer: &Peer| {
-                    peer.goes_by_another(current)
-                        .filter(|_| !wishes.excludes(peer))
-                };
+                let lacks =
+                    |peer: &Peer| peer.goes_by_another(current).filter(|_| !wishes.excludes(peer));
                 let names = self.all(now, since, peers, lacks, step);
                 if names.is_none() {
                     self.all_sign = None;
@@ -392,9 +381,7 @@ impl Rotator {
             return Some(passed_over);
         }
         if now.since(since) >= limit {
-            step.warnings.push(Warning::Stuck {
-                reasons: blockers.clone(),
-            });
+            step.warnings.push(Warning::Stuck { reasons: blockers.clone() });
         }
         step.waiting_for = blockers;
         step.look_again = step.look_again.min(LOOK_WAITING);
@@ -484,7 +471,5 @@ fn excluded(peers: Option<&[Peer]>, wishes: &Wishes) -> Option<Warning> {
 
 /// The first epoch: one that nobody has, so that a key that was lost is not taken for this one.
 fn unused_epoch(peers: &[Peer]) -> u8 {
-    (1..=16)
-        .find(|epoch| !peers.iter().any(|peer| peer.has(*epoch)))
-        .unwrap_or(1)
+    (1..=16).find(|epoch| !peers.iter().any(|peer| peer.has(*epoch))).unwrap_or(1)
 }

@@ -106,10 +106,7 @@ impl KeySet {
     /// One key, which is the current one.
     #[must_use]
     pub fn first(epoch: u8, key: AdoptionKey) -> Self {
-        Self {
-            keys: [(epoch, key)].into(),
-            current: epoch,
-        }
+        Self { keys: [(epoch, key)].into(), current: epoch }
     }
 
     /// From what is stored. No files at all are no keys.
@@ -122,21 +119,11 @@ impl KeySet {
         }
         let mut keys = BTreeMap::new();
         for (name, bytes) in files.iter().filter(|(name, _)| *name != CURRENT_FILE) {
-            let unknown = || KeyError::UnknownName {
-                name: name.to_owned(),
-            };
-            let epoch: u8 = name
-                .strip_prefix(PREFIX)
-                .and_then(number)
-                .ok_or_else(unknown)?;
-            let key = parse(bytes).ok_or_else(|| KeyError::Malformed {
-                name: name.to_owned(),
-            })?;
+            let unknown = || KeyError::UnknownName { name: name.to_owned() };
+            let epoch: u8 = name.strip_prefix(PREFIX).and_then(number).ok_or_else(unknown)?;
+            let key = parse(bytes).ok_or_else(|| KeyError::Malformed { name: name.to_owned() })?;
             if let Some(first) = keys.keys().copied().find(|other| alike(*other, epoch)) {
-                return Err(KeyError::Alike {
-                    first,
-                    second: epoch,
-                });
+                return Err(KeyError::Alike { first, second: epoch });
             }
             keys.insert(epoch, key);
         }
@@ -151,16 +138,12 @@ impl KeySet {
             epochs.join(", ")
         };
         let Some(text) = files.get(CURRENT_FILE) else {
-            return Err(KeyError::NoCurrent {
-                expected: expected(),
-            });
+            return Err(KeyError::NoCurrent { expected: expected() });
         };
         let current = std::str::from_utf8(text.trim_ascii()).ok().and_then(number);
         let current = current
             .filter(|epoch| keys.contains_key(epoch))
-            .ok_or_else(|| KeyError::Current {
-                expected: expected(),
-            })?;
+            .ok_or_else(|| KeyError::Current { expected: expected() })?;
         Ok(Some(Self { keys, current }))
     }
 
@@ -224,10 +207,7 @@ impl KeySet {
     #[must_use]
     pub fn old(&self) -> Vec<u8> {
         let (current, next) = (self.current, self.successor());
-        self.epochs()
-            .into_iter()
-            .filter(|epoch| *epoch != current && *epoch != next)
-            .collect()
+        self.epochs().into_iter().filter(|epoch| *epoch != current && *epoch != next).collect()
     }
 
     pub(super) fn add(&mut self, epoch: u8, key: AdoptionKey) {

@@ -62,13 +62,8 @@ pub struct Row {
 
 impl State {
     /// Each.
-    pub const ALL: [Self; 5] = [
-        Self::NoKey,
-        Self::Settled,
-        Self::Added,
-        Self::Switched,
-        Self::Crowded,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::NoKey, Self::Settled, Self::Added, Self::Switched, Self::Crowded];
 
     /// Of what is stored.
     #[must_use]
@@ -91,50 +86,23 @@ impl Event {
 }
 
 const fn row(state: State, event: Event, action: Action, next: State) -> Row {
-    Row {
-        state,
-        event,
-        action,
-        next,
-    }
+    Row { state, event, action, next }
 }
 
 /// Every transition. Any other pair of state and event changes nothing: a rotation that is under
 /// way ends before the next begins, and old keys go before another becomes current.
 pub const TABLE: [Row; 5] = [
-    row(
-        State::NoKey,
-        Event::Missing,
-        Action::MakeFirst,
-        State::Settled,
-    ),
+    row(State::NoKey, Event::Missing, Action::MakeFirst, State::Settled),
     row(State::Settled, Event::Due, Action::AddNext, State::Added),
-    row(
-        State::Added,
-        Event::AllHaveNext,
-        Action::SignWithNext,
-        State::Switched,
-    ),
-    row(
-        State::Switched,
-        Event::AllSign,
-        Action::RemoveOld,
-        State::Settled,
-    ),
-    row(
-        State::Crowded,
-        Event::AllSign,
-        Action::RemoveOld,
-        State::Added,
-    ),
+    row(State::Added, Event::AllHaveNext, Action::SignWithNext, State::Switched),
+    row(State::Switched, Event::AllSign, Action::RemoveOld, State::Settled),
+    row(State::Crowded, Event::AllSign, Action::RemoveOld, State::Added),
 ];
 
 /// The row of a pair, if it changes anything.
 #[must_use]
 pub fn transition(state: State, event: Event) -> Option<Row> {
-    TABLE
-        .into_iter()
-        .find(|row| row.state == state && row.event == event)
+    TABLE.into_iter().find(|row| row.state == state && row.event == event)
 }
 
 macro_rules! shown_by_name {
@@ -173,10 +141,7 @@ mod tests {
     fn the_table_is_as_it_is_written_down() {
         let written = include_str!("table.txt");
         let printed = printed();
-        assert_eq!(
-            printed, written,
-            "keys/table.txt is stale; the table is now:\n{printed}"
-        );
+        assert_eq!(printed, written, "keys/table.txt is stale; the table is now:\n{printed}");
     }
 
     #[test]

@@ -138,16 +138,7 @@ impl Client {
         name: Arc<str>,
         states: Arc<dyn States>,
     ) -> Self {
-        Self {
-            connect,
-            settings,
-            address,
-            server,
-            name,
-            states,
-            link: None,
-            unread_told: false,
-        }
+        Self { connect, settings, address, server, name, states, link: None, unread_told: false }
     }
 
     /// Asks. `content` is the newest of the class: what is read is compared with it, and a push
@@ -166,21 +157,11 @@ impl Client {
                 if let Answer::State { took: told, .. } = &mut answer {
                     *told = took;
                 }
-                Done {
-                    answer,
-                    found,
-                    took,
-                    bytes,
-                }
+                Done { answer, found, took, bytes }
             }
             Err(problem) => {
                 self.link = None;
-                Done {
-                    answer: Answer::Failed(problem),
-                    found: Found::Nothing,
-                    took,
-                    bytes: 0,
-                }
+                Done { answer: Answer::Failed(problem), found: Found::Nothing, took, bytes: 0 }
             }
         }
     }
@@ -245,16 +226,12 @@ impl Client {
         let address = self.address;
         let link = self.link().await.map_err(Failure::Other)?;
         link.used = true;
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, address.to_string());
+        let mut request =
+            Request::builder().method(method).uri(path).header(HOST, address.to_string());
         if method == "PUT" {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        let request = request
-            .body(body)
-            .map_err(|error| Failure::Other(chain(&error)))?;
+        let request = request.body(body).map_err(|error| Failure::Other(chain(&error)))?;
         let sent = link.sender.send_request(request).await;
         sent.map_err(|error| Failure::Gone(chain(&error)))
     }
@@ -307,17 +284,10 @@ impl Client {
             let stream = match opened {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
-                    return Err(format!(
-                        "cannot connect to {}: {}",
-                        self.address,
-                        chain(&error)
-                    ));
+                    return Err(format!("cannot connect to {}: {}", self.address, chain(&error)));
                 }
                 Err(_) => {
-                    return Err(format!(
-                        "no connection to {} within {limit:?}",
-                        self.address
-                    ));
+                    return Err(format!("no connection to {} within {limit:?}", self.address));
                 }
             };
             let (sender, connection) = http1::Builder::new()
@@ -327,13 +297,8 @@ impl Client {
                 .map_err(|error| chain(&error))?;
             // How it ends shows with the requests.
             let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-            self.link = Some(Link {
-                sender,
-                driver,
-                since: Instant::now(),
-                used: false,
-                keys: None,
-            });
+            self.link =
+                Some(Link { sender, driver, since: Instant::now(), used: false, keys: None });
         }
         self.link.as_mut().ok_or_else(|| "no connection".to_owned())
     }
@@ -349,10 +314,7 @@ async fn read(
         // is a failure.
         let length = whole(response.into_body(), ERROR_LIMIT_BYTES).await?.len();
         let (generation, version) = (0, None);
-        let answer = Answer::Holds {
-            generation,
-            version,
-        };
+        let answer = Answer::Holds { generation, version };
         return Ok((answer, Found::Nothing, length));
     }
     if response.status() != StatusCode::OK {
@@ -362,14 +324,7 @@ async fn read(
     let length = snapshot(response.into_body(), |data| comparison.feed(data)).await?;
     let (generation, same) = comparison.finish().map_err(|error| error.to_string())?;
     let version = content.filter(|_| same).map(|content| content.version());
-    Ok((
-        Answer::Holds {
-            generation,
-            version,
-        },
-        Found::Nothing,
-        length,
-    ))
+    Ok((Answer::Holds { generation, version }, Found::Nothing, length))
 }
 
 /// What a shim says of itself.
@@ -396,10 +351,7 @@ async fn shim(response: Response<Incoming>) -> Result<Looked, String> {
     }
     let body = whole(response.into_body(), LIMIT_SHIM_BYTES).await?;
     let state: ShimState = serde_json::from_slice(&body).map_err(|error| no_state(&error))?;
-    Ok(Looked {
-        state,
-        bytes: body.len(),
-    })
+    Ok(Looked { state, bytes: body.len() })
 }
 
 /// `GET /v1/state` of a dataplane. Its policies are told one by one while they come.
@@ -509,15 +461,10 @@ async fn put(
 async fn refusal(response: Response<Incoming>, content: Option<&Arc<Rendered>>) -> Refusal {
     let status = response.status();
     let body = whole(response.into_body(), ERROR_LIMIT_BYTES).await;
-    let reply: Option<ErrorReply> = body
-        .as_ref()
-        .ok()
-        .and_then(|body| serde_json::from_slice(body).ok());
+    let reply: Option<ErrorReply> =
+        body.as_ref().ok().and_then(|body| serde_json::from_slice(body).ok());
     let Some(reply) = reply else {
-        return Refusal {
-            problem: status.to_string(),
-            ..Refusal::default()
-        };
+        return Refusal { problem: status.to_string(), ..Refusal::default() };
     };
     let policy = reply
         .field

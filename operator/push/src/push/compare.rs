@@ -52,11 +52,7 @@ impl Comparison {
         let taken = bytes.len().min(length_max - self.head.len());
         self.head.extend_from_slice(&bytes[..taken]);
         let Some((generation, length)) = parse(&self.head) else {
-            return if self.head.len() < length_max {
-                Ok(())
-            } else {
-                Err(NoSnapshot)
-            };
+            return if self.head.len() < length_max { Ok(()) } else { Err(NoSnapshot) };
         };
         self.generation = Some(generation);
         let rest = self.head.split_off(length);
@@ -116,9 +112,7 @@ mod tests {
             })
             .collect();
         let set = Arc::new(policies);
-        Contents::default()
-            .update(&set, Instant::now())
-            .expect("written")
+        Contents::default().update(&set, Instant::now()).expect("written")
     }
 
     fn text(of: &Arc<Rendered>, generation: u64) -> Vec<u8> {
@@ -146,11 +140,7 @@ mod tests {
             for generation in [0, 7, u64::MAX] {
                 let theirs = text(&ours, generation);
                 for step in 1..=theirs.len() {
-                    assert_eq!(
-                        compared(&ours, &theirs, step),
-                        Ok((generation, true)),
-                        "{step}"
-                    );
+                    assert_eq!(compared(&ours, &theirs, step), Ok((generation, true)), "{step}");
                 }
             }
         }
@@ -166,11 +156,7 @@ mod tests {
                 let mut other = theirs.clone();
                 other[at] ^= 1;
                 assert_eq!(compared(&ours, &other, step), Ok((5, false)), "byte {at}");
-                assert_eq!(
-                    compared(&ours, &theirs[..at], step),
-                    Ok((5, false)),
-                    "cut {at}"
-                );
+                assert_eq!(compared(&ours, &theirs[..at], step), Ok((5, false)), "cut {at}");
             }
             let longer = [&theirs[..], b"\n"].concat();
             assert_eq!(compared(&ours, &longer, step), Ok((5, false)));
@@ -194,11 +180,7 @@ mod tests {
             r#"{"policies":[],"generation":5}                       "#,
         ] {
             for step in [1, 1_000] {
-                assert_eq!(
-                    compared(&ours, theirs.as_bytes(), step),
-                    Err(NoSnapshot),
-                    "{theirs}"
-                );
+                assert_eq!(compared(&ours, theirs.as_bytes(), step), Err(NoSnapshot), "{theirs}");
             }
         }
     }

@@ -48,10 +48,7 @@ impl Connect for Tls {
         let client = Arc::clone(&self.0);
         Box::pin(async move {
             let stream = tcp(address).await?;
-            let stream = client
-                .connect(server, stream)
-                .await
-                .map_err(io::Error::other)?;
+            let stream = client.connect(server, stream).await.map_err(io::Error::other)?;
             Ok(Box::new(stream) as Connection)
         })
     }

@@ -65,11 +65,7 @@ impl Written {
         }
         let mut measure = Measure(0, DefaultHasher::new());
         serde_json::to_writer(&mut measure, &**policy)?;
-        Ok(Self {
-            policy: Arc::clone(policy),
-            bytes: measure.0,
-            digest: measure.1.finish(),
-        })
+        Ok(Self { policy: Arc::clone(policy), bytes: measure.0, digest: measure.1.finish() })
     }
 
     fn name(&self) -> &str {
@@ -179,10 +175,7 @@ impl Rendered {
 
     /// What comes behind the head.
     pub(super) fn pieces(self: &Arc<Self>) -> Pieces {
-        Pieces {
-            rendered: Arc::clone(self),
-            at: 0,
-        }
+        Pieces { rendered: Arc::clone(self), at: 0 }
     }
 }
 
@@ -232,12 +225,7 @@ mod tests {
     }
 
     fn set(policies: &[&Arc<Policy>]) -> PolicySet {
-        Arc::new(
-            policies
-                .iter()
-                .map(|p| (p.name.clone(), Arc::clone(p)))
-                .collect(),
-        )
+        Arc::new(policies.iter().map(|p| (p.name.clone(), Arc::clone(p))).collect())
     }
 
     fn text(rendered: &Arc<Rendered>, generation: u64) -> Vec<u8> {
@@ -252,9 +240,7 @@ mod tests {
         let all: Vec<_> = ["a", "b", "c"].iter().map(|n| policy(n, &[1, 2])).collect();
         for n in 0..=all.len() {
             let set = set(&all[..n].iter().collect::<Vec<_>>());
-            let rendered = Contents::default()
-                .update(&set, Instant::now())
-                .expect("written");
+            let rendered = Contents::default().update(&set, Instant::now()).expect("written");
             let snapshot = Snapshot {
                 generation: 77,
                 policies: all[..n].iter().map(|p| (**p).clone()).collect(),

@@ -65,9 +65,8 @@ async fn ask(
     let stream = connect.connect(address, server).await;
     let stream =
         stream.map_err(|error| format!("cannot connect to {address}: {}", chain(&error)))?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| chain(&error))?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| chain(&error))?;
     let request = Request::builder()
         .uri("/v1/snapshot")
         .header(HOST, address.to_string())

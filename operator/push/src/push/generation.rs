@@ -29,11 +29,7 @@ impl Epoch {
 #[must_use]
 pub const fn generation_after(epoch: Epoch, highest: u64) -> Option<u64> {
     let base = epoch.base();
-    if base > highest {
-        base.checked_add(1)
-    } else {
-        highest.checked_add(1)
-    }
+    if base > highest { base.checked_add(1) } else { highest.checked_add(1) }
 }
 
 #[cfg(test)]

@@ -7,9 +7,8 @@ use std::{
 
 /// Upper ends of the buckets of the push duration, from a small change over a fast network to the
 /// largest snapshot.
-pub const PUSH_BUCKETS_SECONDS: [f64; 11] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
-];
+pub const PUSH_BUCKETS_SECONDS: [f64; 11] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 /// Plain atomics, shared by all tasks. What they hold is read with [`Metrics::figures`].
 #[derive(Debug, Default)]
@@ -70,8 +69,7 @@ impl Metrics {
         let seconds = took.as_secs_f64();
         let bucket = PUSH_BUCKETS_SECONDS.partition_point(|end| *end < seconds);
         self.buckets[bucket].fetch_add(1, Relaxed);
-        self.micros
-            .fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        self.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         self.accepted.fetch_add(1, Relaxed);
     }
@@ -108,11 +106,7 @@ mod tests {
         for (millis, bucket) in [(0, 0), (1, 0), (2, 1), (100, 6), (101, 7), (6_000, 11)] {
             let before = metrics.figures().push_buckets[bucket];
             metrics.accepted(Duration::from_millis(millis), 10);
-            assert_eq!(
-                metrics.figures().push_buckets[bucket],
-                before + 1,
-                "{millis}"
-            );
+            assert_eq!(metrics.figures().push_buckets[bucket], before + 1, "{millis}");
         }
         assert_eq!(metrics.figures().pushed_bytes, 60);
         assert_eq!(metrics.figures().push_micros, 6_204_000);

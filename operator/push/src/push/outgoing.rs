@@ -21,11 +21,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     pub(super) fn empty() -> Self {
-        Self {
-            left: 0,
-            head: None,
-            pieces: None,
-        }
+        Self { left: 0, head: None, pieces: None }
     }
 
     pub(super) fn new(content: &Arc<Rendered>, generation: u64) -> Self {
@@ -38,11 +34,7 @@ impl Outgoing {
 
     /// These bytes.
     pub(super) fn whole(bytes: Vec<u8>) -> Self {
-        Self {
-            left: bytes.len() as u64,
-            head: Some(bytes.into()),
-            pieces: None,
-        }
+        Self { left: bytes.len() as u64, head: Some(bytes.into()), pieces: None }
     }
 
     /// Bytes that were not sent yet.

@@ -132,10 +132,7 @@ impl Pusher {
         let rendered = class
             .contents
             .update(policies, Instant::now())
-            .map_err(|source| PushError::Unwritable {
-                class: class_name.to_owned(),
-                source,
-            })?;
+            .map_err(|source| PushError::Unwritable { class: class_name.to_owned(), source })?;
         let version = rendered.version();
         class.newest.send_if_modified(|newest| {
             let changes = newest.as_ref().is_none_or(|old| old.version() != version);
@@ -160,10 +157,7 @@ impl Pusher {
     /// [`PushError::TooMany`].
     pub fn set_targets(&mut self, targets: &BTreeMap<String, Target>) -> Result<(), PushError> {
         if targets.len() > LIMIT_TARGETS {
-            return Err(PushError::TooMany {
-                found: targets.len(),
-                limit: LIMIT_TARGETS,
-            });
+            return Err(PushError::TooMany { found: targets.len(), limit: LIMIT_TARGETS });
         }
         // Only to free what they left.
         while self.tasks.try_join_next().is_some() {}
@@ -199,12 +193,10 @@ impl Pusher {
     }
 
     fn class(&mut self, name: &str) -> &mut Class {
-        self.classes
-            .entry(name.to_owned())
-            .or_insert_with(|| Class {
-                contents: Contents::default(),
-                newest: watch::Sender::new(None),
-            })
+        self.classes.entry(name.to_owned()).or_insert_with(|| Class {
+            contents: Contents::default(),
+            newest: watch::Sender::new(None),
+        })
     }
 
     fn start(&mut self, name: &str, target: &Target) {
@@ -243,11 +235,7 @@ impl Pusher {
             self.rng.fork(),
         );
         let task = self.tasks.spawn(task.run());
-        let running = Running {
-            target: target.clone(),
-            nudge,
-            task,
-        };
+        let running = Running { target: target.clone(), nudge, task };
         self.running.insert(name, running);
     }
 }

@@ -180,11 +180,7 @@ impl Session {
         }
         let refused = self.refused.map(|(_, until)| until);
         let overtaken = self.overtaken.map(|o| o.until);
-        [Some(self.poll_at), refused, overtaken]
-            .into_iter()
-            .flatten()
-            .filter(|at| *at > now)
-            .min()
+        [Some(self.poll_at), refused, overtaken].into_iter().flatten().filter(|at| *at > now).min()
     }
 
     fn answer(&mut self, now: Duration, asked: Request, answer: Answer, news: &mut Vec<News>) {
@@ -196,28 +192,13 @@ impl Session {
                     self.poll_failed(now);
                 }
             }
-            (
-                Request::Read,
-                Answer::Holds {
-                    generation,
-                    version,
-                },
-            ) => {
+            (Request::Read, Answer::Holds { generation, version }) => {
                 self.heard();
                 self.holds(now, generation, version, news);
             }
-            (
-                Request::Put {
-                    generation,
-                    version,
-                },
-                answer,
-            ) => match answer {
+            (Request::Put { generation, version }, answer) => match answer {
                 Answer::Accepted => {
-                    self.held = Some(Held {
-                        generation,
-                        version: Some(version),
-                    });
+                    self.held = Some(Held { generation, version: Some(version) });
                     self.settled(generation, version, true, news);
                 }
                 Answer::Conflict => {
@@ -239,14 +220,7 @@ impl Session {
                     self.failed(now, misfit(&other), news);
                 }
             },
-            (
-                Request::Poll,
-                Answer::State {
-                    generation,
-                    uptime_seconds,
-                    took,
-                },
-            ) => {
+            (Request::Poll, Answer::State { generation, uptime_seconds, took }) => {
                 self.heard();
                 self.polls_failed = 0;
                 let share = took * self.settings.poll_share.saturating_sub(1);
@@ -297,10 +271,7 @@ impl Session {
         } else {
             self.overtaken = None;
         }
-        self.held = Some(Held {
-            generation,
-            version,
-        });
+        self.held = Some(Held { generation, version });
         if let Some(version) = version {
             self.settled(generation, version, false, news);
         }
@@ -311,11 +282,7 @@ impl Session {
         self.takes_pushes();
         self.conflicts = 0;
         self.refused = None;
-        news.push(News::Acknowledged {
-            generation,
-            version,
-            pushed,
-        });
+        news.push(News::Acknowledged { generation, version, pushed });
     }
 
     /// The state tells what is in force and for how long.
@@ -324,9 +291,7 @@ impl Session {
             .uptime_seconds
             .replace(uptime_seconds)
             .is_some_and(|before| uptime_seconds < before);
-        let lost = self
-            .held
-            .is_some_and(|held| held.generation > 0 && generation == 0);
+        let lost = self.held.is_some_and(|held| held.generation > 0 && generation == 0);
         if restarted || lost {
             self.refused = None;
             news.push(News::Restarted);
@@ -363,11 +328,8 @@ impl Session {
     /// do not come back together.
     fn backoff(&mut self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
-        let whole = self
-            .settings
-            .backoff_min
-            .saturating_mul(1 << doublings)
-            .min(self.settings.backoff_max);
+        let whole =
+            self.settings.backoff_min.saturating_mul(1 << doublings).min(self.settings.backoff_max);
         whole.mul_f64(0.5 + self.rng.f64() / 2.0)
     }
 
@@ -413,27 +375,18 @@ impl Session {
         if self.is_foreign(now, held.generation, news) {
             return poll;
         }
-        if self
-            .refused
-            .is_some_and(|(version, until)| version == wanted && now < until)
-        {
+        if self.refused.is_some_and(|(version, until)| version == wanted && now < until) {
             return poll;
         }
         match generation_after(self.epoch, held.generation.max(self.tried)) {
             Some(generation) => {
                 self.tried = generation;
                 self.epoch = self.epoch.max(Epoch::of(generation));
-                Some(Request::Put {
-                    generation,
-                    version: wanted,
-                })
+                Some(Request::Put { generation, version: wanted })
             }
             None => {
                 self.refused = Some((wanted, now + self.settings.refused_retry));
-                news.push(News::Refused {
-                    version: wanted,
-                    refusal: exhausted(),
-                });
+                news.push(News::Refused { version: wanted, refusal: exhausted() });
                 poll
             }
         }
@@ -449,10 +402,7 @@ fn exhausted() -> Refusal {
     Refusal {
         policy: None,
         field: Some("generation".to_owned()),
-        problem: format!(
-            "the dataplane has generation {}, and there is none above it",
-            u64::MAX
-        ),
+        problem: format!("the dataplane has generation {}, and there is none above it", u64::MAX),
         expected: Some("a restart of the dataplane, which forgets it".to_owned()),
     }
 }

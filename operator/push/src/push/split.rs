@@ -120,10 +120,7 @@ mod tests {
                 Ok::<_, TooLarge>(())
             })?;
         }
-        Ok((
-            elements,
-            String::from_utf8_lossy(&splitter.finish()).into_owned(),
-        ))
+        Ok((elements, String::from_utf8_lossy(&splitter.finish()).into_owned()))
     }
 
     fn policy(name: &str) -> PolicyState {
@@ -171,10 +168,7 @@ mod tests {
             (r#"{"a\"policies":[{"x":1}]}"#, 0),
             (r#"[{"policies":[{"x":1}]}]"#, 0),
             (r#"{"policies":{"x":[1]}}"#, 0),
-            (
-                r#"{"a":"\\","policies":[{"x":[1,{}]} , {"y":2}],"b":[{}]}"#,
-                2,
-            ),
+            (r#"{"a":"\\","policies":[{"x":[1,{}]} , {"y":2}],"b":[{}]}"#, 2),
         ] {
             let (found, rest) = split(text.as_bytes(), 3).expect("small");
             assert_eq!(found.len(), elements, "{text}");
@@ -183,10 +177,7 @@ mod tests {
             }
         }
         let (_, rest) = split(br#"{"policies":[{"x":1}, 5, "a,b", {"y"#, 1).expect("small");
-        assert_eq!(
-            rest, r#"{"policies":[5"a,b"{"y"#,
-            "what is no object stays, to be refused"
-        );
+        assert_eq!(rest, r#"{"policies":[5"a,b"{"y"#, "what is no object stays, to be refused");
     }
 
     #[test]

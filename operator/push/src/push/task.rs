@@ -117,11 +117,8 @@ impl Task {
     ) -> Self {
         let is_dataplane = matches!(kind, TargetKind::Dataplane { .. });
         let settings = Arc::clone(&shared.settings);
-        let interval = if is_dataplane {
-            settings.poll_interval
-        } else {
-            settings.shim_poll_interval
-        };
+        let interval =
+            if is_dataplane { settings.poll_interval } else { settings.shim_poll_interval };
         let task = Self {
             name,
             is_dataplane,
@@ -234,9 +231,7 @@ impl Task {
         let units = self.state_bytes.div_ceil(STATE_UNIT_BYTES).max(1);
         let units = units.min(STATE_BUDGET_BYTES / STATE_UNIT_BYTES);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
-        self.room = Arc::clone(&self.shared.budget)
-            .try_acquire_many_owned(units)
-            .ok();
+        self.room = Arc::clone(&self.shared.budget).try_acquire_many_owned(units).ok();
         self.room.is_some()
     }
 
@@ -257,11 +252,7 @@ impl Task {
             Found::Dataplane(state, problems) => {
                 self.state_bytes = done.bytes;
                 let in_sync = self.session.is_in_sync();
-                self.wait(Outcome::State {
-                    state,
-                    problems,
-                    in_sync,
-                });
+                self.wait(Outcome::State { state, problems, in_sync });
             }
             Found::Shim(state) => {
                 self.state_bytes = done.bytes;
@@ -272,11 +263,7 @@ impl Task {
 
     fn tell(&mut self, news: News) {
         let result = match news {
-            News::Acknowledged {
-                generation,
-                version,
-                pushed,
-            } => {
+            News::Acknowledged { generation, version, pushed } => {
                 // What was published meanwhile has a younger age: then nobody waits for this one
                 // any more.
                 let content = self.content.as_ref();
@@ -303,13 +290,8 @@ impl Task {
     /// Has a report wait until it is read, in place of an older one of its kind.
     fn wait(&mut self, result: Outcome) {
         let kind = std::mem::discriminant(&result);
-        self.waiting
-            .retain(|report| std::mem::discriminant(&report.result) != kind);
-        self.waiting.push(Report {
-            target: Arc::clone(&self.name),
-            at: SystemTime::now(),
-            result,
-        });
+        self.waiting.retain(|report| std::mem::discriminant(&report.result) != kind);
+        self.waiting.push(Report { target: Arc::clone(&self.name), at: SystemTime::now(), result });
     }
 
     fn count(&self, ask: Request, done: &Done) {
@@ -343,11 +325,7 @@ impl Task {
 
     fn count_target(&self) -> &AtomicU64 {
         let metrics = &self.shared.metrics;
-        if self.is_dataplane {
-            &metrics.dataplanes
-        } else {
-            &metrics.shims
-        }
+        if self.is_dataplane { &metrics.dataplanes } else { &metrics.shims }
     }
 
     fn count_in_sync(&mut self, in_sync: bool) {
@@ -363,11 +341,7 @@ impl Task {
 
 /// Of a push; looks come by the second and say nothing.
 fn span(target: &str, ask: Request, content: Option<&Rendered>) -> Span {
-    let Request::Put {
-        generation,
-        version,
-    } = ask
-    else {
+    let Request::Put { generation, version } = ask else {
         return Span::none();
     };
     let policies = content.map_or(0, Rendered::policies);

@@ -59,10 +59,7 @@ fn what_is_made_is_good_for_its_holder_and_its_time() {
         assert_eq!(leaf.certificate.not_after, START.plus(LEAF_LIFE));
         assert!(leaf.is_signed_by_current && leaf.is_for_role);
         assert_eq!(leaf.trusts, ca.trusted);
-        assert_eq!(
-            check_supplied(START, *role, &stored.leaves[role]).expect("good"),
-            [""; 0]
-        );
+        assert_eq!(check_supplied(START, *role, &stored.leaves[role]).expect("good"), [""; 0]);
     }
 }
 
@@ -70,10 +67,7 @@ fn what_is_made_is_good_for_its_holder_and_its_time() {
 fn keys_are_in_no_debug_text() {
     let stored = fresh(START);
     let text = format!("{stored:?} {:?}", renew(START, &Stored::default()));
-    assert!(
-        !text.contains("PRIVATE") && !text.contains("BEGIN"),
-        "{text}"
-    );
+    assert!(!text.contains("PRIVATE") && !text.contains("BEGIN"), "{text}");
 }
 
 #[test]
@@ -110,11 +104,7 @@ fn a_ca_is_exchanged_with_overlap() {
                 assert_believes(now, a, b, &actions);
             }
         }
-        seen.extend(
-            actions
-                .into_iter()
-                .filter(|a| !matches!(a, Action::Issue(..))),
-        );
+        seen.extend(actions.into_iter().filter(|a| !matches!(a, Action::Issue(..))));
     }
     let trust = Role::ALL.map(Action::Trust);
     let mut expected = vec![Action::AddNext];
@@ -132,16 +122,10 @@ fn assert_believes(now: UnixSeconds, a: &Stored, b: &Stored, actions: &[Action])
     let cas = b.authority.expect("there");
     for leaf in b.leaves.values() {
         let good = leaf.certificate.not_before..leaf.certificate.not_after;
-        assert!(
-            good.contains(&now),
-            "a leaf is out of its time at {now} after {actions:?}"
-        );
+        assert!(good.contains(&now), "a leaf is out of its time at {now} after {actions:?}");
         assert!(leaf.is_signed_by_current);
         for holder in a.leaves.values() {
-            assert!(
-                holder.trusts.contains(&cas.current),
-                "at {now} after {actions:?}"
-            );
+            assert!(holder.trusts.contains(&cas.current), "at {now} after {actions:?}");
         }
     }
 }
@@ -154,19 +138,12 @@ fn what_is_damaged_is_made_anew_but_for_the_ca() {
         let leaf = stored.leaves.get_mut(&Role::Shim).expect("there");
         leaf.insert(file, bytes);
         let actions = renewed(START, &mut stored);
-        assert_eq!(
-            actions,
-            [Action::Issue(Role::Shim, Reason::Missing)],
-            "{file}"
-        );
+        assert_eq!(actions, [Action::Issue(Role::Shim, Reason::Missing)], "{file}");
         let mut stored = good.clone();
         let ca = stored.authority.as_mut().expect("there");
         ca.insert(file, bytes);
         let error = renew(START, &stored).expect_err("a damaged CA").to_string();
-        assert!(
-            error.contains(file) && error.contains("expected"),
-            "{error}"
-        );
+        assert!(error.contains(file) && error.contains("expected"), "{error}");
     }
     // Another role's certificate, and one of another CA.
     let mut stored = good.clone();
@@ -220,16 +197,10 @@ fn supplied_material_is_used_as_it_is_and_judged() {
     let late = judged(91 * DAY, Role::Dataplane);
     assert!(late[0].contains("has ended on"), "{late:?}");
     let other = judged(DAY, Role::Operator);
-    assert!(
-        other.iter().any(|w| w.contains("operator.baton")),
-        "{other:?}"
-    );
+    assert!(other.iter().any(|w| w.contains("operator.baton")), "{other:?}");
     assert!(other.iter().any(|w| w.contains("clientAuth")), "{other:?}");
     let mut wrong = leaf.clone();
-    wrong.insert(
-        "tls.key",
-        stored.leaves[&Role::Shim].get("tls.key").expect("a key"),
-    );
+    wrong.insert("tls.key", stored.leaves[&Role::Shim].get("tls.key").expect("a key"));
     let error = check_supplied(START, Role::Dataplane, &wrong).expect_err("another key");
     assert!(error.to_string().contains("tls.key"), "{error}");
     wrong.remove("ca.crt");
@@ -267,15 +238,11 @@ async fn a_push_goes_over_mutual_tls_while_the_ca_is_exchanged() {
     for day in 0..3 {
         // The operator takes what is new at once, the dataplane a step later.
         steps.extend(renewed(now(day), &mut stored));
-        client
-            .replace(material(&stored.leaves[&Role::Operator]))
-            .expect("good");
+        client.replace(material(&stored.leaves[&Role::Operator])).expect("good");
         fake.restart();
         let version = op.publish(&[&format!("p{day}")]);
         op.acknowledged("a", version).await;
-        server
-            .replace(material(&stored.leaves[&Role::Dataplane]))
-            .expect("good");
+        server.replace(material(&stored.leaves[&Role::Dataplane])).expect("good");
     }
     assert!(steps.contains(&Action::Promote), "{steps:?}");
     // A client of another CA is refused by the dataplane, which it believes.

@@ -171,10 +171,9 @@ impl Fake {
                 inner.reads += 1;
                 match &inner.snapshot {
                     Some(snapshot) => json(200, serde_json::to_vec(snapshot).expect("written")),
-                    None => json(
-                        404,
-                        br#"{"error":"none yet","field":null,"expected":null}"#.to_vec(),
-                    ),
+                    None => {
+                        json(404, br#"{"error":"none yet","field":null,"expected":null}"#.to_vec())
+                    }
                 }
             }
             (&Method::GET, "/v1/state") => self.state(),
@@ -220,10 +219,7 @@ impl Fake {
         let mut inner = self.inner();
         let names: Vec<String> = snapshot.policies.iter().map(|p| p.name.clone()).collect();
         inner.puts.push((snapshot.generation, names.clone()));
-        if let Some(at) = inner
-            .refuses
-            .as_ref()
-            .and_then(|bad| names.iter().position(|n| n == bad))
+        if let Some(at) = inner.refuses.as_ref().and_then(|bad| names.iter().position(|n| n == bad))
         {
             let error = serde_json::json!({
                 "error": "port 80 is one of the legs' ports: expected another",
@@ -285,12 +281,7 @@ impl Operator {
             Arc::clone(&metrics),
             rng,
         );
-        Self {
-            pusher,
-            reports,
-            metrics,
-            keys,
-        }
+        Self { pusher, reports, metrics, keys }
     }
 
     pub fn figures(&self) -> Figures {
@@ -315,10 +306,7 @@ impl Operator {
 
     /// Waits until a dataplane's state is reported.
     pub async fn state(&mut self) {
-        self.report("a state", |r| {
-            matches!(r.result, Outcome::State { .. }).then_some(())
-        })
-        .await;
+        self.report("a state", |r| matches!(r.result, Outcome::State { .. }).then_some(())).await;
     }
 
     /// The next report for which `wanted` gives something.
@@ -335,24 +323,19 @@ impl Operator {
                 }
             }
         };
-        timeout(DEADLINE, found)
-            .await
-            .unwrap_or_else(|_| panic!("no report: {what}"))
+        timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("no report: {what}"))
     }
 
     /// The generation with which `target` acknowledges `version` or a later one, and whether it was
     /// pushed.
     pub async fn acknowledged(&mut self, target: &str, version: Version) -> (u64, bool) {
-        self.report(&format!("{target} at {version:?}"), |report| {
-            match report.result {
-                Outcome::Acknowledged {
-                    generation,
-                    version: v,
-                    pushed,
-                    ..
-                } if &*report.target == target && v >= version => Some((generation, pushed)),
-                _ => None,
+        self.report(&format!("{target} at {version:?}"), |report| match report.result {
+            Outcome::Acknowledged { generation, version: v, pushed, .. }
+                if &*report.target == target && v >= version =>
+            {
+                Some((generation, pushed))
             }
+            _ => None,
         })
         .await
     }
@@ -361,14 +344,9 @@ impl Operator {
 fn targets(fakes: &[(&str, &Fake)]) -> BTreeMap<String, Target> {
     let target = |fake: &Fake| Target {
         address: fake.address,
-        kind: TargetKind::Dataplane {
-            class: "c".to_owned(),
-        },
+        kind: TargetKind::Dataplane { class: "c".to_owned() },
     };
-    fakes
-        .iter()
-        .map(|(name, fake)| ((*name).to_owned(), target(fake)))
-        .collect()
+    fakes.iter().map(|(name, fake)| ((*name).to_owned(), target(fake))).collect()
 }
 
 pub fn policies(names: &[&str]) -> PolicySet {
@@ -389,7 +367,5 @@ pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(DEADLINE, looked)
-        .await
-        .unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"));
+    timeout(DEADLINE, looked).await.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"));
 }

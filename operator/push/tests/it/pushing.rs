@@ -40,10 +40,7 @@ async fn content_is_pushed_once_and_an_operator_that_starts_again_pushes_nothing
     assert_eq!(second.acknowledged("a", version).await, (BASE + 1, false));
     assert_eq!(fake.puts().len(), 1);
     let version = second.publish(&["y"]);
-    assert_eq!(
-        second.acknowledged("a", version).await,
-        (2 * BASE + 1, true)
-    );
+    assert_eq!(second.acknowledged("a", version).await, (2 * BASE + 1, true));
 }
 
 #[tokio::test]
@@ -105,19 +102,13 @@ async fn a_refusal_names_the_policy_and_is_not_hammered() {
     let version = op.publish(&["a", "bad", "z"]);
     let refusal = op
         .report("a refusal", |report| match &report.result {
-            Outcome::Refused {
-                version: v,
-                refusal,
-            } if *v == version => Some(refusal.clone()),
+            Outcome::Refused { version: v, refusal } if *v == version => Some(refusal.clone()),
             _ => None,
         })
         .await;
     assert_eq!(refusal.policy.as_deref(), Some("bad"));
     assert_eq!(refusal.field.as_deref(), Some("policies[1].frontends[0]"));
-    assert_eq!(
-        refusal.problem,
-        "port 80 is one of the legs' ports: expected another"
-    );
+    assert_eq!(refusal.problem, "port 80 is one of the legs' ports: expected another");
     // Ten looks later it was still offered once.
     for _ in 0..10 {
         op.report("a state", |r| match r.result {
@@ -191,9 +182,9 @@ async fn who_is_unreachable_is_told_and_found_again() {
     op.targets(&[("a", &fake)]);
     let problem = op
         .report("unreachable", |report| match &report.result {
-            Outcome::Unreachable(Unreached {
-                problem, failures, ..
-            }) if *failures >= 5 => Some(problem.clone()),
+            Outcome::Unreachable(Unreached { problem, failures, .. }) if *failures >= 5 => {
+                Some(problem.clone())
+            }
             _ => None,
         })
         .await;
@@ -233,9 +224,7 @@ async fn a_shim_is_looked_at() {
     fake.inner().key_epochs = vec![3, 4];
     let mut op = operator(1);
     op.publish(&["x"]);
-    op.pusher
-        .set_targets(&[("node".to_owned(), shim(&fake, "n"))].into())
-        .expect("few");
+    op.pusher.set_targets(&[("node".to_owned(), shim(&fake, "n"))].into()).expect("few");
     for _ in 0..3 {
         let epochs = op
             .report("a shim", |report| match &report.result {
@@ -254,10 +243,7 @@ async fn a_shim_is_looked_at() {
 }
 
 fn shim(fake: &Fake, node: &str) -> Target {
-    Target {
-        address: fake.address,
-        kind: TargetKind::Shim { node: node.into() },
-    }
+    Target { address: fake.address, kind: TargetKind::Shim { node: node.into() } }
 }
 
 /// Keys as they are stored, the one of epoch N of bytes N.
@@ -368,9 +354,7 @@ async fn a_push_under_way_ends_before_the_pusher_does() {
 
 #[tokio::test]
 async fn the_largest_content_goes_out_whole_and_is_recognised() {
-    let names: Vec<String> = (0..5_000)
-        .map(|i| format!("ns/policy-{i:04}/http"))
-        .collect();
+    let names: Vec<String> = (0..5_000).map(|i| format!("ns/policy-{i:04}/http")).collect();
     let mut all = (*policies(&names.iter().map(String::as_str).collect::<Vec<_>>())).clone();
     for policy in all.values_mut() {
         let policy = Arc::make_mut(policy);
@@ -388,17 +372,11 @@ async fn the_largest_content_goes_out_whole_and_is_recognised() {
     let mut op = operator(1);
     let begin = std::time::Instant::now();
     let version = op.pusher.publish("c", &all).expect("written");
-    println!(
-        "5,000 policies with 50,000 backends are written within {:?}",
-        begin.elapsed()
-    );
+    println!("5,000 policies with 50,000 backends are written within {:?}", begin.elapsed());
     op.targets(&[("a", &fake)]);
     op.acknowledged("a", version).await;
     let figures = op.figures();
-    println!(
-        "pushed {} bytes within {} us",
-        figures.pushed_bytes, figures.push_micros
-    );
+    println!("pushed {} bytes within {} us", figures.pushed_bytes, figures.push_micros);
     let mut one = (*all).clone();
     one.insert(
         "ns/policy-0001/http".to_owned(),
@@ -416,10 +394,7 @@ async fn the_largest_content_goes_out_whole_and_is_recognised() {
         "ns/policy-0001/http".to_owned(),
         Arc::clone(&policies(&["ns/policy-0001/http"])["ns/policy-0001/http"]),
     );
-    let version = second
-        .pusher
-        .publish("c", &Arc::new(changed))
-        .expect("written");
+    let version = second.pusher.publish("c", &Arc::new(changed)).expect("written");
     second.targets(&[("a", &fake)]);
     assert_eq!(second.acknowledged("a", version).await, (BASE + 2, false));
     assert_eq!(fake.puts().len(), 2);

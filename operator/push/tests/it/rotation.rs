@@ -30,23 +30,14 @@ const K: &str = "000102030405060708090a0b0c0d0e0f\n";
 
 #[test]
 fn stored_keys_round_trip_and_are_never_shown() {
-    let stored = files(&[
-        ("epoch-7", K),
-        ("epoch-8", &K.replace('0', "F")),
-        ("current", "7\n"),
-    ]);
+    let stored = files(&[("epoch-7", K), ("epoch-8", &K.replace('0', "F")), ("current", "7\n")]);
     let keys = KeySet::from_files(&stored).expect("good").expect("there");
     assert_eq!((keys.current(), keys.epochs()), (7, vec![7, 8]));
-    let again = KeySet::from_files(&keys.to_files())
-        .expect("good")
-        .expect("there");
+    let again = KeySet::from_files(&keys.to_files()).expect("good").expect("there");
     assert_eq!(again, keys);
     assert_eq!(keys.to_files().get("epoch-7"), Some(K.as_bytes()));
     let text = format!("{keys:?}");
-    assert!(
-        !text.contains("0001") && text.contains("AdoptionKey(..)"),
-        "{text}"
-    );
+    assert!(!text.contains("0001") && text.contains("AdoptionKey(..)"), "{text}");
     assert_eq!(KeySet::from_files(&Files::new()), Ok(None));
 }
 
@@ -59,27 +50,12 @@ fn what_is_no_key_set_is_refused_with_what_to_change_and_without_a_digit() {
         (vec![("epoch-7", K), ("current", "x")], "expected one of 7"),
         (vec![("epoch-7", K), ("current", "07")], "expected one of 7"),
         (vec![("current", "7")], "there is no key"),
-        (
-            vec![("epoch-7", &*bad), ("current", "7")],
-            "`epoch-7` is not a key",
-        ),
-        (
-            vec![("epoch-7", "00"), ("current", "7")],
-            "`epoch-7` is not a key",
-        ),
-        (
-            vec![("epoch-256", K), ("current", "7")],
-            "`epoch-256` is not known",
-        ),
+        (vec![("epoch-7", &*bad), ("current", "7")], "`epoch-7` is not a key"),
+        (vec![("epoch-7", "00"), ("current", "7")], "`epoch-7` is not a key"),
+        (vec![("epoch-256", K), ("current", "7")], "`epoch-256` is not known"),
         (vec![("epoch-+7", K), ("current", "7")], "is not known"),
-        (
-            vec![("epoch-7", K), ("notes", K), ("current", "7")],
-            "`notes` is not known",
-        ),
-        (
-            vec![("epoch-3", K), ("epoch-19", K), ("current", "3")],
-            "alike on the wire",
-        ),
+        (vec![("epoch-7", K), ("notes", K), ("current", "7")], "`notes` is not known"),
+        (vec![("epoch-3", K), ("epoch-19", K), ("current", "3")], "alike on the wire"),
     ] {
         let error: KeyError = KeySet::from_files(&files(&entries)).expect_err(words);
         let text = format!("{error} {error:?}");
@@ -223,8 +199,7 @@ impl World {
     fn assert_nothing_is_lost(&self, keys: &KeySet, excluded: &[usize]) {
         let counts = |node: &&Node| {
             let limit = self.settings.unreachable_limit;
-            node.silent_since
-                .is_none_or(|since| self.now.since(since) < limit)
+            node.silent_since.is_none_or(|since| self.now.since(since) < limit)
         };
         let included = self.nodes.iter().enumerate();
         let included = included.filter(|(i, _)| !excluded.contains(i));
@@ -253,12 +228,8 @@ fn key_set(current: u8) -> KeySet {
         .expect("there")
 }
 
-const FLEET: [PeerKind; 4] = [
-    PeerKind::Dataplane,
-    PeerKind::Dataplane,
-    PeerKind::Shim,
-    PeerKind::Shim,
-];
+const FLEET: [PeerKind; 4] =
+    [PeerKind::Dataplane, PeerKind::Dataplane, PeerKind::Shim, PeerKind::Shim];
 
 #[test]
 fn keys_are_exchanged_step_by_step_and_the_epochs_wrap() {
@@ -279,11 +250,7 @@ fn keys_are_exchanged_step_by_step_and_the_epochs_wrap() {
             }
         }
         let stored = world.stored.clone().expect("there");
-        assert_eq!(
-            (stored.current(), stored.epochs()),
-            (to, vec![to]),
-            "round {round}"
-        );
+        assert_eq!((stored.current(), stored.epochs()), (to, vec![to]), "round {round}");
     }
     let one = [Action::AddNext, Action::SignWithNext, Action::RemoveOld];
     assert_eq!(world.actions, one.repeat(4));
@@ -299,10 +266,7 @@ fn without_a_request_a_key_lives_for_its_period() {
     assert_eq!((step.action, step.look_again), (None, HOUR));
     world.now = START.plus(period - Duration::from_secs(1));
     let step = world.step(None);
-    assert_eq!(
-        (step.action, step.look_again),
-        (None, Duration::from_secs(1))
-    );
+    assert_eq!((step.action, step.look_again), (None, Duration::from_secs(1)));
     world.now = START.plus(period);
     assert_eq!(world.step(None).action, Some(Action::AddNext));
     // With nobody there it is only spread that is waited for.
@@ -310,10 +274,7 @@ fn without_a_request_a_key_lives_for_its_period() {
 }
 
 fn asks(text: &str) -> Wishes {
-    Wishes {
-        rotate: Some(text.to_owned()),
-        ..Wishes::default()
-    }
+    Wishes { rotate: Some(text.to_owned()), ..Wishes::default() }
 }
 
 #[test]
@@ -321,10 +282,7 @@ fn a_request_is_served_once_and_the_first_key_needs_nobody() {
     let mut rotator = Rotator::new(RotationSettings::default());
     let mut rng = counter();
     let step = rotator.step(START, None, &Ages::default(), None, &asks("r"), &mut rng);
-    assert_eq!(
-        (step.state, step.action),
-        (State::NoKey, Some(Action::MakeFirst))
-    );
+    assert_eq!((step.state, step.action), (State::NoKey, Some(Action::MakeFirst)));
     let (keys, ages) = step.change.expect("made");
     let step = rotator.step(START, Some(&keys), &ages, None, &asks("r"), &mut rng);
     assert_eq!((step.action, step.change), (None, None));
@@ -342,14 +300,8 @@ fn a_request_is_served_once_and_the_first_key_needs_nobody() {
 fn a_new_first_key_is_of_an_epoch_that_nobody_has() {
     let mut world = World::new(&FLEET, Some(key_set(1)));
     world.stored = None;
-    let _ = world.rotator.step(
-        START,
-        None,
-        &Ages::default(),
-        None,
-        &Wishes::default(),
-        &mut world.rng,
-    );
+    let _ =
+        world.rotator.step(START, None, &Ages::default(), None, &Wishes::default(), &mut world.rng);
     let peers: Vec<Peer> = world.nodes.iter().map(|n| n.reported.clone()).collect();
     let step = world.rotator.step(
         START,
@@ -372,28 +324,19 @@ fn a_rotation_ends_although_one_answers_and_never_takes_the_key() {
         world.report(i);
     }
     let step = world.step(Some("r"));
-    assert_eq!(
-        step.waiting_for,
-        ["n3 has no key of epoch 6 yet (it has [5])"]
-    );
+    assert_eq!(step.waiting_for, ["n3 has no key of epoch 6 yet (it has [5])"]);
     assert_eq!(step.warnings, []);
     world.now = world.now.plus(HOUR);
     let step = world.step(Some("r"));
     assert_eq!(step.action, None);
-    assert!(
-        step.warnings[0].to_string().contains("n3 has no key"),
-        "{step:?}"
-    );
+    assert!(step.warnings[0].to_string().contains("n3 has no key"), "{step:?}");
     // A shim, so that `assert_nothing_is_lost` holds of nobody who signs; its pods are given
     // nothing until it takes the key.
     world.nodes[3].silent_since = Some(START);
     world.now = world.now.plus(5 * HOUR);
     let step = world.step(Some("r"));
     assert_eq!(step.action, Some(Action::SignWithNext));
-    let named = |action| Warning::PassedOver {
-        action,
-        names: vec!["n3".to_owned()],
-    };
+    let named = |action| Warning::PassedOver { action, names: vec!["n3".to_owned()] };
     assert_eq!(step.warnings, [named(Action::SignWithNext)]);
     for i in [0, 1, 2] {
         world.nodes[i].has = world.stored.clone();
@@ -418,28 +361,15 @@ fn a_rotation_ends_although_a_dataplane_answers_that_it_signs_with_the_old_key()
     (0..4).for_each(|i| world.nodes[i].has = world.stored.clone());
     for _ in 0..40 {
         (0..4).for_each(|i| world.report(i));
-        world.nodes[0].reported = Peer {
-            unreachable_since: None,
-            ..liar.clone()
-        };
+        world.nodes[0].reported = Peer { unreachable_since: None, ..liar.clone() };
         world.now = world.now.plus(HOUR / 2);
         let _ = world.step(Some("r"));
         (0..4).for_each(|i| world.nodes[i].has = world.stored.clone());
     }
     let ends = [Action::AddNext, Action::SignWithNext, Action::RemoveOld];
     assert_eq!(world.actions, ends);
-    assert!(
-        world
-            .warnings
-            .iter()
-            .any(|w| matches!(w, Warning::Stuck { .. }))
-    );
-    assert!(
-        world
-            .warnings
-            .iter()
-            .any(|w| matches!(w, Warning::PassedOver { .. }))
-    );
+    assert!(world.warnings.iter().any(|w| matches!(w, Warning::Stuck { .. })));
+    assert!(world.warnings.iter().any(|w| matches!(w, Warning::PassedOver { .. })));
 }
 
 #[test]
@@ -462,10 +392,7 @@ fn who_is_silent_blocks_up_to_the_limit_and_is_named_then() {
     world.now = world.now.plus(Duration::from_secs(1));
     let step = world.step(Some("r"));
     assert_eq!(step.action, Some(Action::SignWithNext));
-    let named = Warning::PassedOver {
-        action: Action::SignWithNext,
-        names: vec!["n1".to_owned()],
-    };
+    let named = Warning::PassedOver { action: Action::SignWithNext, names: vec!["n1".to_owned()] };
     assert_eq!(step.warnings, [named]);
     // One that comes back with the old key and answers holds up the removal.
     world.nodes[1].silent_since = None;
@@ -515,11 +442,7 @@ fn an_excluded_node_begins_a_rotation_that_ends_without_it() {
     let stored = world.stored.clone().expect("there");
     assert_eq!(stored.epochs(), [6]);
     let all: Vec<_> = world.warnings.iter().map(ToString::to_string).collect();
-    assert!(
-        all.iter()
-            .all(|w| w.contains("node-3") && !w.contains("node-2")),
-        "{all:?}"
-    );
+    assert!(all.iter().all(|w| w.contains("node-3") && !w.contains("node-2")), "{all:?}");
     // That was all.
     world.now = world.now.plus(24 * HOUR);
     assert_eq!(world.step_without(None, &[3]).action, None);
@@ -550,14 +473,8 @@ fn who_excludes_a_node_is_told_what_stands_in_the_way() {
     let mut world = World::new(&FLEET, Some(key_set(5)));
     let step = world.step_without(None, &[1, 2, 9]);
     let words = step.warnings[0].to_string();
-    assert!(
-        words.contains("node-1 (n1 runs there and has all keys"),
-        "{words}"
-    );
-    assert!(
-        words.contains(", node-2, node-9 (no host-shim is known there"),
-        "{words}"
-    );
+    assert!(words.contains("node-1 (n1 runs there and has all keys"), "{words}");
+    assert!(words.contains(", node-2, node-9 (no host-shim is known there"), "{words}");
 }
 
 #[test]
@@ -593,15 +510,8 @@ fn nothing_is_lost_in_any_order_of_what_nodes_do() {
             }
             let _ = world.step_without(Some(&request), excluded);
         }
-        rotations += world
-            .actions
-            .iter()
-            .filter(|a| **a == Action::RemoveOld)
-            .count();
+        rotations += world.actions.iter().filter(|a| **a == Action::RemoveOld).count();
     }
     println!("{rotations} rotations in 300 runs");
-    assert!(
-        rotations > 300,
-        "{rotations} rotations are too few to show anything"
-    );
+    assert!(rotations > 300, "{rotations} rotations are too few to show anything");
 }

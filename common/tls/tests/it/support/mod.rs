@@ -25,9 +25,7 @@ impl Authority {
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "baton test");
+        params.distinguished_name.push(DnType::CommonName, "baton test");
         let key = KeyPair::generate().expect("a key");
         let pem = params.self_signed(&key).expect("a certificate").pem();
         let issuer = Issuer::new(params, key);
@@ -51,19 +49,12 @@ impl Authority {
         change(&mut params);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("signed");
-        Pair {
-            certificate: certificate.pem(),
-            key: key.serialize_pem(),
-        }
+        Pair { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
     /// A pair with this authority as the one that it believes.
     pub fn material(&self, pair: &Pair) -> Material {
-        Material::from_pem(
-            pair.certificate.as_bytes(),
-            pair.key.as_bytes(),
-            self.pem.as_bytes(),
-        )
-        .expect("good material")
+        Material::from_pem(pair.certificate.as_bytes(), pair.key.as_bytes(), self.pem.as_bytes())
+            .expect("good material")
     }
 }

@@ -47,16 +47,7 @@ fn checked_answer(lab: &Lab, sent: &Segment) -> Message {
     let (message, tag) = Message::parse(&received.segment)
         .unwrap_or_else(|| panic!("no adoption message: {received:?}"));
     let (asked, _) = Message::parse(sent).expect("a message was sent");
-    let Segment {
-        from,
-        to,
-        seq,
-        ack,
-        flags,
-        window,
-        payload,
-        ..
-    } = &received.segment;
+    let Segment { from, to, seq, ack, flags, window, payload, .. } = &received.segment;
     assert_eq!((*from, *to), (sent.to, sent.from));
     // A client block ends in front of the number that its message is about.
     let block = sent.payload.len() as u32;

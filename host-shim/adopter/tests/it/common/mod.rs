@@ -70,10 +70,8 @@ impl Drop for Alone {
 pub fn run(command: &str) {
     let mut words = command.split_whitespace();
     let program = words.next().expect("a command");
-    let output = Command::new(program)
-        .args(words)
-        .output()
-        .unwrap_or_else(|e| panic!("`{command}`: {e}"));
+    let output =
+        Command::new(program).args(words).output().unwrap_or_else(|e| panic!("`{command}`: {e}"));
     assert!(
         output.status.success(),
         "`{command}`: {} {}",
@@ -93,11 +91,7 @@ pub fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     static CLEAN: Once = Once::new();
     CLEAN.call_once(remove_what_dead_tests_left);
-    format!(
-        "bt-{}-{}",
-        process::id(),
-        NEXT.fetch_add(1, Ordering::Relaxed)
-    )
+    format!("bt-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 fn remove_what_dead_tests_left() {
@@ -109,18 +103,13 @@ fn remove_what_dead_tests_left() {
             .collect()
     };
     let dead = |name: &str| {
-        let pid = name
-            .strip_prefix("bt-")
-            .and_then(|rest| rest.split('-').next());
+        let pid = name.strip_prefix("bt-").and_then(|rest| rest.split('-').next());
         pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
     };
     for name in names("/run/netns").iter().filter(|n| dead(n)) {
         attempt(&format!("ip netns del {name}"));
     }
-    for name in names("/run")
-        .iter()
-        .filter(|n| dead(n) && n.ends_with("-bpf"))
-    {
+    for name in names("/run").iter().filter(|n| dead(n) && n.ends_with("-bpf")) {
         attempt(&format!("umount /run/{name}"));
         attempt(&format!("rmdir /run/{name}"));
     }
@@ -148,9 +137,7 @@ impl Lab {
             run(&format!("ip netns add {netns}"));
             run(&format!("ip -n {netns} link set lo up"));
         }
-        run(&format!(
-            "ip netns exec {peer} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"
-        ));
+        run(&format!("ip netns exec {peer} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"));
         run(&format!(
             "ip link add {INTERFACE} netns {pod} address 02:ba:00:00:00:01 type veth peer name wire netns {peer} address 02:ba:00:00:00:02"
         ));
@@ -158,29 +145,17 @@ impl Lab {
         run(&format!("ip -n {pod} link set {INTERFACE} up"));
         for (address, neighbour) in [("10.7.0.1/24", "10.7.0.2"), ("fd07::1/64", "fd07::2")] {
             let nodad = if address.contains(':') { "nodad" } else { "" };
-            run(&format!(
-                "ip -n {pod} addr add {address} dev {INTERFACE} {nodad}"
-            ));
+            run(&format!("ip -n {pod} addr add {address} dev {INTERFACE} {nodad}"));
             run(&format!(
                 "ip -n {pod} neigh add {neighbour} lladdr 02:ba:00:00:00:02 dev {INTERFACE}"
             ));
         }
-        let open = |name: String| {
-            Netns::Name(name)
-                .open()
-                .expect("the namespace was just made")
-        };
+        let open = |name: String| Netns::Name(name).open().expect("the namespace was just made");
         let peer = open(peer)
             .within(|| PacketSocket::bind("wire"))
             .expect("enter the peer's namespace")
             .expect("a packet socket");
-        Self {
-            pod: open(pod),
-            peer,
-            name,
-            passed: Mutex::default(),
-            _alone: alone,
-        }
+        Self { pod: open(pod), peer, name, passed: Mutex::default(), _alone: alone }
     }
 
     pub fn netns_name(&self) -> String {
@@ -192,10 +167,7 @@ impl Lab {
     }
 
     pub fn sysctl(&self, setting: &str) {
-        run(&format!(
-            "ip netns exec {} sysctl -qw {setting}",
-            self.netns_name()
-        ));
+        run(&format!("ip netns exec {} sysctl -qw {setting}", self.netns_name()));
     }
 
     /// Does something in the pod's network.
@@ -205,10 +177,7 @@ impl Lab {
 
     /// A plain listener, as any application makes one.
     pub fn listen(&self, address: SocketAddr) -> TcpListener {
-        self.pod
-            .within(|| TcpListener::bind(address))
-            .expect("enter the pod")
-            .expect("listen")
+        self.pod.within(|| TcpListener::bind(address)).expect("enter the pod").expect("listen")
     }
 
     /// A listener that takes MPTCP connections too; `None` where the kernel has no MPTCP, and so no
@@ -315,20 +284,11 @@ impl Drop for Pins {
 /// The pod's address and ours.
 pub fn ends(v6: bool, pod_port: u16, our_port: u16) -> (SocketAddr, SocketAddr) {
     let (pod, ours): (IpAddr, IpAddr) = if v6 {
-        (
-            "fd07::1".parse().expect("v6"),
-            "fd07::2".parse().expect("v6"),
-        )
+        ("fd07::1".parse().expect("v6"), "fd07::2".parse().expect("v6"))
     } else {
-        (
-            "10.7.0.1".parse().expect("v4"),
-            "10.7.0.2".parse().expect("v4"),
-        )
+        ("10.7.0.1".parse().expect("v4"), "10.7.0.2".parse().expect("v4"))
     };
-    (
-        SocketAddr::new(pod, pod_port),
-        SocketAddr::new(ours, our_port),
-    )
+    (SocketAddr::new(pod, pod_port), SocketAddr::new(ours, our_port))
 }
 
 /// Waits until something holds; panics with `what` if it never does.

@@ -1,8 +1,5 @@
 //! A packet socket that sees and says, per frame, whether its checksum is left to the device.
-#![expect(
-    unsafe_code,
-    reason = "packet sockets and SO_PEEK_OFF have no safe binding"
-)]
+#![expect(unsafe_code, reason = "packet sockets and SO_PEEK_OFF have no safe binding")]
 
 use std::{
     ffi::CString,
@@ -51,11 +48,7 @@ impl PacketSocket {
         let protocol = (libc::ETH_P_ALL as u16).to_be();
         // SAFETY: no pointers; the returned descriptor is ours.
         let fd = check(unsafe {
-            libc::socket(
-                libc::AF_PACKET,
-                libc::SOCK_RAW | libc::SOCK_CLOEXEC,
-                i32::from(protocol),
-            )
+            libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(protocol))
         })?;
         // SAFETY: `fd` was just made and nobody else has it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -107,11 +100,7 @@ impl PacketSocket {
     /// The next frame, and whether its checksum is left to the device.
     pub fn receive(&self, deadline: Instant) -> Option<(Vec<u8>, bool)> {
         let left = deadline.saturating_duration_since(Instant::now());
-        let mut poll = libc::pollfd {
-            fd: self.0.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // Rounded up, so that a wait of less than a millisecond is no busy loop.
         let wait_ms = left.as_millis() as i32 + i32::from(!left.is_zero());
         // SAFETY: one pollfd, which outlives the call.
@@ -120,18 +109,9 @@ impl PacketSocket {
         }
         let mut bytes = vec![0; 70_000];
         // SAFETY: the buffer outlives the call and its length is given.
-        let got = unsafe {
-            libc::recv(
-                self.0.as_raw_fd(),
-                bytes.as_mut_ptr().cast(),
-                bytes.len(),
-                0,
-            )
-        };
+        let got =
+            unsafe { libc::recv(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         let got = usize::try_from(got).ok().filter(|n| *n > VNET_BYTES)?;
-        Some((
-            bytes[VNET_BYTES..got].to_vec(),
-            bytes[0] & NEEDS_CHECKSUM != 0,
-        ))
+        Some((bytes[VNET_BYTES..got].to_vec(), bytes[0] & NEEDS_CHECKSUM != 0))
     }
 }

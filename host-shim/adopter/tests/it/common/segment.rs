@@ -90,11 +90,7 @@ impl Message {
     }
 
     pub fn probe() -> Self {
-        Self {
-            exid: PROBE,
-            namespace: 0,
-            ..Self::adopt()
-        }
+        Self { exid: PROBE, namespace: 0, ..Self::adopt() }
     }
 
     pub fn forget() -> Self {
@@ -111,32 +107,20 @@ impl Message {
     }
 
     pub fn release() -> Self {
-        Self {
-            exid: RELEASE,
-            ..Self::forget()
-        }
+        Self { exid: RELEASE, ..Self::forget() }
     }
 
     pub fn transfer() -> Self {
-        Self {
-            exid: TRANSFER,
-            ..Self::forget()
-        }
+        Self { exid: TRANSFER, ..Self::forget() }
     }
 
     /// The same, for the lab whose adopter was attached last.
     pub fn here(self) -> Self {
-        Self {
-            namespace: NAMESPACE.load(Ordering::Relaxed),
-            ..self
-        }
+        Self { namespace: NAMESPACE.load(Ordering::Relaxed), ..self }
     }
 
     pub fn epoch(self, epoch: u8) -> Self {
-        Self {
-            flags: self.flags & 0x0f | epoch << 4,
-            ..self
-        }
+        Self { flags: self.flags & 0x0f | epoch << 4, ..self }
     }
 
     /// How far what it is about is behind its number on the wire.

@@ -12,12 +12,7 @@ use std::{
 
 /// `r2 = BPF_CSUM_LEVEL_INC; call bpf_csum_level; r0 = TC_ACT_UNSPEC; exit`: CHECKSUM_NONE becomes
 /// CHECKSUM_UNNECESSARY.
-const PROGRAM: [u64; 4] = [
-    0x0000_0001_0000_02b7,
-    (135 << 32) | 0x85,
-    0xffff_ffff_0000_00b7,
-    0x95,
-];
+const PROGRAM: [u64; 4] = [0x0000_0001_0000_02b7, (135 << 32) | 0x85, 0xffff_ffff_0000_00b7, 0x95];
 
 /// In front of the programs that are there, while it lives.
 pub struct Device {

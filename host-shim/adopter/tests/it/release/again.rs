@@ -20,9 +20,7 @@ fn what_user_space_lost_is_asked_again() {
     let connection = pod.accept();
     let mut asks = pod.releases.asks().expect("the ring");
     pod.lab.send(&pod.release(ours, SEQ, ACKED));
-    wait_for("it is asked", || {
-        !asks.gather().expect("the ring").is_empty()
-    });
+    wait_for("it is asked", || !asks.gather().expect("the ring").is_empty());
     // As if its reader had ended. Copies come on, as those of the dataplane do.
     let copy = || pod.lab.send(&pod.release(ours, SEQ, ACKED));
     let mut again = BTreeMap::new();
@@ -94,9 +92,7 @@ fn a_namespace_that_is_another_one_decides_nothing() {
     let pass = pod.releases.pass(&own, cookie, &asked[&cookie]);
     assert_eq!(pass.expect("it can be entered"), None);
     let none = Netns::Name("bt-no-such".into());
-    pod.releases
-        .pass(&none, cookie, &asked[&cookie])
-        .expect_err("no such namespace");
+    pod.releases.pass(&none, cookie, &asked[&cookie]).expect_err("no such namespace");
     // It is undecided still.
     let pass = pod.releases.pass(&pod.lab.netns(), cookie, &asked[&cookie]);
     assert_eq!(pass.expect("a pass").expect("the same").released, 1);
@@ -117,19 +113,13 @@ fn a_successor_decides_what_its_predecessor_was_asked() {
         lab.send(&data(ours, address, SEQ, ACKED, PSH_ACK, REQUEST));
         let (connection, _) = listener.accept().expect("accept");
         lab.receive(ours).expect("an acknowledgement");
-        let release = Message::release()
-            .here()
-            .segment(ours, address, SEQ, ACKED, &KEY);
+        let release = Message::release().here().segment(ours, address, SEQ, ACKED, &KEY);
         lab.send(&release);
-        wait_for("it is asked", || {
-            lab.count(&first, Outcome::ReleaseAsked) == 1
-        });
+        wait_for("it is asked", || lab.count(&first, Outcome::ReleaseAsked) == 1);
         if read_by_predecessor {
             let releases = first.releases().expect("the iterator");
             let mut asks = releases.asks().expect("the ring");
-            wait_for("it is read", || {
-                !asks.gather().expect("the ring").is_empty()
-            });
+            wait_for("it is read", || !asks.gather().expect("the ring").is_empty());
         }
         drop((attachment, first));
 

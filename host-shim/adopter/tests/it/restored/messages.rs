@@ -30,11 +30,7 @@ fn too_big(pod: SocketAddr, leg: SocketAddr, seq: u32, mtu: u16) -> Vec<u8> {
     };
     let packet = packet.frame(POD_MAC, PEER_MAC);
     let quoted = &packet[14..14 + if pod.is_ipv4() { 28 } else { 48 }];
-    let mut icmp = if pod.is_ipv4() {
-        vec![3, 4, 0, 0, 0, 0]
-    } else {
-        vec![2, 0, 0, 0, 0, 0]
-    };
+    let mut icmp = if pod.is_ipv4() { vec![3, 4, 0, 0, 0, 0] } else { vec![2, 0, 0, 0, 0, 0] };
     icmp.extend(mtu.to_be_bytes());
     icmp.extend(quoted);
     let mut frame = [POD_MAC, PEER_MAC].concat();
@@ -92,10 +88,7 @@ fn path_mtu_discovery_works() {
         scene.lab.peer.send(&forged, None);
         wait_for("a forged one", || scene.count(Outcome::ClientSpoofed) == 1);
         assert!(!sockets(&scene).contains(&pmtu));
-        scene
-            .lab
-            .peer
-            .send(&too_big(scene.pod, leg, ours, mtu), None);
+        scene.lab.peer.send(&too_big(scene.pod, leg, ours, mtu), None);
         wait_for("the path's MTU", || sockets(&scene).contains(&pmtu));
     }
 }
@@ -126,10 +119,7 @@ fn many_bytes_have_right_checksums() {
         let scene = Scene::new(v6);
         let leg = scene.leg(LEG);
         let (mut stream, _, ours) = scene.shake(&with_block(scene.syn(leg), client(v6)));
-        let wide = Segment {
-            window: u16::MAX,
-            ..scene.plain(leg, SEQ, ours, PSH_ACK, &[7; 1400])
-        };
+        let wide = Segment { window: u16::MAX, ..scene.plain(leg, SEQ, ours, PSH_ACK, &[7; 1400]) };
         scene.lab.send(&wide);
         let mut read = vec![0; 1400];
         stream.read_exact(&mut read).expect("read");
@@ -167,9 +157,7 @@ fn a_release_names_the_leg() {
         let leg = scene.leg(LEG);
         scene.lab.send(&with_block(scene.adopt(leg), client(v6)));
         let (_stream, _) = scene.listener.accept().expect("accept");
-        scene
-            .lab
-            .send(&data(leg, scene.pod, SEQ, ACKED, PSH_ACK, b"unread"));
+        scene.lab.send(&data(leg, scene.pod, SEQ, ACKED, PSH_ACK, b"unread"));
         let next = SEQ + 6;
         while scene.receive(leg, "an ACK").segment.ack != next {}
         let releases = scene.adopter.releases().expect("the iterator");
@@ -216,9 +204,7 @@ fn the_end_of_a_process_is_marked_towards_the_leg() {
             .stdin(Stdio::from(OwnedFd::from(stream)))
             .spawn()
             .expect("sh starts");
-        scene
-            .lab
-            .send(&data(leg, scene.pod, SEQ, ACKED, PSH_ACK, b"go\n"));
+        scene.lab.send(&data(leg, scene.pod, SEQ, ACKED, PSH_ACK, b"go\n"));
         let end = loop {
             let received = scene.receive(leg, "a FIN");
             if received.segment.flags & FIN != 0 {
@@ -276,9 +262,7 @@ fn legs_of_a_namespace_without_adopter_are_forgotten() {
     let _live = scene.shake(&with_block(scene.syn(scene.leg(LEG)), client(false)));
     let attachment = scene._attachment.take().expect("attached");
     scene.adopter.detach(attachment).expect("detach");
-    let forgotten = scene
-        .adopter
-        .forget_unused(&BTreeMap::new(), Duration::from_secs(3_600));
+    let forgotten = scene.adopter.forget_unused(&BTreeMap::new(), Duration::from_secs(3_600));
     assert_eq!(forgotten.expect("legs"), 1);
     assert!(scene.adopter.legs().expect("legs").is_empty());
 }
@@ -290,9 +274,7 @@ fn legs_of_a_namespace_that_is_not_known_are_forgotten() {
     let leg = scene.leg(LEG);
     let (stream, _, ours) = scene.shake(&with_block(scene.syn(leg), client(false)));
     let look = || {
-        let forgotten = scene
-            .adopter
-            .forget_unused(&BTreeMap::new(), Duration::ZERO);
+        let forgotten = scene.adopter.forget_unused(&BTreeMap::new(), Duration::ZERO);
         forgotten.expect("a look")
     };
     for _ in 0..2 {
@@ -339,11 +321,7 @@ fn a_pod_leaves_others_room_for_their_clients() {
         let counts = [(own, has), (own + 1, all - has)].into();
         scene.adopter.note_legs(&counts).expect("a map");
     };
-    for (has, all, may) in [
-        (48_000, 49_000, true),
-        (49_200, 49_200, false),
-        (900, 65_200, true),
-    ] {
+    for (has, all, may) in [(48_000, 49_000, true), (49_200, 49_200, false), (900, 65_200, true)] {
         note(has, all);
         assert_eq!(shows(), may, "{has} of {all}");
     }

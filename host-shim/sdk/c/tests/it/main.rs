@@ -47,10 +47,7 @@ fn programs_of_c_hand_a_connection_over() {
     let _space = Space::enter();
     let shim = Shim::new();
     let start = |how: &str| {
-        let child = Command::new(&program)
-            .arg(how)
-            .stdout(Stdio::piped())
-            .spawn();
+        let child = Command::new(&program).arg(how).stdout(Stdio::piped()).spawn();
         child.expect("it runs")
     };
     let mut first = start("serve");
@@ -67,10 +64,8 @@ fn programs_of_c_hand_a_connection_over() {
     client.read_exact(&mut answer).expect("an answer");
     assert_eq!(&answer, b"1\n");
 
-    let (local, remote) = (
-        client.peer_addr().expect("connected"),
-        client.local_addr().expect("connected"),
-    );
+    let (local, remote) =
+        (client.peer_addr().expect("connected"), client.local_addr().expect("connected"));
     let want = |id| Message::Want { id, local, remote };
     old.say(&want(1));
     assert!(matches!(old.hear().0, Message::Out { id: 1, .. }));
@@ -81,12 +76,7 @@ fn programs_of_c_hand_a_connection_over() {
         panic!("not handed out");
     };
     // What host-shim does to the sockets is tested elsewhere: here another connection comes.
-    new.say(&Message::Offer {
-        id: 2,
-        local,
-        remote,
-        state,
-    });
+    new.say(&Message::Offer { id: 2, local, remote, state });
     let (mut client, _) = new.gives(2);
     old.say(&Message::Gone { id: 2 });
     assert!(first.wait().expect("it ends").success());
@@ -105,10 +95,7 @@ fn programs_of_c_hand_a_connection_over() {
 #[test]
 fn the_librarys_thread_takes_no_signal_of_the_programs() {
     let program = compile();
-    let mut child = Command::new(&program)
-        .arg("signal")
-        .spawn()
-        .expect("it runs");
+    let mut child = Command::new(&program).arg("signal").spawn().expect("it runs");
     let ended = child.wait().expect("it ends");
     assert!(ended.success(), "{ended}");
     std::fs::remove_file(program).expect("ours");

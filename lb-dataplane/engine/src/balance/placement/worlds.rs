@@ -139,12 +139,9 @@ impl Run<'_> {
         let mut rng = self.rng.clone();
         let choice = match self.mode {
             MigrationMode::Never => None,
-            MigrationMode::WhenBetter => placement.decide(
-                asking,
-                |p| self.seat(p, now_us),
-                |_| 2.0 * MOVE_US,
-                &mut rng,
-            ),
+            MigrationMode::WhenBetter => {
+                placement.decide(asking, |p| self.seat(p, now_us), |_| 2.0 * MOVE_US, &mut rng)
+            }
             mode => {
                 let seat = |p| self.seat(p, now_us);
                 let in_flight = |p| Some(f64::from(seat(p).load.outstanding));
@@ -276,19 +273,14 @@ fn run(world: &World, mode: MigrationMode, seed: u64) -> Outcome {
         for p in working {
             let mut left_us = TICK_US as f64;
             if p == 0 && !run.queues[p].is_empty() {
-                if world
-                    .quota
-                    .is_some_and(|part| used_us as f64 >= part * PERIOD_US as f64 / 100.0)
+                if world.quota.is_some_and(|part| used_us as f64 >= part * PERIOD_US as f64 / 100.0)
                 {
                     continue;
                 }
                 used_us += TICK_US;
                 left_us /= world.slow;
             }
-            if world
-                .all_slow
-                .is_some_and(|(from, to)| (from..to).contains(&now_us))
-            {
+            if world.all_slow.is_some_and(|(from, to)| (from..to).contains(&now_us)) {
                 left_us /= 10.0;
             }
             while let Some((i, work_us)) = run.queues[p].front_mut() {
@@ -324,18 +316,9 @@ fn run(world: &World, mode: MigrationMode, seed: u64) -> Outcome {
         }
     }
     times_us.sort_unstable();
-    let Run {
-        mut out,
-        placement,
-        flows,
-        clients,
-        ..
-    } = run;
+    let Run { mut out, placement, flows, clients, .. } = run;
     out.answers = times_us.len();
-    out.p99_us = times_us
-        .get(times_us.len() * 99 / 100)
-        .copied()
-        .unwrap_or(0);
+    out.p99_us = times_us.get(times_us.len() * 99 / 100).copied().unwrap_or(0);
     out.most_moves_of_a_flow = clients.iter().map(|c| c.moves).max().unwrap_or(0);
     out.distressed = placement.distressed_total;
     out.flows = flows;
@@ -346,10 +329,7 @@ const SEEDS: std::ops::Range<u64> = 1..4;
 
 /// `WhenBetter` and another rule in the same world.
 fn against(world: &World, other: MigrationMode, seed: u64) -> (Outcome, Outcome) {
-    (
-        run(world, MigrationMode::WhenBetter, seed),
-        run(world, other, seed),
-    )
+    (run(world, MigrationMode::WhenBetter, seed), run(world, other, seed))
 }
 
 #[test]
@@ -367,23 +347,15 @@ fn in_calm_next_to_nothing_moves_whatever_the_noise() {
         service_us: 1_000.0,
         ..World::default()
     });
-    let paced = [
-        (50.0, 64, 40_000.0),
-        (1_000.0, 64, 40_000.0),
-        (700.0, 64, 20_000.0),
-    ];
+    let paced = [(50.0, 64, 40_000.0), (1_000.0, 64, 40_000.0), (700.0, 64, 20_000.0)];
     let paced = paced.map(|(service_us, clients, think_us)| World {
         service_us,
         clients,
         think_us,
         ..World::default()
     });
-    let heavy = World {
-        cores: Some(1),
-        service_us: 100.0,
-        times: Times::HeavyTailed,
-        ..World::default()
-    };
+    let heavy =
+        World { cores: Some(1), service_us: 100.0, times: Times::HeavyTailed, ..World::default() };
     for (number, world) in worlds.chain(own).chain(paced).chain([heavy]).enumerate() {
         for seed in SEEDS {
             let (better, never) = against(&world, MigrationMode::Never, seed);
@@ -426,12 +398,7 @@ fn a_pod_without_cpu_is_left_within_a_second_and_the_others_serve_as_if_alone() 
             warm_us: 2_000_000,
             ..World::default()
         };
-        let alone = World {
-            pods: 3,
-            at_first: 3,
-            quota: None,
-            ..world.clone()
-        };
+        let alone = World { pods: 3, at_first: 3, quota: None, ..world.clone() };
         for seed in SEEDS {
             let (better, never) = against(&world, MigrationMode::Never, seed);
             let alone = run(&alone, MigrationMode::Never, seed);
@@ -506,8 +473,5 @@ fn where_few_flows_send_most_requests_the_tail_is_that_of_prequal_s_rule_with_ha
     }
     better_us.sort_unstable();
     prequal_us.sort_unstable();
-    assert!(
-        better_us[1] * 10 <= prequal_us[1] * 11,
-        "{better_us:?}; {prequal_us:?}"
-    );
+    assert!(better_us[1] * 10 <= prequal_us[1] * 11, "{better_us:?}; {prequal_us:?}");
 }

@@ -3,11 +3,7 @@
 //! A conversation has one thing on each line: `guard NAME`, `> bytes` of the client, `< bytes` of
 //! the server, `>N bytes` and `<N bytes` behind a gap of N bytes, `= what must be true now`, `# a
 //! comment`. Bytes are escaped: `\r \n \\ \xNN`.
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "shared by several tests, which shall panic"
-)]
+#![allow(dead_code, clippy::unwrap_used, reason = "shared by several tests, which shall panic")]
 
 use baton_guard::{
     Guard, PRELUDE_MAX, Pin, Prelude, Session, Sessions, Tracker, prelude_reply_matches,
@@ -22,11 +18,7 @@ pub struct Turn {
 }
 
 pub fn said(client: bool, data: &[u8]) -> Turn {
-    Turn {
-        client,
-        gap: 0,
-        data: data.to_vec(),
-    }
+    Turn { client, gap: 0, data: data.to_vec() }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +39,9 @@ impl Seen {
     /// Without what a pinned tracker no longer promises.
     pub fn settled(self) -> Self {
         match self.pinned {
-            Some(_) => Self {
-                begun: false,
-                unanswered: 0,
-                closing: false,
-                until_close: false,
-                ..self
-            },
+            Some(_) => {
+                Self { begun: false, unanswered: 0, closing: false, until_close: false, ..self }
+            }
             None => self,
         }
     }
@@ -68,10 +56,7 @@ pub struct Followed {
 
 impl Followed {
     pub fn new(guard: Guard) -> Self {
-        Self {
-            tracker: Tracker::new(guard),
-            sessions: Sessions::new([Session::new()]),
-        }
+        Self { tracker: Tracker::new(guard), sessions: Sessions::new([Session::new()]) }
     }
 
     pub fn client(&mut self, gap: u32, data: &[u8]) {
@@ -151,10 +136,7 @@ impl Checked {
             }
         }
         if now.at_rest {
-            assert!(
-                now.unanswered == 0 && !now.begun && !now.idempotent,
-                "{now:?}"
-            );
+            assert!(now.unanswered == 0 && !now.begun && !now.idempotent, "{now:?}");
         }
         if now.idempotent {
             assert!(now.unanswered > 0, "{now:?}");
@@ -222,11 +204,7 @@ fn parse(text: &str) -> (Guard, Vec<Line>) {
             }
             Some(side @ (">" | "<")) => lines.push(Line::Said(Turn {
                 client: side == ">",
-                gap: if verb.len() > 1 {
-                    verb[1..].parse().unwrap()
-                } else {
-                    0
-                },
+                gap: if verb.len() > 1 { verb[1..].parse().unwrap() } else { 0 },
                 data: unescape(rest),
             })),
             Some("=") => lines.push(Line::Must(rest.to_owned())),
@@ -281,16 +259,7 @@ fn must(now: &Seen, what: &str) {
 pub fn check(text: &str) {
     let (guard, lines) = parse(text);
     let mut whole: Vec<Seen> = Vec::new();
-    for sizes in [
-        &[usize::MAX][..],
-        &[1],
-        &[2],
-        &[3],
-        &[7, 1],
-        &[5, 64],
-        &[13],
-        &[50],
-    ] {
+    for sizes in [&[usize::MAX][..], &[1], &[2], &[3], &[7, 1], &[5, 64], &[13], &[50]] {
         let mut checked = Checked::new(guard);
         let mut all = Vec::new();
         for line in &lines {

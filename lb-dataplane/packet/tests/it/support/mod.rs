@@ -1,9 +1,6 @@
 //! Random packets, written and read back by etherparse: the oracle that shares no code with the
 //! crate.
-#![allow(
-    dead_code,
-    reason = "each test binary that includes this uses another part of it"
-)]
+#![allow(dead_code, reason = "each test binary that includes this uses another part of it")]
 
 use baton_packet::{Decoded, Mac, Rewrite, Segment, decode};
 use etherparse::{
@@ -118,9 +115,7 @@ pub struct Oracle {
 
 pub fn oracle(frame: &[u8]) -> Oracle {
     let packet = PacketHeaders::from_ethernet_slice(frame).expect("etherparse reads it");
-    let Some(TransportHeader::Tcp(tcp)) = packet.transport else {
-        panic!("no TCP: {packet:?}")
-    };
+    let Some(TransportHeader::Tcp(tcp)) = packet.transport else { panic!("no TCP: {packet:?}") };
     let payload = packet.payload.slice().to_vec();
     let (src, dst, ttl, ip_right, expected) = match packet.net.expect("an IP header") {
         NetHeaders::Ipv4(ip, _) => (
@@ -223,24 +218,22 @@ pub fn packet_of(v6: bool) -> impl Strategy<Value = Packet> {
         payload,
         0usize..20,
     )
-        .prop_map(
-            |((src, dst), fixed, ttl, extra, options, payload, padding)| Packet {
-                src,
-                dst,
-                src_port: fixed.0,
-                dst_port: fixed.1,
-                seq: fixed.2,
-                ack: fixed.3,
-                flags: fixed.4,
-                window: fixed.5,
-                urgent: fixed.6,
-                ttl,
-                extra,
-                options,
-                payload,
-                padding,
-            },
-        )
+        .prop_map(|((src, dst), fixed, ttl, extra, options, payload, padding)| Packet {
+            src,
+            dst,
+            src_port: fixed.0,
+            dst_port: fixed.1,
+            seq: fixed.2,
+            ack: fixed.3,
+            flags: fixed.4,
+            window: fixed.5,
+            urgent: fixed.6,
+            ttl,
+            extra,
+            options,
+            payload,
+            padding,
+        })
 }
 
 /// A rewrite of the family.

@@ -37,11 +37,7 @@ pub const MODES: [ModeChoice; 3] = [ModeChoice::Native, ModeChoice::Generic, Mod
 
 pub fn steering() -> Steering {
     Steering {
-        frontends: vec![
-            (PORT_V4.into(), 80),
-            (VIRTUAL_V4.into(), 443),
-            (PORT_V6.into(), 80),
-        ],
+        frontends: vec![(PORT_V4.into(), 80), (VIRTUAL_V4.into(), 443), (PORT_V6.into(), 80)],
         by_address: Vec::new(),
         addresses: vec![PORT_V4.into(), PORT_V6.into()],
         ports: 20_000..=29_999,
@@ -50,10 +46,7 @@ pub fn steering() -> Steering {
 }
 
 pub fn config(mode: ModeChoice) -> Config {
-    Config {
-        mode,
-        ..Config::new(INTERFACE)
-    }
+    Config { mode, ..Config::new(INTERFACE) }
 }
 
 fn ip(arguments: &str) {
@@ -193,9 +186,7 @@ fn inside<T: Send>(namespace: &str, f: impl FnOnce() -> T + Send) -> T {
                 .expect("root may enter a namespace");
             f()
         });
-        worker
-            .join()
-            .unwrap_or_else(|e| std::panic::resume_unwind(e))
+        worker.join().unwrap_or_else(|e| std::panic::resume_unwind(e))
     })
 }
 
@@ -358,14 +349,8 @@ impl Raw {
     /// The next frame, in one call that sleeps until it is there.
     pub fn receive_blocking(&self, buffer: &mut [u8]) -> Option<usize> {
         // SAFETY: pointer and length describe `buffer`.
-        let got = unsafe {
-            libc::recv(
-                self.fd.as_raw_fd(),
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-                0,
-            )
-        };
+        let got =
+            unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         usize::try_from(got).ok()
     }
 
@@ -385,11 +370,7 @@ impl Raw {
                 return Some(got as usize);
             }
             let left = until.checked_duration_since(Instant::now())?;
-            let mut fd = libc::pollfd {
-                fd: self.fd.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
+            let mut fd = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one pollfd.
             unsafe { libc::poll(&raw mut fd, 1, left.as_millis() as i32 + 1) };
         }
@@ -425,8 +406,7 @@ impl<T: Send + 'static> Worker<T> {
         let (stopping, waking) = (Arc::clone(&stop), wake.try_clone().expect("dup"));
         let thread = thread::spawn(move || {
             while !stopping.load(Ordering::Relaxed) {
-                port.wait(None, waking.as_fd())
-                    .expect("the interface stays");
+                port.wait(None, waking.as_fd()).expect("the interface stays");
                 while port.process(&mut |b: &mut [u8], n: usize, tx: &mut baton_xsk::Tx<'_>| {
                     f(&mut state, b, n, tx)
                 }) > 0
@@ -435,11 +415,7 @@ impl<T: Send + 'static> Worker<T> {
             port.flush();
             (port, state)
         });
-        Self {
-            stop,
-            wake,
-            thread: Some(thread),
-        }
+        Self { stop, wake, thread: Some(thread) }
     }
 
     pub fn stop(mut self) -> (Port, T) {

@@ -22,10 +22,7 @@ fn a_service_is_made_and_leads_to_the_pods_until_a_dataplane_has_the_port() {
     assert_eq!(now.addresses, ["10.96.0.9:80", "[fd00::9]:80"]);
     scene.says("p Degraded AsExpected");
     let served = scene.index.snapshot("class").next().expect("one");
-    assert_eq!(
-        served.frontends,
-        [format!("0.0.0.0:{port}").parse().expect("an endpoint")]
-    );
+    assert_eq!(served.frontends, [format!("0.0.0.0:{port}").parse().expect("an endpoint")]);
 }
 
 #[test]
@@ -58,11 +55,7 @@ fn it_fails_open_while_no_dataplane_is_ready_and_never_leads_nowhere() {
     scene.index.apply(slice("s", &[(1, UNREADY), (2, READY)]));
     scene.settle();
     assert_eq!(scene.leads_to("web"), set(["10.0.0.2:8080"]));
-    assert!(
-        scene.led.iter().all(|led| !led.is_empty()),
-        "{:?}",
-        scene.led
-    );
+    assert!(scene.led.iter().all(|led| !led.is_empty()), "{:?}", scene.led);
 }
 
 #[test]
@@ -80,11 +73,7 @@ fn endpoints_are_for_their_zone_where_the_service_wants_that() {
         scene.service(&key("web"), service);
     };
     let node_is_in = |scene: &mut Scene, zone: &str| {
-        let node = Node {
-            cordoned: false,
-            ready: true,
-            zone: Some(zone.into()),
-        };
+        let node = Node { cordoned: false, ready: true, zone: Some(zone.into()) };
         let change = Change::Node("node".into(), Some(Arc::new(node)));
         scene.index.apply(change);
     };
@@ -127,11 +116,7 @@ fn clients_that_are_led_to_their_own_node_alone_may_reach_nobody() {
     let mut scene = scene();
     scene.acknowledge();
     let node_is_there = |scene: &mut Scene, name: &str, there: bool| {
-        let node = Node {
-            cordoned: false,
-            ready: true,
-            zone: None,
-        };
+        let node = Node { cordoned: false, ready: true, zone: None };
         let node = there.then(|| Arc::new(node));
         scene.index.apply(Change::Node(name.into(), node));
         scene.settle();
@@ -201,9 +186,7 @@ fn it_leads_to_the_pods_while_its_policy_is_not_in_force() {
     scene.settle();
     assert_eq!(scene.leads_to("web"), set([PODS[0]]));
     scene.index.apply(slice("s", &[(1, READY), (2, READY)]));
-    scene
-        .index
-        .apply(Change::Class("class".into(), Some(class)));
+    scene.index.apply(Change::Class("class".into(), Some(class)));
     scene.settle();
     scene.acknowledge();
     assert_eq!(scene.leads_to("web"), through);
@@ -234,20 +217,12 @@ fn an_operator_that_starts_anew_keeps_the_port_and_where_it_leads() {
             }
         }
         for (key, service) in &services {
-            index.apply(Change::Service(
-                key.clone(),
-                Some(Arc::new(service.clone())),
-            ));
+            index.apply(Change::Service(key.clone(), Some(Arc::new(service.clone()))));
         }
         for (key, slice) in &slices {
             index.apply(Change::Slice(key.clone(), Some(Arc::new(slice.clone()))));
         }
-        let mut second = Scene {
-            index,
-            services,
-            slices,
-            led: Vec::new(),
-        };
+        let mut second = Scene { index, services, slices, led: Vec::new() };
         second.settle();
         let port = remembered.unwrap_or(port);
         assert_eq!(second.port("p"), port);

@@ -34,12 +34,7 @@ fn fronted(created: i64, service: &str, frontend: &str) -> Policy {
 
 /// No policy has a frontend.
 fn bare() -> Scene {
-    Scene {
-        index: index(),
-        services: BTreeMap::new(),
-        slices: BTreeMap::new(),
-        led: Vec::new(),
-    }
+    Scene { index: index(), services: BTreeMap::new(), slices: BTreeMap::new(), led: Vec::new() }
 }
 
 fn scene() -> Scene {
@@ -59,11 +54,7 @@ impl Scene {
     fn settle(&mut self) {
         for _ in 0..10 {
             let update = self.index.fold(2);
-            let writes: Vec<_> = update
-                .fronts
-                .into_iter()
-                .filter(|(_, w)| !w.is_empty())
-                .collect();
+            let writes: Vec<_> = update.fronts.into_iter().filter(|(_, w)| !w.is_empty()).collect();
             if writes.is_empty() {
                 return;
             }
@@ -103,8 +94,7 @@ impl Scene {
 
     fn service(&mut self, key: &Key, service: Service) {
         self.services.insert(key.clone(), service.clone());
-        self.index
-            .apply(Change::Service(key.clone(), Some(Arc::new(service))));
+        self.index.apply(Change::Service(key.clone(), Some(Arc::new(service))));
     }
 
     fn slice(&mut self, key: &Key, slice: Option<Slice>) {
@@ -112,43 +102,27 @@ impl Scene {
             Some(slice) => self.slices.insert(key.clone(), slice.clone()),
             None => self.slices.remove(key),
         };
-        self.index
-            .apply(Change::Slice(key.clone(), slice.map(Arc::new)));
+        self.index.apply(Change::Slice(key.clone(), slice.map(Arc::new)));
     }
 
     /// Where clients of a Service are led.
     fn leads_to(&self, service: &str) -> BTreeSet<String> {
-        let of = self
-            .slices
-            .values()
-            .filter(|slice| &*slice.service == service);
+        let of = self.slices.values().filter(|slice| &*slice.service == service);
         let each = of.flat_map(|s| s.ports.iter().map(move |p| (s, p.port)));
         let each = each.flat_map(|(s, port)| s.endpoints.iter().map(move |e| (e, port)));
         let ready = each.filter(|(e, _)| e.conditions.ready);
-        ready
-            .map(|(e, port)| format!("{}:{port}", e.address))
-            .collect()
+        ready.map(|(e, port)| format!("{}:{port}", e.address)).collect()
     }
 
     fn acknowledge(&mut self) {
         let revision = self.index.class("class").expect("it is there").revision;
         let acknowledged = Some(revision);
-        report(
-            &mut self.index,
-            Report {
-                acknowledged,
-                ..Report::default()
-            },
-        );
+        report(&mut self.index, Report { acknowledged, ..Report::default() });
         self.settle();
     }
 
     fn port(&self, policy: &str) -> u16 {
-        verdict(&self.index, policy)
-            .front
-            .expect("a frontend")
-            .ports[0]
-            .1
+        verdict(&self.index, policy).front.expect("a frontend").ports[0].1
     }
 
     fn dataplane(&mut self, change: impl FnOnce(&mut Pod)) {
@@ -165,11 +139,7 @@ impl Scene {
     /// `web` as clients have it: with a selector, and slices that the cluster wrote.
     fn clients_service(&mut self) -> Service {
         let service = Service {
-            ports: vec![ServicePort {
-                name: "".into(),
-                port: 80,
-                protocol: None,
-            }],
+            ports: vec![ServicePort { name: "".into(), port: 80, protocol: None }],
             families: vec![Family::V4],
             external_name: false,
             selects: true,
@@ -195,10 +165,7 @@ fn front(policy: &str, made: bool, targets: &[(Text, u16, u16)]) -> Front {
         selector: (!made).then(|| r#"{"app":"web"}"#.into()),
         addresses: vec!["10.96.0.9".into(), "fd00::9".into()],
         shape: Frontend::clone(&shape),
-        targets: targets
-            .iter()
-            .map(|(_, port, target)| (*port, *target))
-            .collect(),
+        targets: targets.iter().map(|(_, port, target)| (*port, *target)).collect(),
         annotated: BTreeSet::new(),
         zonal: false,
         own_node: false,
@@ -213,11 +180,7 @@ fn made(wanted: &FrontService, policy: &str) -> Service {
     front.annotated = front.shape.annotations.keys().cloned().collect();
     Service {
         ports: ports
-            .map(|(name, port, _)| ServicePort {
-                name: name.clone(),
-                port: *port,
-                protocol: None,
-            })
+            .map(|(name, port, _)| ServicePort { name: name.clone(), port: *port, protocol: None })
             .collect(),
         families: wanted.families.clone(),
         external_name: false,

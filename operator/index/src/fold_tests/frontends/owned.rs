@@ -17,15 +17,7 @@ fn ports_are_kept_apart_and_run_out_with_words() {
     }
     let _ = scene.index.fold(3);
     let given: Vec<_> = (0..10)
-        .filter_map(|n| {
-            Some(
-                verdict(&scene.index, &format!("q-{n}"))
-                    .front?
-                    .ports
-                    .first()?
-                    .1,
-            )
-        })
+        .filter_map(|n| Some(verdict(&scene.index, &format!("q-{n}")).front?.ports.first()?.1))
         .collect();
     let all: BTreeSet<u16> = given.iter().copied().chain([taken]).collect();
     assert_eq!((given.len(), all.len()), (9, 10), "{given:?}");
@@ -72,10 +64,7 @@ fn a_service_that_clients_have_is_left_alone_until_it_is_given_to_the_policy() {
     scene.acknowledge();
     scene.says("p Degraded FrontendNotOwned: kubectl baton attach svc/web");
     assert!(scene.led.is_empty(), "something was written");
-    assert_eq!(
-        verdict(&scene.index, "p").front.expect("one").leads_to,
-        LeadsTo::Nowhere
-    );
+    assert_eq!(verdict(&scene.index, "p").front.expect("one").leads_to, LeadsTo::Nowhere);
 
     service.front = Some(Arc::new(front("p", false, &[])));
     scene.service(&key("web"), service.clone());
@@ -92,12 +81,7 @@ fn a_service_that_clients_have_is_left_alone_until_it_is_given_to_the_policy() {
     assert_eq!(scene.led, [both, set([&*dataplane])]);
     assert!(!scene.slices.contains_key(&key(CLUSTER)));
     // By the name that the Service has for it.
-    assert!(
-        scene
-            .slices
-            .values()
-            .all(|slice| slice.ports[0].name.is_empty())
-    );
+    assert!(scene.slices.values().all(|slice| slice.ports[0].name.is_empty()));
 
     // The policy goes: the selector comes back, ours stay until the cluster has its own.
     scene.index.apply(Change::Policy(key("p"), None));
@@ -161,9 +145,7 @@ fn a_service_that_was_made_is_taken_over_by_the_policy_that_comes_to_name_it() {
     let names = |scene: &Scene| -> Vec<(String, String)> {
         let named = scene.services.iter();
         let owner = |s: &Service| s.front.as_ref().map(|f| f.policy.to_string());
-        named
-            .filter_map(|(key, s)| Some((key.name.to_string(), owner(s)?)))
-            .collect()
+        named.filter_map(|(key, s)| Some((key.name.to_string(), owner(s)?))).collect()
     };
     let is = |name: &str, owner: &str| (name.to_owned(), owner.to_owned());
     assert_eq!(names(&scene), [is("web", "p"), is("web-new", "q")]);
@@ -187,16 +169,10 @@ fn the_service_of_a_policy_that_cannot_be_read_stays() {
     let mut index = index();
     let mut policy = fronted(1, "s", "web");
     policy.frontend = None;
-    policy.template = Err(Refusal {
-        field: "spec".into(),
-        problem: "is nothing".into(),
-    });
+    policy.template = Err(Refusal { field: "spec".into(), problem: "is nothing".into() });
     add(&mut index, "p", policy);
     for (key, service) in &first.services {
-        index.apply(Change::Service(
-            key.clone(),
-            Some(Arc::new(service.clone())),
-        ));
+        index.apply(Change::Service(key.clone(), Some(Arc::new(service.clone()))));
     }
     for (key, slice) in &first.slices {
         index.apply(Change::Slice(key.clone(), Some(Arc::new(slice.clone()))));
@@ -219,10 +195,7 @@ fn ports_that_the_clients_service_lacks_or_nobody_serves_are_named() {
     // One that came after Baton did.
     let others = vec!["53/UDP".into()];
     let with_udp = Service {
-        front: Some(Arc::new(Front {
-            others,
-            ..front("p", false, &[])
-        })),
+        front: Some(Arc::new(Front { others, ..front("p", false, &[]) })),
         ports: vec![service.ports[0].clone()],
         ..service.clone()
     };
@@ -260,11 +233,7 @@ fn what_somebody_changes_is_mended_and_a_renamed_frontend_goes() {
 
     add(&mut scene.index, "p", fronted(1, "s", "shop"));
     scene.settle();
-    let names: Vec<_> = scene
-        .services
-        .keys()
-        .map(|key| key.name.to_string())
-        .collect();
+    let names: Vec<_> = scene.services.keys().map(|key| key.name.to_string()).collect();
     assert_eq!(names, ["shop"]);
 }
 
@@ -281,10 +250,7 @@ fn a_service_that_was_made_follows_the_families_of_its_pods() {
         // What is first is for the life of a Service.
         vec![Family::V6, Family::V4],
     ] {
-        let pods = Service {
-            families: families.clone(),
-            ..Service::clone(&pods)
-        };
+        let pods = Service { families: families.clone(), ..Service::clone(&pods) };
         scene.service(&key("s"), pods);
         scene.settle();
         let made = scene.services[&key("web")].families.clone();
@@ -361,11 +327,7 @@ fn a_slice_of_another_service_with_the_name_is_stepped_around_as_soon_as_it_is_s
     (theirs.service, theirs.writer, theirs.uid) = ("t".into(), SliceWriter::Other, None);
     let names = |scene: &mut Scene| {
         let writes = scene.index.fold(2).fronts[&key("web")].clone();
-        writes
-            .slices
-            .iter()
-            .map(|s| s.name.to_string())
-            .collect::<Vec<_>>()
+        writes.slices.iter().map(|s| s.name.to_string()).collect::<Vec<_>>()
     };
     scene.slice(&name, None);
     assert_eq!(names(&mut scene), ["web-baton-ipv4-0"]);
@@ -382,9 +344,7 @@ fn nothing_is_remembered_when_all_is_gone() {
     scene.acknowledge();
     for name in ["s", "t", "lb"] {
         scene.index.apply(Change::Service(key(name), None));
-        scene
-            .index
-            .apply(Change::Slice(key(&format!("{name}-1")), None));
+        scene.index.apply(Change::Slice(key(&format!("{name}-1")), None));
     }
     scene.index.apply(Change::Policy(key("p"), None));
     scene.settle();
@@ -392,9 +352,7 @@ fn nothing_is_remembered_when_all_is_gone() {
         scene.index.apply(Change::Slice(key.clone(), None));
     }
     for last in [1, 2, 3, 4, 200] {
-        scene
-            .index
-            .apply(Change::Pod(key(&format!("pod-{last}")), None));
+        scene.index.apply(Change::Pod(key(&format!("pod-{last}")), None));
     }
     scene.index.apply(Change::Class("class".into(), None));
     scene.index.apply(Change::Report(key("pod-200"), None));

@@ -23,10 +23,7 @@ pub struct Fleet {
 
 impl Fleet {
     fn key(&mut self, name: &str) -> Key {
-        Key {
-            namespace: self.interner.text("team"),
-            name: self.interner.text(name),
-        }
+        Key { namespace: self.interner.text("team"), name: self.interner.text(name) }
     }
 
     pub fn policy_key(&mut self, at: u32) -> Key {
@@ -53,13 +50,9 @@ impl Fleet {
                 own: None,
                 protocol_by_port: false,
             }],
-            template: Ok(Arc::new(
-                serde_json::from_value(template).expect("a template"),
-            )),
+            template: Ok(Arc::new(serde_json::from_value(template).expect("a template"))),
             weights: None,
-            classes: self
-                .interner
-                .labels([("class", format!("{}", at % CLASSES).as_str())]),
+            classes: self.interner.labels([("class", format!("{}", at % CLASSES).as_str())]),
             frontend: None,
             allow_from: None,
             deletion_cost: false,
@@ -70,11 +63,7 @@ impl Fleet {
 
     pub fn service(&mut self, at: u32) -> Change {
         let service = Service {
-            ports: vec![ServicePort {
-                name: self.interner.text("http"),
-                port: 80,
-                protocol: None,
-            }],
+            ports: vec![ServicePort { name: self.interner.text("http"), port: 80, protocol: None }],
             families: vec![Family::V4],
             external_name: false,
             selects: true,
@@ -93,10 +82,7 @@ impl Fleet {
             address: Self::address(at, pod),
             conditions: Conditions::new(Some(pod >= unready), None, None),
             pod: Some(self.pod_key(at, pod).name),
-            node: Some(
-                self.interner
-                    .text(&format!("node-{}", (at + pod * 7) % NODES)),
-            ),
+            node: Some(self.interner.text(&format!("node-{}", (at + pod * 7) % NODES))),
         });
         let endpoints = endpoints.collect();
         let slice = Slice {
@@ -116,20 +102,14 @@ impl Fleet {
 
     pub fn pod(&mut self, at: u32, pod: u32, deleting: bool) -> Change {
         let (app, name) = (format!("shop-{at}"), self.pod_key(at, pod));
-        let labels = [
-            ("app", app.as_str()),
-            ("pod-template-hash", "7c9f8b6d54"),
-            ("tier", "backend"),
-        ];
+        let labels =
+            [("app", app.as_str()), ("pod-template-hash", "7c9f8b6d54"), ("tier", "backend")];
         let value = Pod {
             labels: self.interner.labels(labels),
             annotations: self.interner.annotations([]),
             deleting,
             ready: true,
-            node: Some(
-                self.interner
-                    .text(&format!("node-{}", (at + pod * 7) % NODES)),
-            ),
+            node: Some(self.interner.text(&format!("node-{}", (at + pod * 7) % NODES))),
             address: Some(Self::address(at, pod)),
             second_address: None,
             host_network: false,
@@ -140,14 +120,7 @@ impl Fleet {
 
     pub fn node(&mut self, at: u32, cordoned: bool) -> Change {
         let name = self.interner.text(&format!("node-{at}"));
-        Change::Node(
-            name,
-            Some(Arc::new(Node {
-                cordoned,
-                ready: true,
-                zone: None,
-            })),
-        )
+        Change::Node(name, Some(Arc::new(Node { cordoned, ready: true, zone: None })))
     }
 
     pub fn dataplane_key(&mut self, class: u32, at: u32) -> Key {
@@ -221,10 +194,7 @@ impl Fleet {
                         u8::try_from(class).expect("few"),
                     ))),
                 };
-                all.push(Change::Pod(
-                    self.dataplane_key(class, at.into()),
-                    Some(Arc::new(pod)),
-                ));
+                all.push(Change::Pod(self.dataplane_key(class, at.into()), Some(Arc::new(pod))));
             }
         }
         all
@@ -249,19 +219,10 @@ impl Fleet {
     pub fn acknowledgements(&mut self, index: &Index) -> Vec<Change> {
         let mut all = Vec::new();
         for class in 0..CLASSES {
-            let revision = index
-                .class(&format!("{class}"))
-                .expect("it exists")
-                .revision;
+            let revision = index.class(&format!("{class}")).expect("it exists").revision;
             for at in 0..2 {
-                let report = Report {
-                    acknowledged: Some(revision),
-                    ..Report::default()
-                };
-                all.push(Change::Report(
-                    self.dataplane_key(class, at),
-                    Some(Arc::new(report)),
-                ));
+                let report = Report { acknowledged: Some(revision), ..Report::default() };
+                all.push(Change::Report(self.dataplane_key(class, at), Some(Arc::new(report))));
             }
         }
         all

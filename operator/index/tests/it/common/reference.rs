@@ -26,17 +26,13 @@ pub struct Expected {
 }
 
 fn includes(all: &Labels, wanted: &Labels) -> bool {
-    wanted
-        .iter()
-        .all(|(k, v)| all.iter().any(|pair| pair == (k, v)))
+    wanted.iter().all(|(k, v)| all.iter().any(|pair| pair == (k, v)))
 }
 
 fn good_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= LIMIT_NAME_BYTES
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"-._/".contains(&b))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._/".contains(&b))
 }
 
 /// What each class's dataplanes say or are known to have as their own.
@@ -96,10 +92,7 @@ pub fn look(objects: &mut Objects) {
 }
 
 pub fn expect(objects: &Objects) -> Expected {
-    let mut out = Expected {
-        members: members(objects),
-        ..Expected::default()
-    };
+    let mut out = Expected { members: members(objects), ..Expected::default() };
     for name in objects.classes.keys() {
         out.snapshots.insert(name.clone(), Vec::new());
     }
@@ -155,15 +148,10 @@ fn share_out(class: &Class, wanted: &[(Key, Vec<baton_api::Policy>)], had: &Give
     let mut given = Given::new();
     let mut take = |key: &Key, policies: Vec<baton_api::Policy>| {
         let before = given.insert(key.clone(), policies);
-        let backends: usize = given
-            .values()
-            .map(|policies| endpoints(policies).len())
-            .sum();
+        let backends: usize = given.values().map(|policies| endpoints(policies).len()).sum();
         let fits = given.values().map(Vec::len).sum::<usize>()
             <= class.limit_policies.min(LIMIT_POLICIES)
-            && class
-                .limit_backends
-                .is_none_or(|limit| backends <= limit - limit / 8);
+            && class.limit_backends.is_none_or(|limit| backends <= limit - limit / 8);
         if !fits {
             given.remove(key);
             given.extend(before.map(|before| (key.clone(), before)));
@@ -172,9 +160,7 @@ fn share_out(class: &Class, wanted: &[(Key, Vec<baton_api::Policy>)], had: &Give
     };
     let had: BTreeMap<_, _> = had.iter().filter(|(_, had)| !had.is_empty()).collect();
     let of_old = wanted.iter().filter(|(key, _)| had.contains_key(key));
-    let stay: Vec<_> = of_old
-        .filter(|(key, wanted)| take(key, part(wanted, had[key])))
-        .collect();
+    let stay: Vec<_> = of_old.filter(|(key, wanted)| take(key, part(wanted, had[key]))).collect();
     let come = wanted.iter().filter(|(key, _)| !had.contains_key(key));
     for (key, wanted) in stay.into_iter().chain(come) {
         take(key, wanted.clone());
@@ -226,13 +212,8 @@ fn fit(
         if !good_name(&full)
             || listener.name.is_empty()
             || listener.port == 0
-            || policy.listeners[..i]
-                .iter()
-                .any(|other| other.name == listener.name)
-            || listener
-                .addresses
-                .iter()
-                .any(|a| a.to_canonical().is_multicast())
+            || policy.listeners[..i].iter().any(|other| other.name == listener.name)
+            || listener.addresses.iter().any(|a| a.to_canonical().is_multicast())
             || template.migration.ratio_percent < 100
         {
             return Err("Invalid");
@@ -242,11 +223,7 @@ fn fit(
         .classes
         .iter()
         .filter(|(_, c)| {
-            if policy.classes.is_empty() {
-                c.default
-            } else {
-                includes(&c.labels, &policy.classes)
-            }
+            if policy.classes.is_empty() { c.default } else { includes(&c.labels, &policy.classes) }
         })
         .map(|(name, _)| name.clone())
         .collect();
@@ -257,11 +234,8 @@ fn fit(
     for class in &classes {
         for listener in &policy.listeners {
             let own = own(objects, &members[class]);
-            let all: BTreeSet<IpAddr> = listener
-                .addresses
-                .iter()
-                .map(IpAddr::to_canonical)
-                .collect();
+            let all: BTreeSet<IpAddr> =
+                listener.addresses.iter().map(IpAddr::to_canonical).collect();
             for any in ["0.0.0.0", "::"].map(|any| any.parse::<IpAddr>().expect("an address")) {
                 let alike = |own: &&IpAddr| own.is_ipv4() == any.is_ipv4();
                 if all.contains(&any) && own.intersection(&all).any(|own| alike(&own)) {
@@ -324,9 +298,8 @@ fn serve(
     policy: &Policy,
     classes: &[Text],
 ) -> (&'static str, Vec<baton_api::Policy>) {
-    let Some(service) = objects
-        .services
-        .get(&Key::new(key.namespace.clone(), policy.service.clone()))
+    let Some(service) =
+        objects.services.get(&Key::new(key.namespace.clone(), policy.service.clone()))
     else {
         return ("TargetNotFound", Vec::new());
     };
@@ -335,13 +308,10 @@ fn serve(
     }
     let mut made = Vec::new();
     for listener in &policy.listeners {
-        let port = service
-            .ports
-            .iter()
-            .find(|port| match &listener.service_port {
-                PortRef::Name(name) | PortRef::Section(name) => port.name == *name,
-                PortRef::Number(number) => port.port == *number,
-            });
+        let port = service.ports.iter().find(|port| match &listener.service_port {
+            PortRef::Name(name) | PortRef::Section(name) => port.name == *name,
+            PortRef::Number(number) => port.port == *number,
+        });
         let Some(port) = port else { continue };
         let mut snapshot = (**policy.template.as_ref().expect("checked")).clone();
         snapshot.name = format!("{key}/{}", listener.name);
@@ -350,11 +320,7 @@ fn serve(
         snapshot.allow_from = allow_from(objects, key, policy);
         made.push(snapshot);
     }
-    if made.is_empty() {
-        ("PortNotFound", made)
-    } else {
-        ("Accepted", made)
-    }
+    if made.is_empty() { ("PortNotFound", made) } else { ("Accepted", made) }
 }
 
 fn frontends(listener: &Listener, families: &[Family]) -> Vec<Endpoint> {
@@ -364,15 +330,10 @@ fn frontends(listener: &Listener, families: &[Family]) -> Vec<Endpoint> {
         vec!["0.0.0.0".parse().expect("v4")]
     } else {
         let text = |f: &Family| if *f == Family::V4 { "0.0.0.0" } else { "::" };
-        families
-            .iter()
-            .map(|f| text(f).parse().expect("an address"))
-            .collect()
+        families.iter().map(|f| text(f).parse().expect("an address")).collect()
     };
-    let mut all: Vec<Endpoint> = texts
-        .into_iter()
-        .map(|a| Endpoint::new(a, listener.port).expect("a port"))
-        .collect();
+    let mut all: Vec<Endpoint> =
+        texts.into_iter().map(|a| Endpoint::new(a, listener.port).expect("a port")).collect();
     all.sort();
     all.dedup();
     all
@@ -382,10 +343,7 @@ fn frontends(listener: &Listener, families: &[Family]) -> Vec<Endpoint> {
 fn fits(selector: &Selector, labels: &BTreeMap<&str, &str>) -> bool {
     let value = |key: &Text| labels.get(&**key).copied();
     let among = |key: &Text, all: &BTreeSet<Text>| value(key).is_some_and(|v| all.contains(v));
-    selector
-        .labels
-        .iter()
-        .all(|(k, v)| labels.get(k) == Some(&v))
+    selector.labels.iter().all(|(k, v)| labels.get(k) == Some(&v))
         && selector.expressions.iter().all(|one| match one {
             Expression::In(key, all) => among(key, all),
             Expression::NotIn(key, all) => !among(key, all),
@@ -438,11 +396,7 @@ struct One {
 fn counts(objects: &Objects, key: &Key, endpoint: &SliceEndpoint, classes: &[Text]) -> bool {
     let address = endpoint.address.to_canonical();
     let pod = endpoint.pod.as_ref();
-    let pod = pod.and_then(|pod| {
-        objects
-            .pods
-            .get(&Key::new(key.namespace.clone(), pod.clone()))
-    });
+    let pod = pod.and_then(|pod| objects.pods.get(&Key::new(key.namespace.clone(), pod.clone())));
     let own = pod.into_iter().flat_map(|p| [p.address, p.second_address]);
     let its = own.flatten().any(|own| own.to_canonical() == address);
     its || classes.iter().all(|class| {
@@ -467,48 +421,31 @@ fn backends(
                 let address = endpoint.address.to_canonical();
                 let counts = counts(objects, key, endpoint, classes);
                 if counts && !address.is_unspecified() && !address.is_multicast() {
-                    found.push((
-                        Endpoint::new(address, slice_port.port).expect("a port"),
-                        endpoint,
-                    ));
+                    found
+                        .push((Endpoint::new(address, slice_port.port).expect("a port"), endpoint));
                 }
             }
         }
     }
-    let pod_of = |name: &Text| {
-        objects
-            .pods
-            .get(&Key::new(key.namespace.clone(), name.clone()))
-    };
-    let deleting = |name: &Option<Text>| {
-        name.as_ref()
-            .and_then(pod_of)
-            .is_some_and(|pod| pod.deleting)
-    };
+    let pod_of = |name: &Text| objects.pods.get(&Key::new(key.namespace.clone(), name.clone()));
+    let deleting =
+        |name: &Option<Text>| name.as_ref().and_then(pod_of).is_some_and(|pod| pod.deleting);
     let ends: BTreeSet<Endpoint> = found.iter().map(|(e, _)| *e).collect();
     let mut all: Vec<One> = Vec::new();
     for end in ends {
         // Each Pod that is said to have it.
-        let pods: BTreeSet<Option<Text>> = found
-            .iter()
-            .filter(|(e, _)| *e == end)
-            .map(|(_, f)| f.pod.clone())
-            .collect();
+        let pods: BTreeSet<Option<Text>> =
+            found.iter().filter(|(e, _)| *e == end).map(|(_, f)| f.pod.clone()).collect();
         let candidates = pods.into_iter().map(|pod| {
-            let said: Vec<_> = found
-                .iter()
-                .filter(|(e, f)| *e == end && f.pod == pod)
-                .map(|(_, f)| *f)
-                .collect();
+            let said: Vec<_> =
+                found.iter().filter(|(e, f)| *e == end && f.pod == pod).map(|(_, f)| *f).collect();
             let node = said.iter().map(|f| f.node.clone()).min().flatten();
             One {
                 endpoint: end,
                 ready: said.iter().any(|f| f.conditions.ready),
                 serving: said.iter().any(|f| f.conditions.serving),
                 leaves: said.iter().any(|f| f.conditions.terminating) || deleting(&pod),
-                cordoned: node
-                    .and_then(|n| objects.nodes.get(&n))
-                    .is_some_and(|n| n.cordoned),
+                cordoned: node.and_then(|n| objects.nodes.get(&n)).is_some_and(|n| n.cordoned),
                 pod,
             }
         });
@@ -516,10 +453,7 @@ fn backends(
     }
     let ready = all.iter().filter(|c| c.ready && !c.leaves);
     let elsewhere = ready.clone().filter(|c| !c.cordoned).count();
-    let percent = policy
-        .template
-        .as_ref()
-        .map_or(101, |t| t.health.panic_percent);
+    let percent = policy.template.as_ref().map_or(101, |t| t.health.panic_percent);
     let elsewhere = elsewhere > 0 && elsewhere * 100 >= ready.count() * usize::from(percent);
     let names = names(&all);
     let mut backends: Vec<Backend> = all
@@ -533,8 +467,7 @@ fn backends(
             // Only a Pod that has the address says on which node that is.
             let has = |pod: &&Arc<Pod>| {
                 let own = [pod.address, pod.second_address].into_iter().flatten();
-                own.map(|own| own.to_canonical())
-                    .any(|own| own == one.endpoint.address())
+                own.map(|own| own.to_canonical()).any(|own| own == one.endpoint.address())
             };
             let node = pod.filter(has).and_then(|pod| pod.node.as_deref());
             let node = node.filter(|node| !objects.excluded.contains(*node));
@@ -577,19 +510,13 @@ fn names(all: &[One]) -> Vec<String> {
     for i in order {
         let one = &all[i];
         let address = one.endpoint.address().to_string().replace(':', "-");
-        let both = all
-            .iter()
-            .any(|o| o.pod == one.pod && o.endpoint.address().is_ipv4());
+        let both = all.iter().any(|o| o.pod == one.pod && o.endpoint.address().is_ipv4());
         let base = match &one.pod {
             Some(pod) if one.endpoint.address().is_ipv6() && both => format!("{pod}/ipv6"),
             Some(pod) => pod.to_string(),
             None => address.clone(),
         };
-        let base = if good_name(&base) {
-            base
-        } else {
-            address.clone()
-        };
+        let base = if good_name(&base) { base } else { address.clone() };
         let port = one.endpoint.port();
         let tries = [
             base.clone(),
@@ -597,9 +524,7 @@ fn names(all: &[One]) -> Vec<String> {
             format!("{base}/{address}.{port}"),
             format!("ip/{address}.{port}"),
         ];
-        let free = tries
-            .into_iter()
-            .find(|name| good_name(name) && !names.contains(name));
+        let free = tries.into_iter().find(|name| good_name(name) && !names.contains(name));
         names[i] = free.expect("the last one is free");
     }
     names
@@ -607,9 +532,6 @@ fn names(all: &[One]) -> Vec<String> {
 
 /// Whether a dataplane takes a snapshot of these.
 pub fn validate(policies: &[baton_api::Policy]) -> Result<(), String> {
-    let snapshot = Snapshot {
-        generation: 1,
-        policies: policies.to_vec(),
-    };
+    let snapshot = Snapshot { generation: 1, policies: policies.to_vec() };
     snapshot.validate().map_err(|error| error.to_string())
 }

@@ -167,10 +167,7 @@ fn listeners() -> impl Strategy<Value = Vec<Listener>> {
 /// A template of which little matters here: the fields are only passed on.
 fn template() -> impl Strategy<Value = Result<Arc<baton_api::Policy>, Refusal>> {
     (0u64..20).prop_map(|n| {
-        let refusal = Refusal {
-            field: "spec.drain".into(),
-            problem: "no".into(),
-        };
+        let refusal = Refusal { field: "spec.drain".into(), problem: "no".into() };
         if n == 0 {
             return Err(refusal);
         }
@@ -204,19 +201,13 @@ fn selector() -> impl Strategy<Value = Selector> {
         2 => Just(Vec::new()),
         1 => prop::collection::vec(expression, 1..3),
     ];
-    (labels(), expressions).prop_map(|(labels, expressions)| Selector {
-        labels,
-        expressions,
-    })
+    (labels(), expressions).prop_map(|(labels, expressions)| Selector { labels, expressions })
 }
 
 /// Some clients of a policy.
 fn peer() -> impl Strategy<Value = Peer> {
     let named = Labels::from_iter([(NAMESPACE_NAME_LABEL, "b")]);
-    let by_name = Selector {
-        labels: named,
-        expressions: Vec::new(),
-    };
+    let by_name = Selector { labels: named, expressions: Vec::new() };
     let namespaces =
         prop_oneof![2 => Just(None), 1 => Just(Some(by_name)), 4 => selector().prop_map(Some)];
     prop_oneof![
@@ -226,15 +217,13 @@ fn peer() -> impl Strategy<Value = Peer> {
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
-    let weights = prop::option::of(
-        (any::<bool>(), 0u16..4).prop_map(|(label, default)| Weights {
-            source: match label {
-                true => WeightSource::Label("l0".into()),
-                false => WeightSource::Annotation("weight".into()),
-            },
-            default,
-        }),
-    );
+    let weights = prop::option::of((any::<bool>(), 0u16..4).prop_map(|(label, default)| Weights {
+        source: match label {
+            true => WeightSource::Label("l0".into()),
+            false => WeightSource::Annotation("weight".into()),
+        },
+        default,
+    }));
     (
         (0u8..3, 0i64..3, 0i64..3),
         named("s", 3),
@@ -275,20 +264,11 @@ fn policy() -> impl Strategy<Value = Policy> {
 }
 
 fn ports() -> impl Strategy<Value = Vec<ServicePort>> {
-    let port = |name: Text, port| ServicePort {
-        name,
-        port,
-        protocol: None,
-    };
+    let port = |name: Text, port| ServicePort { name, port, protocol: None };
     let some = prop::collection::vec((named("p", 3), 80u16..83), 0..4);
-    let some = some.prop_map(move |all| {
-        all.into_iter()
-            .map(|(name, number)| port(name, number))
-            .collect()
-    });
-    let all = (0..3u16)
-        .map(|n| port(format!("p{n}").into(), 80 + n))
-        .collect();
+    let some = some
+        .prop_map(move |all| all.into_iter().map(|(name, number)| port(name, number)).collect());
+    let all = (0..3u16).map(|n| port(format!("p{n}").into(), 80 + n)).collect();
     prop_oneof![2 => Just::<Vec<ServicePort>>(all), 1 => some]
 }
 
@@ -327,64 +307,46 @@ fn slice() -> impl Strategy<Value = Slice> {
             1 => Just(Text::from("not a name")),
         ],
     );
-    let endpoint = (
-        address(),
-        conditions(),
-        pod,
-        prop::option::of(named("n", 2)),
-    );
+    let endpoint = (address(), conditions(), pod, prop::option::of(named("n", 2)));
     let endpoint = endpoint.prop_map(|(address, conditions, pod, node)| SliceEndpoint {
         address,
         conditions,
         pod,
         node,
     });
-    (
-        named("s", 3),
-        ports(),
-        prop::collection::vec(endpoint, 0..6),
-    )
-        .prop_map(|(service, ports, endpoints)| Slice {
+    (named("s", 3), ports(), prop::collection::vec(endpoint, 0..6)).prop_map(
+        |(service, ports, endpoints)| Slice {
             service,
             ports,
             endpoints,
             writer: SliceWriter::Cluster,
             uid: None,
             zones: Vec::new(),
-        })
+        },
+    )
 }
 
 fn pod() -> impl Strategy<Value = Pod> {
-    let weight = prop::option::of(prop::sample::select(vec![
-        "7", "0", "3", "+1", "", "65536", "x",
-    ]));
+    let weight =
+        prop::option::of(prop::sample::select(vec!["7", "0", "3", "+1", "", "65536", "x"]));
     (
         labels(),
         weight,
-        (
-            prop::bool::weighted(0.2),
-            prop::bool::weighted(0.8),
-            prop::bool::weighted(0.1),
-        ),
+        (prop::bool::weighted(0.2), prop::bool::weighted(0.8), prop::bool::weighted(0.1)),
         prop::option::of(named("n", 2)),
-        (
-            prop::option::weighted(0.8, address()),
-            prop::option::weighted(0.2, address()),
-        ),
+        (prop::option::weighted(0.8, address()), prop::option::weighted(0.2, address())),
     )
-        .prop_map(
-            |(labels, weight, (deleting, ready, host_network), node, addresses)| Pod {
-                labels,
-                annotations: weight.map(|w| ("weight", w)).into_iter().collect(),
-                deleting,
-                ready,
-                node,
-                address: addresses.0,
-                second_address: addresses.1,
-                host_network,
-                cost: None,
-            },
-        )
+        .prop_map(|(labels, weight, (deleting, ready, host_network), node, addresses)| Pod {
+            labels,
+            annotations: weight.map(|w| ("weight", w)).into_iter().collect(),
+            deleting,
+            ready,
+            node,
+            address: addresses.0,
+            second_address: addresses.1,
+            host_network,
+            cost: None,
+        })
 }
 
 fn networks() -> impl Strategy<Value = Vec<Network>> {
@@ -474,12 +436,7 @@ fn class() -> impl Strategy<Value = Class> {
 }
 
 fn figures() -> impl Strategy<Value = Figures> {
-    let backend = (
-        named("pod", 5),
-        0u64..4,
-        any::<bool>(),
-        prop::option::of(0u64..4),
-    );
+    let backend = (named("pod", 5), 0u64..4, any::<bool>(), prop::option::of(0u64..4));
     let backend = backend.prop_map(|(name, flows, bad, drain)| BackendFigures {
         name,
         flows,
@@ -515,11 +472,7 @@ fn figures() -> impl Strategy<Value = Figures> {
                 ..PolicyFigures::default()
             }
         });
-        Figures {
-            at,
-            uptime: 0,
-            policies: policies.collect(),
-        }
+        Figures { at, uptime: 0, policies: policies.collect() }
     })
 }
 
@@ -542,10 +495,7 @@ pub fn change() -> impl Strategy<Value = Change> {
         trouble(),
         prop::collection::btree_map(key("pod", 5), Just(Text::from("old kernel")), 0..2),
     )
-        .prop_map(|(unreachable, unattached)| Shim {
-            unreachable,
-            unattached,
-        });
+        .prop_map(|(unreachable, unattached)| Shim { unreachable, unattached });
     let own = prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(address(), 1..3)];
     let report = (trouble(), own).prop_map(|(unreachable, addresses)| Report {
         unreachable,
@@ -571,11 +521,7 @@ pub fn change() -> impl Strategy<Value = Change> {
 /// A world that is likely to work, and many changes of it.
 pub fn changes(most: usize) -> impl Strategy<Value = Vec<Change>> {
     let good = (service(), slice(), policy()).prop_map(|(mut service, mut slice, mut policy)| {
-        service.ports = vec![ServicePort {
-            name: "p0".into(),
-            port: 80,
-            protocol: None,
-        }];
+        service.ports = vec![ServicePort { name: "p0".into(), port: 80, protocol: None }];
         service.external_name = false;
         slice.ports.clone_from(&service.ports);
         slice.service = "s0".into();

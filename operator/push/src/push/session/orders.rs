@@ -103,10 +103,7 @@ impl World {
             assert!(l.stage.is_none(), "two requests at one time");
             if let Request::Put { version, .. } = ask {
                 assert_eq!(version.0, l.wanted, "not the newest");
-                let held = l
-                    .session
-                    .held
-                    .expect("nothing is pushed before it was read");
+                let held = l.session.held.expect("nothing is pushed before it was read");
                 assert_ne!(held.version, Some(version), "equal content is pushed");
                 assert!(was_read || before.is_some(), "nothing was read");
             }
@@ -208,10 +205,8 @@ impl World {
 
     /// Nobody waits for this leader's request any more.
     fn abandon(&mut self, leader: usize) {
-        if let Some(Stage::Sent(Request::Put {
-            generation,
-            version,
-        })) = self.leaders[leader].stage.take()
+        if let Some(Stage::Sent(Request::Put { generation, version })) =
+            self.leaders[leader].stage.take()
         {
             self.ghosts.push((leader, generation, version.0));
         }
@@ -230,10 +225,7 @@ impl World {
                 uptime_seconds: there.uptime,
                 took: Duration::from_millis(1),
             },
-            Request::Put {
-                generation,
-                version,
-            } => self.put(leader, generation, version.0),
+            Request::Put { generation, version } => self.put(leader, generation, version.0),
         }
     }
 
@@ -252,12 +244,7 @@ impl World {
             !overtakes_newer || self.now >= wait,
             "an old leader replaced what the new one pushed: {self:?}"
         );
-        self.dataplane = Dataplane {
-            generation,
-            content,
-            uptime: there.uptime,
-            by: Some(leader),
-        };
+        self.dataplane = Dataplane { generation, content, uptime: there.uptime, by: Some(leader) };
         Answer::Accepted
     }
 
@@ -282,27 +269,14 @@ impl World {
             }
         }
         let leader = &self.leaders[1];
-        assert!(
-            leader.session.is_in_sync() || leader.session.is_busy(),
-            "{self:#?}"
-        );
+        assert!(leader.session.is_in_sync() || leader.session.is_busy(), "{self:#?}");
         assert_eq!(self.dataplane.content, leader.wanted, "{self:#?}");
-        assert!(
-            leader
-                .session
-                .held
-                .is_some_and(|h| h.generation == self.dataplane.generation)
-        );
+        assert!(leader.session.held.is_some_and(|h| h.generation == self.dataplane.generation));
     }
 }
 
 fn fresh() -> Dataplane {
-    Dataplane {
-        generation: 0,
-        content: 0,
-        uptime: 0,
-        by: None,
-    }
+    Dataplane { generation: 0, content: 0, uptime: 0, by: None }
 }
 
 fn explore(world: &World, depth: usize, path: &mut Vec<Move>, runs: &mut u64) {
@@ -323,12 +297,7 @@ fn explore(world: &World, depth: usize, path: &mut Vec<Move>, runs: &mut u64) {
 /// Begins with this dataplane and these epochs of the old and the new leader.
 fn all_orders(epochs: [u32; 2], dataplane: Dataplane) {
     let mut runs = 0;
-    explore(
-        &World::new(epochs, dataplane),
-        DEPTH,
-        &mut Vec::new(),
-        &mut runs,
-    );
+    explore(&World::new(epochs, dataplane), DEPTH, &mut Vec::new(), &mut runs);
     assert!(runs > 10_000, "only {runs} runs");
     println!("epochs {epochs:?}: {runs} runs of {DEPTH} moves");
 }
@@ -345,22 +314,12 @@ fn a_new_leader_of_the_same_epoch_prevails() {
 
 #[test]
 fn an_old_leader_with_a_higher_count_in_the_same_epoch_is_gone_above() {
-    let dataplane = Dataplane {
-        generation: (1 << 32) + 1_000,
-        content: 7,
-        uptime: 50,
-        by: None,
-    };
+    let dataplane = Dataplane { generation: (1 << 32) + 1_000, content: 7, uptime: 50, by: None };
     all_orders([1, 1], dataplane);
 }
 
 #[test]
 fn a_dataplane_of_a_later_epoch_than_both_is_won_in_the_end() {
-    let dataplane = Dataplane {
-        generation: (9 << 32) + 3,
-        content: 7,
-        uptime: 50,
-        by: None,
-    };
+    let dataplane = Dataplane { generation: (9 << 32) + 3, content: 7, uptime: 50, by: None };
     all_orders([1, 2], dataplane);
 }

@@ -39,18 +39,11 @@ impl Bench {
     }
 
     fn holds(&mut self, generation: u64, version: Option<u64>) -> Next {
-        self.answer(Answer::Holds {
-            generation,
-            version: version.map(Version),
-        })
+        self.answer(Answer::Holds { generation, version: version.map(Version) })
     }
 
     fn state(&mut self, generation: u64, uptime_seconds: u64) -> Next {
-        self.answer(Answer::State {
-            generation,
-            uptime_seconds,
-            took: Duration::from_millis(1),
-        })
+        self.answer(Answer::State { generation, uptime_seconds, took: Duration::from_millis(1) })
     }
 
     /// Lets time pass until the session wants to wake up.
@@ -75,18 +68,11 @@ impl Bench {
 }
 
 fn put(generation: u64, version: u64) -> Option<Request> {
-    Some(Request::Put {
-        generation,
-        version: Version(version),
-    })
+    Some(Request::Put { generation, version: Version(version) })
 }
 
 fn acknowledged(generation: u64, version: u64, pushed: bool) -> News {
-    News::Acknowledged {
-        generation,
-        version: Version(version),
-        pushed,
-    }
+    News::Acknowledged { generation, version: Version(version), pushed }
 }
 
 #[test]
@@ -282,10 +268,7 @@ fn who_has_no_state_to_tell_is_asked_less_and_less_often() {
                 let next = bench.answer(Answer::Failed("404 Not Found".to_owned()));
                 // It can be reached: this is no failure after another.
                 assert!(
-                    matches!(
-                        &next.news[..],
-                        [News::Unreachable(Unreached { failures: 1, .. })]
-                    ),
+                    matches!(&next.news[..], [News::Unreachable(Unreached { failures: 1, .. })]),
                     "{next:?}"
                 );
                 next
@@ -387,10 +370,7 @@ fn a_later_epoch_is_left_alone_until_the_wait_is_over() {
 #[test]
 fn a_later_epoch_is_gone_above_at_once_without_election() {
     let there = (6 << 32) + 3;
-    let mut bench = bench_with(Settings {
-        overtaken_wait: Duration::ZERO,
-        ..settings()
-    });
+    let mut bench = bench_with(Settings { overtaken_wait: Duration::ZERO, ..settings() });
     let _ = bench.want(1);
     assert_eq!(bench.holds(there, None).ask, put(there + 1, 1));
 }
@@ -435,11 +415,7 @@ fn the_last_generation_is_told_and_not_hammered() {
 fn looks_take_a_share_of_the_time_at_most() {
     let mut bench = Bench::synced();
     let took = Duration::from_secs(4);
-    let _ = bench.answer(Answer::State {
-        generation: BASE + 1,
-        uptime_seconds: 60,
-        took,
-    });
+    let _ = bench.answer(Answer::State { generation: BASE + 1, uptime_seconds: 60, took });
     let (slept, next) = bench.sleep();
     assert_eq!(slept, took * 9);
     assert_eq!(next.ask, Some(Request::Poll));
@@ -477,9 +453,6 @@ fn an_answer_to_another_question_is_a_failure() {
     let mut bench = bench();
     let _ = bench.want(1);
     let next = bench.answer(Answer::Accepted);
-    assert!(
-        matches!(&next.news[..], [News::Unreachable(Unreached { .. })]),
-        "{next:?}"
-    );
+    assert!(matches!(&next.news[..], [News::Unreachable(Unreached { .. })]), "{next:?}");
     assert!(!bench.session.is_in_sync());
 }
