@@ -307,8 +307,10 @@ impl Worker {
                 });
             }
             Job::Migrate(mut order, answer) => {
+                let tap = self.tap.as_deref_mut();
                 let out = &mut Out(&mut self.port.tx());
-                let Some(moved) = self.engine.migrate_piece(now, &mut order, out) else {
+                let moved = through::migrate_piece(&mut self.engine, tap, now, &mut order, out);
+                let Some(moved) = moved else {
                     return Some(Job::Migrate(order, answer));
                 };
                 let _ = answer.send(moved);

@@ -6,7 +6,7 @@ use super::{
     through,
 };
 use baton_api::{Limits, Snapshot};
-use baton_engine::{Engine, Instant, Output, Route, Settings, Verdict, Via};
+use baton_engine::{Engine, Instant, Migrate, MigrateOrder, Output, Route, Settings, Verdict, Via};
 use baton_packet::{AdoptionKey, Flags, Mac, SegmentSpec, SeqNumber, build_segment, decode};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -18,23 +18,12 @@ const FRONTEND: &str = "10.0.0.1:80";
 const FRAME_BYTES: usize = 2_048;
 const PAYLOAD: &[u8] = b"GET /secret HTTP/1.1\r\n\r\n";
 
-/// One buffer, whose contents are of no interest behind the tap.
+/// One buffer, whose contents are of no interest behind the tap. An empty one is no room.
 pub struct Out(Vec<u8>, pub Vec<Vec<u8>>);
-
-/// No room for frames of the engine's own.
-struct NoOut;
-
-impl Output for NoOut {
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        None
-    }
-
-    fn send(&mut self, _: usize) {}
-}
 
 impl Output for Out {
     fn frame(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.0)
+        Some(self.0.as_mut_slice()).filter(|room| !room.is_empty())
     }
 
     fn send(&mut self, len: usize) {
@@ -278,6 +267,36 @@ fn an_icmp_error_is_its_quotes_flows_and_what_it_quotes_of_payload_is_left_out()
 }
 
 #[test]
+fn what_an_order_to_move_sends_is_copied() {
+    let mut lab = Lab::new();
+    let (now, client) = (lab.now, "10.0.5.1:4711");
+    let backend =
+        |n: u8| serde_json::json!({"name": n.to_string(), "endpoint": format!("10.0.9.{n}:8080")});
+    let snapshot = serde_json::from_value(serde_json::json!({"generation": 2, "policies": [{
+        "name": "web", "frontends": [FRONTEND], "protocol": "HTTP1", "backends": [backend(80)],
+    }]}));
+    let mut snapshot: Snapshot = snapshot.expect("a snapshot");
+    lab.engine.apply(now, &snapshot).expect("applied");
+    let (mut tap, drain) = tap(&order(Filter::default(), false), 1, now);
+    let leg = lab.syn(Some(&mut tap), client, FRONTEND);
+    let opened = segment("10.0.9.80:8080", &leg, Flags(Flags::SYN.0 | ACK.0), 0, &[]);
+    let _ = lab.frame(Some(&mut tap), &opened);
+    let _ = lab.frame(Some(&mut tap), &segment(client, FRONTEND, ACK, 1, &[]));
+    snapshot.generation = 3;
+    let other = serde_json::from_value(backend(81)).expect("a backend");
+    snapshot.policies[0].backends.push(other);
+    lab.engine.apply(now, &snapshot).expect("applied");
+    let _ = taken(&drain);
+    let wanted = Migrate { client: address(client), frontend: None, to: Some("81".into()) };
+    let mut wanted = MigrateOrder::new(wanted);
+    let (engine, out) = (&mut lab.engine, &mut lab.out);
+    let answer = through::migrate_piece(engine, Some(&mut tap), now, &mut wanted, out);
+    assert!(matches!(answer, Some(Ok(_))), "{answer:?}");
+    assert!(!lab.out.1.is_empty());
+    assert_eq!(taken(&drain).len(), lab.out.1.len());
+}
+
+#[test]
 fn the_last_frames_of_a_connection_are_its_too() {
     let mut lab = Lab::new();
     let (mut tap, drain) = tap(&order(named(&[], &["a"]), false), 1, lab.now);
@@ -365,13 +384,13 @@ fn copying_allocates_nothing() {
         segment("10.0.5.1:4711", "10.0.0.1:82", ACK, 1, &[]),
     ];
     let mut buffer = vec![0; FRAME_BYTES];
-    let mut taken = 0;
+    let (mut taken, mut no_room) = (0, Out(Vec::new(), Vec::new()));
     let counts = allocation_counter::measure(|| {
         for frame in &frames {
             buffer[..frame.len()].copy_from_slice(frame);
             let (engine, now) = (&mut lab.engine, lab.now);
             let tap = Some(&mut tap);
-            let verdict = through::frame(engine, tap, now, &mut buffer, frame.len(), &mut NoOut);
+            let verdict = through::frame(engine, tap, now, &mut buffer, frame.len(), &mut no_room);
             taken += u32::from(!matches!(verdict, Verdict::Absorbed));
             for packet in drain.full.try_iter() {
                 drain.empty.try_send(packet).expect("a place");

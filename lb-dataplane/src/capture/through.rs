@@ -5,7 +5,8 @@
 //! branch for each of these.
 
 use super::Tap;
-use baton_engine::{Engine, Instant, Output, Verdict};
+use baton_api::MigrateReply;
+use baton_engine::{Engine, Instant, MigrateError, MigrateOrder, Output, Verdict};
 
 /// The engine's way out, past the tap.
 struct Past<'a, O>(&'a mut O, Option<&'a mut Tap>);
@@ -52,9 +53,31 @@ pub fn frame(
 }
 
 /// Has the engine do what is due.
-pub fn poll(engine: &mut Engine, mut tap: Option<&mut Tap>, now: Instant, out: &mut impl Output) {
-    engine.poll(now, &mut Past(out, tap.as_deref_mut()));
+pub fn poll(engine: &mut Engine, tap: Option<&mut Tap>, now: Instant, out: &mut impl Output) {
+    past(engine, tap, now, out, |engine, out| engine.poll(now, out));
+}
+
+/// Has the engine do a piece of what was ordered.
+pub fn migrate_piece(
+    engine: &mut Engine,
+    tap: Option<&mut Tap>,
+    now: Instant,
+    order: &mut MigrateOrder,
+    out: &mut impl Output,
+) -> Option<Result<MigrateReply, MigrateError>> {
+    past(engine, tap, now, out, |engine, out| engine.migrate_piece(now, order, out))
+}
+
+fn past<O: Output, T>(
+    engine: &mut Engine,
+    mut tap: Option<&mut Tap>,
+    now: Instant,
+    out: &mut O,
+    act: impl FnOnce(&mut Engine, &mut Past<'_, O>) -> T,
+) -> T {
+    let result = act(engine, &mut Past(out, tap.as_deref_mut()));
     if let Some(tap) = tap {
         tap.settle(engine, now);
     }
+    result
 }
