@@ -385,14 +385,20 @@ fn closes_keep_up_with_moves_when_turns_are_long() {
     }
 }
 
-#[test]
-fn where_trackers_may_hold_too_much_nothing_moves_but_in_need() {
+/// Two pods for new connections at random, with 40,000 leg ports; unchecked, as what comes is many.
+fn two_at_random() -> World {
     let mut s = settings();
     s.ports = 20_000..=59_999;
     let mut p = policy(2);
     p.algorithm = baton_api::Algorithm::Random;
     let mut w = World::unprobed(s, p);
     (w.careful, w.strict) = (false, false);
+    w
+}
+
+#[test]
+fn where_trackers_may_hold_too_much_nothing_moves_but_in_need() {
+    let mut w = two_at_random();
     w.poll();
     let mut c = w.idle(1);
     w.moved_exchange(&mut c);
@@ -444,12 +450,7 @@ fn where_trackers_may_hold_too_much_nothing_moves_but_in_need() {
 /// none of the others' pairs from being forgotten.
 #[test]
 fn a_pod_that_answers_no_forget_leaves_room_for_the_others() {
-    let mut s = settings();
-    s.ports = 20_000..=59_999;
-    let mut p = policy(2);
-    p.algorithm = baton_api::Algorithm::Random;
-    let mut w = World::unprobed(s, p);
-    (w.careful, w.strict) = (false, false);
+    let mut w = two_at_random();
     for told in &mut w.told {
         told.forgets = true;
     }
