@@ -3,7 +3,10 @@
 
 use crate::{Scene, until};
 use anyhow::{Context, Result, ensure};
-use baton_api::{BackendHealth, BackendState, PolicyState, State};
+use baton_api::{
+    BackendHealth, BackendState, EventCursor, FlowEvent, FlowEvents, PolicyState, State,
+};
+use std::collections::BTreeSet;
 
 impl Scene {
     /// The figures of one policy.
@@ -75,11 +78,44 @@ impl Scene {
     /// Adds the dataplane's state to an error: what it was doing when it went wrong.
     pub fn explained<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|e| match self.state() {
-            Ok(state) => e.context(format!("{}\nwhat went wrong", words(&state))),
+            Ok(state) => {
+                let lost = self.lost().unwrap_or_else(|e| format!("{e:#}"));
+                e.context(format!("{}\n{lost}\nwhat went wrong", words(&state)))
+            }
             Err(other) => e.context(format!("and the dataplane does not answer: {other:#}")),
         })
     }
+
+    /// What happened last to the flows that were lost, as far as the dataplane remembers it.
+    fn lost(&self) -> Result<String> {
+        let mut events: Vec<FlowEvent> = Vec::new();
+        let mut since = EventCursor::default();
+        loop {
+            let target = format!("/v1/events?since={since}");
+            let told: FlowEvents = serde_json::from_str(&self.dataplane()?.control_text(&target)?)?;
+            events.extend(told.events);
+            since = told.next;
+            if !told.more {
+                break;
+            }
+        }
+        let lost: BTreeSet<_> =
+            events.iter().filter(|e| e.event == "lost").map(|e| e.client).collect();
+        let mut text = format!("lost flows that it remembers: {}", lost.len());
+        for client in lost.into_iter().take(LOST_SHOWN) {
+            let of_client: Vec<_> = events.iter().filter(|e| e.client == client).collect();
+            for event in &of_client[of_client.len().saturating_sub(EVENTS_SHOWN)..] {
+                let at = event.at_micros;
+                text.push_str(&format!("\n  {at} us {client} {}", event.words()));
+            }
+        }
+        Ok(text)
+    }
 }
+
+/// Lost flows that a failure shows, and what of each.
+const LOST_SHOWN: usize = 8;
+const EVENTS_SHOWN: usize = 12;
 
 /// What it was doing at the end, in the output of the test: the harness shows that of a test that
 /// fails, and only that.

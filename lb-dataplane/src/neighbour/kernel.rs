@@ -186,6 +186,16 @@ pub async fn resolve(handle: &Handle, ifindex: u32, address: IpAddr) {
     }
 }
 
+/// Has the kernel forget what it knows of a neighbour and what it waits for, if anything.
+pub async fn forget(handle: &Handle, ifindex: u32, address: IpAddr) {
+    let add = handle.neighbours().add(ifindex, address);
+    let message = { add }.message_mut().clone();
+    let request = handle.neighbours().del(message);
+    if time::timeout(ANSWER_LIMIT, request.execute()).await.is_err() {
+        debug!(%address, "the kernel's answer about a neighbour was lost");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

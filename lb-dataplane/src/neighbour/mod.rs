@@ -275,14 +275,18 @@ impl Neighbours {
     async fn event(&mut self, message: &RouteNetlinkMessage) -> Result<(), NetlinkError> {
         match message {
             RouteNetlinkMessage::NewNeighbour(neighbour) => {
-                if let Some((address, sight)) = messages::neighbour(neighbour, self.place.ifindex) {
+                let seen = messages::neighbour(neighbour, self.place.ifindex);
+                // While nothing can be sent, that nobody answered says nothing of him.
+                let says =
+                    |&(_, sight): &(_, FlowLookup)| self.is_up() || sight != FlowLookup::Unknown;
+                if let Some((address, sight)) = seen.filter(says) {
                     let actions = self.table.see(address, sight);
                     self.perform(actions).await?;
                 }
             }
             RouteNetlinkMessage::DelNeighbour(neighbour) => {
                 if let Some((address, _)) = messages::neighbour(neighbour, self.place.ifindex) {
-                    let actions = self.table.see(address, FlowLookup::Unknown);
+                    let actions = self.table.let_go(address);
                     self.perform(actions).await?;
                 }
             }
@@ -297,13 +301,17 @@ impl Neighbours {
         Ok(())
     }
 
+    fn is_up(&self) -> bool {
+        self.health.link_up.load(Ordering::Relaxed)
+    }
+
     /// The kernel says this of the interface; nothing, if it is gone.
     async fn link(&mut self, link: Option<Link>) -> Result<(), NetlinkError> {
         if let Some(mtu) = link.and_then(|link| link.mtu) {
             self.judge_mtu(mtu);
         }
         let up = link.is_some_and(|link| link.up);
-        if self.health.link_up.load(Ordering::Relaxed) == up && !self.link_untold {
+        if self.is_up() == up && !self.link_untold {
             return Ok(());
         }
         self.link_untold = true;
@@ -315,7 +323,10 @@ impl Neighbours {
         self.health.link_changes.fetch_add(1, Ordering::Relaxed);
         if up {
             info!("the interface is up again");
-        } else if link.is_some() {
+            let actions = self.table.link_up();
+            return self.perform(actions).await;
+        }
+        if link.is_some() {
             warn!("the interface is down: no traffic until it is up again");
         } else {
             warn!("the interface is gone");
@@ -362,6 +373,11 @@ impl Neighbours {
                     self.health.resolutions.fetch_add(1, Ordering::Relaxed);
                     kernel::resolve(&self.handle, self.place.ifindex, address).await;
                 }
+                Action::ResolveAnew(address) => {
+                    self.health.resolutions.fetch_add(1, Ordering::Relaxed);
+                    kernel::forget(&self.handle, self.place.ifindex, address).await;
+                    kernel::resolve(&self.handle, self.place.ifindex, address).await;
+                }
             }
         }
         Ok(())
@@ -370,7 +386,8 @@ impl Neighbours {
     /// Reads all that events tell of, at the start and in case that some were lost.
     async fn look(&mut self) -> Result<(), NetlinkError> {
         let link = self.read_link().await;
-        let neighbours = self.read_neighbours().await;
+        // While it is down the kernel knows none, which says nothing of them.
+        let neighbours = if self.is_up() { self.read_neighbours().await } else { Ok(()) };
         let routes = self.read_routes().await;
         let good = link.is_ok() && neighbours.is_ok() && routes.is_ok();
         for read in [link, neighbours, routes] {

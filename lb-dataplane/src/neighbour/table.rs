@@ -46,6 +46,9 @@ pub enum Action {
     Tell(IpAddr, Option<Mac>),
     /// Make the kernel find or confirm it.
     Resolve(IpAddr),
+    /// The same, whatever it waits for: what it asked while the link was down nobody heard, and it
+    /// asks again only after a second (`net.ipv4.neigh.*.retrans_time_ms`).
+    ResolveAnew(IpAddr),
 }
 
 #[derive(Default)]
@@ -78,7 +81,7 @@ impl Table {
             self.order.push_back(address);
         }
         let wanted = self.wanted.entry(address).or_default();
-        // ListenerReport again even if told before: the engine may have forgotten the address
+        // Told again even if told before: the engine may have forgotten the address
         // meanwhile.
         wanted.told = sight.mac();
         wanted.age = 0;
@@ -95,11 +98,10 @@ impl Table {
 
     /// The kernel says this of a neighbour.
     pub fn see(&mut self, address: IpAddr, sight: FlowLookup) -> Vec<Action> {
-        if sight == FlowLookup::Unknown {
-            self.known.remove(&address);
-        } else {
-            self.known.insert(address, sight);
-        }
+        let before = match sight {
+            FlowLookup::Unknown => self.known.remove(&address),
+            _ => self.known.insert(address, sight),
+        };
         let Some(wanted) = self.wanted.get_mut(&address) else {
             return Vec::new();
         };
@@ -112,11 +114,33 @@ impl Table {
             FlowLookup::Fresh(_) => wanted.tries = 0,
             // The engine's packets do not go through the kernel, so that it would never look again.
             FlowLookup::Stale(_) => actions.push(Action::Resolve(address)),
-            // The next tick asks again: at once would be a tight circle with a neighbour that is
-            // gone.
+            // Somebody had the kernel forget it, or it is gone: asked for at once, and then with the
+            // ticks, or there would be a tight circle with one that is gone.
+            FlowLookup::Unknown if before.is_some() => actions.push(Action::Resolve(address)),
             FlowLookup::Unknown => {}
         }
         actions
+    }
+
+    /// The kernel has let go of a neighbour: for want of room, or of carrier, or because it found
+    /// nobody, which it says before. Else it is where it was as far as anybody knows.
+    pub fn let_go(&mut self, address: IpAddr) -> Vec<Action> {
+        match self.sight(address).mac() {
+            Some(mac) if self.wanted.contains_key(&address) => {
+                self.see(address, FlowLookup::Stale(mac))
+            }
+            _ => self.see(address, FlowLookup::Unknown),
+        }
+    }
+
+    /// The link is up again: what could not be found or confirmed may be now.
+    pub fn link_up(&self) -> Vec<Action> {
+        let ask = |address: &IpAddr| match self.sight(*address) {
+            FlowLookup::Fresh(_) => None,
+            FlowLookup::Stale(_) => Some(Action::Resolve(*address)),
+            FlowLookup::Unknown => Some(Action::ResolveAnew(*address)),
+        };
+        self.wanted.keys().filter_map(ask).collect()
     }
 
     /// The kernel's whole table: what is not in it is gone.
@@ -226,13 +250,41 @@ mod tests {
         let mut table = Table::default();
         table.want(A);
         table.see(A, FlowLookup::Fresh(M));
-        assert_eq!(table.see(A, FlowLookup::Unknown), [Action::Tell(A, None)]);
+        assert_eq!(table.see(A, FlowLookup::Unknown), [Action::Tell(A, None), Action::Resolve(A)]);
+        assert_eq!(table.see(A, FlowLookup::Unknown), []);
         for _ in 0..TRIES_MAX {
             assert_eq!(table.tick(), [Action::Resolve(A)]);
         }
         assert_eq!(table.tick(), []);
         assert_eq!(table.wanted(), 0);
         assert!(table.order.is_empty());
+    }
+
+    #[test]
+    fn what_the_kernel_let_go_of_is_used_until_it_finds_nobody() {
+        let mut table = Table::default();
+        table.want(A);
+        table.see(A, FlowLookup::Fresh(M));
+        assert_eq!(table.let_go(A), [Action::Resolve(A)], "the engine goes on with it");
+        assert_eq!(table.see(A, FlowLookup::Fresh(M)), []);
+        table.let_go(A);
+        assert_eq!(table.see(A, FlowLookup::Unknown), [Action::Tell(A, None), Action::Resolve(A)]);
+        assert_eq!(table.let_go(A), [], "it had said so");
+        let other = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+        table.see(other, FlowLookup::Fresh(N));
+        assert_eq!(table.let_go(other), [], "nobody wants it");
+        assert_eq!(table.sight(other), FlowLookup::Unknown);
+    }
+
+    #[test]
+    fn all_that_is_not_confirmed_is_resolved_once_the_link_is_up() {
+        let mut table = Table::default();
+        table.want(A);
+        assert_eq!(table.link_up(), [Action::ResolveAnew(A)]);
+        table.see(A, FlowLookup::Fresh(M));
+        assert_eq!(table.link_up(), [], "the kernel said so since");
+        table.let_go(A);
+        assert_eq!(table.link_up(), [Action::Resolve(A)]);
     }
 
     #[test]
@@ -288,7 +340,7 @@ mod tests {
         let mut table = Table::default();
         table.want(A);
         table.see(A, FlowLookup::Fresh(M));
-        assert_eq!(table.see_all(&HashMap::new()), [Action::Tell(A, None)]);
+        assert_eq!(table.see_all(&HashMap::new()), [Action::Tell(A, None), Action::Resolve(A)]);
         let all = HashMap::from([(A, FlowLookup::Fresh(N))]);
         assert_eq!(table.see_all(&all), [Action::Tell(A, Some(N))]);
         assert_eq!(table.see_all(&all), []);
