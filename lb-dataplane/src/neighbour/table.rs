@@ -114,8 +114,8 @@ impl Table {
             FlowLookup::Fresh(_) => wanted.tries = 0,
             // The engine's packets do not go through the kernel, so that it would never look again.
             FlowLookup::Stale(_) => actions.push(Action::Resolve(address)),
-            // Somebody had the kernel forget it, or it is gone: asked for at once, and then with the
-            // ticks, or there would be a tight circle with one that is gone.
+            // Somebody had the kernel forget it, or it is gone: asked for at once, and then with
+            // the ticks, or there would be a tight circle with one that is gone.
             FlowLookup::Unknown if before.is_some() => actions.push(Action::Resolve(address)),
             FlowLookup::Unknown => {}
         }

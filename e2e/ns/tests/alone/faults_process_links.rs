@@ -74,9 +74,9 @@ fn the_interface_of_the_dataplane_goes_down_and_up() -> Result<()> {
         until("seen to be up", || link(&scene, true))?;
         scene.wait_adoptable()?;
     }
-    // The kernel forgot its neighbours with the carrier. They are where they were, as far as anybody
-    // knows: asked for once a second, as what nobody answers for is, they were out of reach for as
-    // long or longer, and adoptions that were under way ran out of tries.
+    // The kernel forgot its neighbours with the carrier. They are where they were, as far as
+    // anybody knows: asked for once a second, as what nobody answers for is, they were out of reach
+    // for as long or longer, and adoptions that were under way ran out of tries.
     assert_eq!(scene.counter("drops_total{reason=\"no_neighbour\"}")?, 0, "forgotten at once");
     let place = scene.lab.dataplane_pod().namespace().clone();
     moves_on(&scene, &load)?;
