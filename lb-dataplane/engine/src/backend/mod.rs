@@ -45,7 +45,7 @@ pub(crate) struct Tables {
 /// Why a backend's legs are gone through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sweep {
-    /// It lives: the ends that are held were meant.
+    /// It lives: the ends that are held were meant, and adoptions that met silence are asked again.
     CloseStands,
     /// It is gone: its flows need other owners.
     Gone,

@@ -52,7 +52,7 @@ impl Engine {
                 if back {
                     self.backend_is_back(now, index);
                 }
-                if held {
+                if held || back {
                     self.begin_sweep(index, Sweep::CloseStands);
                 }
                 match wait_until_ms {

@@ -210,6 +210,12 @@ impl Engine {
                     rescuable: silent && open && self.may_rescue(id),
                 }
             }
+            Sweep::CloseStands if flow.state.is_moving() && flow.progress.tries > 1 => {
+                // It could not be reached, and can be now: asked when the next try is due, some
+                // would be left without a try, and with a fate that nobody knows.
+                self.asks_once_more(now, id, out);
+                return Swept::Done;
+            }
             Sweep::CloseStands if flow.state != State::OwnerFinPending => {
                 return Swept::Stays;
             }

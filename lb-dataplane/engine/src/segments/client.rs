@@ -267,7 +267,7 @@ impl Engine {
                 Turn::Never => return Verdict::Absorbed,
             }
         } else if segment.payload_len() > 0 {
-            self.client_repeats(now, id, segment);
+            self.client_repeats(now, id, segment, out);
         }
         self.client_went_on(now, frame, segment, id, treat, acks_more, out)
     }
@@ -461,7 +461,21 @@ impl Engine {
     /// request, if it has acknowledged nothing of it for as long as a kernel waits before it
     /// repeats; a segment that is lost further on, or that the client repeats because of one, is
     /// the network's.
-    fn client_repeats(&mut self, now: Instant, id: FlowId, segment: &Segment) {
+    fn client_repeats(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        segment: &Segment,
+        out: &mut impl Output,
+    ) {
+        let flow = &self.flows[id];
+        let of_request = segment.seq.at_or_after(flow.boundary);
+        let adopts = flow.state == State::Adopting && !flow.progress.is(Mark::Opening);
+        if adopts && of_request && !self.request_waits(id) {
+            // Whoever has not taken the adoption would answer it by a RST, which says no more than
+            // that: with the last try's adoption lost, the request's fate would count as unknown.
+            return self.send_adoption(now, id, out);
+        }
         let flow = &mut self.flows[id];
         let nothing_acked = flow.client_acked == flow.boundary && flow.client_next != flow.boundary;
         let waited_us = (now.0 as u32).wrapping_sub(flow.sent_us);

@@ -117,6 +117,34 @@ fn a_silent_pod_loses_all_its_flows() {
     assert!(w.count(Counter::LivenessProbesUnanswered) >= 1);
 }
 
+/// The next try of an adoption may be 1.4 s away, or there is none any more.
+#[test]
+fn a_pod_that_is_heard_again_is_asked_at_once_for_what_met_silence() {
+    let (mut w, mut c) = World::new(2).at_rest();
+    let before = c.clone();
+    let wire = w.client_wire(&c, PSH_ACK, POST);
+    let sent = w.inject(&wire.build());
+    w.expect_adoption(&sent[0], &before);
+    take_leg(&mut c, &sent[0]);
+    c.seq = c.seq.wrapping_add(POST.len() as u32);
+    w.vanishes(c.pod);
+    w.run_ms(1_500);
+    w.assert_state(&c, "Adopting");
+    assert_eq!(health(&w, c.pod), "down: no answer");
+    w.starts(c.pod);
+    let back = w.count(Counter::BackendsBack);
+    let mut sent = Vec::new();
+    while w.count(Counter::BackendsBack) == back {
+        sent = w.run_ms(1);
+    }
+    sent.extend(w.run_ms(1));
+    let at = sent.iter().position(|s| s.is_adoption()).expect("asked again");
+    w.expect_adoption(&sent[at], &before);
+    assert!(sent[at..].iter().any(|s| s.data() == POST), "{sent:?}");
+    w.responds(&mut c, OK);
+    assert_eq!(w.count(Counter::FateReset), 0);
+}
+
 #[test]
 fn with_a_request_outstanding_silence_shows_within_half_a_second() {
     let (mut w, mut c) = World::new(2).opened();

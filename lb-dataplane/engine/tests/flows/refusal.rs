@@ -292,6 +292,25 @@ fn resets_of_many_segments_behind_one_lost_adoption_do_not_use_up_the_tries() {
 }
 
 #[test]
+fn what_a_client_repeats_has_the_adoption_in_front_of_it() {
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
+    let before = c.clone();
+    w.moves(&mut c, POST);
+    // The pod is out of reach while all tries but the last one's wait pass.
+    w.run_ms(45 + 90 + 180 + 360 + 720 + 1_000);
+    w.assert_state(&c, "Adopting");
+    let wire = w.client_wire(&before, PSH_ACK, POST);
+    let sent = w.inject(&wire.build());
+    assert_eq!(sent.len(), 2, "adoption and request: {sent:?}");
+    w.expect_adoption(&sent[0], &before);
+    assert_eq!((sent[0].to, sent[1].to), (Dest::Pod(c.pod), Dest::Pod(c.pod)));
+    assert_eq!(sent[1].data(), POST);
+    w.responds(&mut c, OK);
+    assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
+    assert_eq!(w.count(Counter::FateReset), 0);
+}
+
+#[test]
 fn an_inexact_bare_reset_means_nothing() {
     let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     w.moves(&mut c, POST);
