@@ -1,6 +1,6 @@
 //! What pods were told of the client, by a header in front of what the client sends (`introduce`)
 //! or a client block (`restore`), and whether they may have been told other bytes than were
-//! followed (`disputed`): plain data.
+//! followed, or too long an MSS (`disputed`): plain data.
 
 /// What the pods of a flow's owner leg and of its standby leg were told of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

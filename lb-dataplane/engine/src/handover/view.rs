@@ -108,6 +108,8 @@ impl Progress {
         self.set(Mark::StandbyGone, false);
         self.set(Mark::ClientFin, false);
         self.set(Mark::ReleaseAsked, false);
+        // That was about another leg, or what was said on this one before.
+        self.set(Mark::Reusable, false);
     }
 }
 

@@ -37,6 +37,7 @@ use crate::{
     clock::Instant,
     containers::slots::Slots,
     flow::{Bits, Flow, kept::KEPT_PER_FLOW_MAX, pieces},
+    handover::Mark,
     ids::{BacklogId, FlowId},
     obs::counters::Counter,
     states::{Frame, State},
@@ -135,8 +136,13 @@ impl Engine {
     }
 
     /// Another owner is about to be asked: it has nothing of what waits, nor of what came early.
+    /// The one before has that, and may be owner again.
     #[inline]
     pub(crate) fn owner_changes(&mut self, id: FlowId) {
+        let flow = &self.flows[id];
+        if !flow.early_client.is_empty() && !flow.progress.is(Mark::StandbyGone) {
+            self.keeps_its_legs(id);
+        }
         self.drop_early(id, From::Client);
         let flow = &self.flows[id];
         if flow.client_acked == flow.client_next {

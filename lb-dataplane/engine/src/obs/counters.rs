@@ -212,7 +212,7 @@ counters! {
     NarrowPaths = "narrow_paths_total"; #[doc = "ICMP errors not passed on, of clients' paths that take less than 1,260 bytes (IPv6: 1,280): the pod would send less to all clients."]
     OptionsStripped = "options_stripped_total"; #[doc = "Client segments that lost MPTCP, TFO, accurate ECN or experimental options."]
     UrgentCleared = "urgent_cleared_total"; #[doc = "Client segments with urgent data that go on as plain ones, since a guard follows: a pod's kernel would take the urgent byte out of the stream."]
-    Disputed = "disputed_flows_total"; #[doc = "Flows with shared legs that keep theirs to themselves: their client repeated bytes, unacknowledged, that were others or of which there is no copy."]
+    Disputed = "disputed_flows_total"; #[doc = "Flows with shared legs that keep theirs to themselves: a pod may have bytes of their clients' that were not followed, or was told of a longer MSS than their path takes."]
     TimeoutsHandshake = "timeouts_total", "state": "handshake"; #[doc = "Flows ended by the handshake timer."]
     TimeoutsIdle = "timeouts_total", "state": "idle"; #[doc = "Flows ended by the idle timer."]
     TimeoutsHalfClosed = "timeouts_total", "state": "half_closed"; #[doc = "Flows ended by the half-closed timer."]

@@ -8,8 +8,10 @@
 //!
 //! Owns that comparison, of policies whose legs are shared: with the kept copies, and with what was
 //! set aside. A flow whose pod may have other bytes keeps its legs to itself from then on
-//! (`sharing`); also where there is no copy, so that nobody knows. It never changes what is
-//! forwarded, and nothing of it is on the short way: what is predicted is new.
+//! (`sharing`); also where there is no copy, so that nobody knows: what was set aside is forgotten
+//! when another pod is asked, and the one before has it still. So does one whose path takes less
+//! than the pods of its legs were told. It never changes what is forwarded, and nothing of it is on
+//! the short way: what is predicted is new.
 
 use crate::{Engine, flow::kept::KeptList, ids::FlowId, obs::counters::Counter};
 use baton_packet::{Decoded, Segment, SeqNumber, decode};
@@ -43,7 +45,17 @@ impl Engine {
         let is = |list, span| self.compare(list, (frame, segment), span);
         let followed = !open.1.after(open.0) || is(kept, open) == Same::Wholly;
         if !followed || is(early, (segment.seq, end)) == Same::Otherwise {
-            self.flows[id].progress.told.may_be_otherwise();
+            self.keeps_its_legs(id);
+        }
+    }
+
+    /// No other flow has a leg of this one's from now on.
+    #[cold]
+    pub(crate) fn keeps_its_legs(&mut self, id: FlowId) {
+        let flow = &mut self.flows[id];
+        let new = !flow.progress.told.is_otherwise();
+        flow.progress.told.may_be_otherwise();
+        if new && self.policies[usize::from(flow.policy)].shares_legs() {
             self.counters.add(Counter::Disputed);
         }
     }

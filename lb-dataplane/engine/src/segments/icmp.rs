@@ -189,7 +189,11 @@ impl Engine {
             if !error.v6 {
                 let flow = &mut self.flows[id];
                 let mss = (mtu as u16).saturating_sub(40).max(MSS_MIN);
-                flow.mss = flow.mss.min(mss);
+                if mss < flow.mss {
+                    flow.mss = mss;
+                    // Who has one next may have an MSS between the two.
+                    self.keeps_its_legs(id);
+                }
             }
         }
         is

@@ -1,9 +1,9 @@
 //! Clients that send the same numbers twice, with legs that others may have next.
 
-use super::sharing::world;
-use crate::common::{Conn, World, conn::*};
-use baton_engine::Counter;
-use baton_packet::Flags;
+use super::sharing::{UPGRADE, world};
+use crate::common::{Conn, OUR_MAC, ROUTER_MAC, Sent, World, answer, conn::*, router, wire};
+use baton_engine::{Counter, Migrate};
+use baton_packet::{Flags, Reason};
 
 /// As long as `GET`.
 const OTHER: &[u8] = b"PUT / HTTP/1.1\r\n\r\n";
@@ -101,4 +101,74 @@ fn a_syn_with_another_offer_is_another_connection() {
     c.options.client_wscale = Some(3);
     w.inject(&w.syn_wire(&c).build());
     assert_eq!(w.taken("SynSent", "ClientRst"), 1);
+}
+
+/// Somebody has the flow moved, at once as it is at rest.
+fn migrated(w: &mut World, c: &Conn) -> Vec<Sent> {
+    let wanted = Migrate { client: c.client, frontend: None, to: None };
+    w.engine.migrate(w.now, &wanted, &mut w.out).expect("it is at rest");
+    let frames = w.out.take();
+    frames.iter().map(|f| w.check(f)).collect()
+}
+
+/// What came ahead of missing bytes is known no more once another pod was asked, and the pod that
+/// was left has it still: whoever went on there would have it behind his own.
+#[test]
+fn a_leg_whose_pod_has_bytes_that_are_known_no_more_is_nobody_elses() {
+    for early in [false, true] {
+        let (mut w, mut c) = world(2).at_rest();
+        if early {
+            let mut ahead = w.client_wire(&c, PSH_ACK, GET);
+            ahead.seq = ahead.seq.wrapping_add(40);
+            assert_eq!(w.inject(&ahead.build()).len(), 1);
+        }
+        let old = c.clone();
+        let sent = migrated(&mut w, &c);
+        w.adopted(&mut c, &sent);
+        w.inject(&answer(&sent[0], Reason::AcceptQueueFull, 0));
+        w.assert_state(&old, "Idle");
+        w.run_ms(50);
+        let counts = [Counter::LegsParked, Counter::Disputed].map(|c| w.count(c));
+        assert_eq!(counts, if early { [0, 1] } else { [1, 0] });
+    }
+}
+
+/// What was known of the leg when its flow was to move counts for that move alone.
+#[test]
+fn a_move_that_was_taken_back_leaves_no_leg_to_others() {
+    let (mut w, mut c) = world(3).at_rest();
+    let old = c.clone();
+    let adoption = w.moves(&mut c, UPGRADE);
+    w.inject(&answer(&adoption, Reason::AcceptQueueFull, 0));
+    (c.pod, c.leg) = (old.pod, old.leg);
+    w.served(&mut c);
+    let sent = migrated(&mut w, &c);
+    w.adopted(&mut c, &sent);
+    w.confirms(&c);
+    assert_eq!(w.count(Counter::LegsParked), 0);
+}
+
+/// Its pod was told of a longer MSS than the path that was found since, and sends by that one.
+#[test]
+fn a_leg_that_is_too_wide_for_its_clients_path_is_nobody_elses() {
+    for narrow in [false, true] {
+        let mut w = world(2);
+        let (mut a, mut other) = (w.open(1), Conn::new(2));
+        other.options.mss = Some(if narrow { 1_000 } else { 1_460 });
+        let mut b = w.idle_as(other);
+        w.stays(&mut a, GET);
+        let quoted = w.responds(&mut a, OK);
+        if narrow {
+            let between = (router(false), quoted.segment.src);
+            let (macs, mtu) = ((ROUTER_MAC, OUR_MAC), 600_u32.to_be_bytes());
+            w.inject(&wire::icmp(macs, between, 60, [3, 4], &mtu, &quoted.frame[14..]));
+        }
+        assert_eq!(w.count(Counter::NarrowPaths), u64::from(narrow));
+        w.ack(&mut a);
+        let old = a.clone();
+        w.moves(&mut a, GET);
+        w.responds(&mut a, OK);
+        let sent = w.data(&mut b, GET);
+        assert_eq!(sent[0].segment.src_port == old.leg.port(), !narrow, "{sent:?}");
+    }
 }
