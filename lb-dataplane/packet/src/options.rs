@@ -146,18 +146,20 @@ pub fn parse_syn_options(options: &[u8]) -> SynOptions {
     found
 }
 
-/// TSval and TSecr of any segment's options.
+/// TSval and TSecr of any segment's options. Of two the later counts, as in Linux: whatever a pod's
+/// kernel takes for its client's clock has to be known.
 #[inline]
 #[must_use]
 pub fn timestamps(options: &[u8]) -> Option<(u32, u32)> {
-    if let Some([a, b, c, d, value @ ..]) = options.first_chunk::<12>()
+    if let Some([a, b, c, d, value @ ..]) = options.as_array::<12>()
         && [*a, *b, *c, *d] == NOP_NOP_TIMESTAMPS
     {
         return Some(stamps(value));
     }
     walk(options)
-        .find(|item| item.kind == TIMESTAMPS && item.value.len() == 8)
-        .and_then(|item| item.value.try_into().ok().map(stamps))
+        .filter(|item| item.kind == TIMESTAMPS)
+        .filter_map(|item| item.value.try_into().ok().map(stamps))
+        .last()
 }
 
 /// Overwrites options of the kinds `strip` with NOPs and patches the (full) TCP checksum. Kind 34

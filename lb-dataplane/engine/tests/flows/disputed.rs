@@ -1,7 +1,9 @@
 //! Clients that send the same numbers twice, with legs that others may have next.
 
 use super::sharing::{UPGRADE, world};
-use crate::common::{Conn, OUR_MAC, ROUTER_MAC, Sent, World, answer, conn::*, router, wire};
+use crate::common::{
+    Conn, OUR_MAC, ROUTER_MAC, Sent, World, answer, conn::*, router, wire, wire::stamps,
+};
 use baton_engine::{Counter, Migrate};
 use baton_packet::{Flags, Reason};
 
@@ -146,6 +148,24 @@ fn a_move_that_was_taken_back_leaves_no_leg_to_others() {
     w.adopted(&mut c, &sent);
     w.confirms(&c);
     assert_eq!(w.count(Counter::LegsParked), 0);
+}
+
+/// A kernel goes by the later of two.
+#[test]
+fn a_client_with_two_clocks_leaves_the_later_one_to_the_next() {
+    let (mut w, mut a) = world(2).at_rest();
+    let mut b = w.idle(2);
+    let old = a.clone();
+    let (low, high) = (CLIENT_CLOCK, CLIENT_CLOCK + (1 << 30));
+    let mut wire = w.client_wire(&a, Flags::ACK, &[]);
+    wire.options = [stamps(low, a.seen_ts), stamps(high, a.seen_ts)].concat();
+    w.inject(&wire.build());
+    w.moves(&mut a, GET);
+    w.responds(&mut a, OK);
+    let sent = one(w.data(&mut b, GET));
+    assert_eq!(sent.segment.src_port, old.leg.port());
+    let (value, _) = sent.stamps().expect("timestamps");
+    assert!(value.wrapping_sub(high) as i32 >= 0, "{value} is old to that pod");
 }
 
 /// Its pod was told of a longer MSS than the path that was found since, and sends by that one.
