@@ -205,6 +205,10 @@ impl Number {
                     return Ok((&data[at + 1..], Some(value)));
                 }
                 _ if self.cr => return Err(Pin::Unparsable),
+                // Redis ends the connection at a number that begins with 0 and goes on, and at -0
+                // (`string2ll`), with an answer to nothing that was asked.
+                b'0'..=b'9' if self.digits > 0 && self.value == 0 => return Err(Pin::Unparsable),
+                b'0' if self.minus && self.digits == 0 => return Err(Pin::Unparsable),
                 b'0'..=b'9' if self.digits < NUMBER_DIGITS_MAX => {
                     self.value = self.value * 10 + u32::from(byte - b'0');
                     self.digits += 1;
@@ -283,8 +287,21 @@ mod tests {
         assert_eq!(number.take(b"12"), Ok((&b""[..], None)));
         assert_eq!(number.take(b"3\r"), Ok((&b""[..], None)));
         assert_eq!(number.take(b"\n"), Ok((&b""[..], Some(123))));
-        for wrong in [&b"\r\n"[..], b"-\r\n", b"1\n", b"1\rx", b"--1", b"1-", b"+1", b"1234567890"]
-        {
+        assert_eq!(number.take(b"0\r\n"), Ok((&b""[..], Some(0))));
+        for wrong in [
+            &b"\r\n"[..],
+            b"-\r\n",
+            b"1\n",
+            b"1\rx",
+            b"--1",
+            b"1-",
+            b"+1",
+            b"1234567890",
+            b"00",
+            b"01",
+            b"-0",
+            b"-01",
+        ] {
             assert_eq!(Number::new().take(wrong), Err(Pin::Unparsable), "{wrong:?}");
         }
         assert_eq!(decimal(b"007"), Some(7));

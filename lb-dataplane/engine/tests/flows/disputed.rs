@@ -4,6 +4,7 @@ use super::sharing::{UPGRADE, world};
 use crate::common::{
     Conn, OUR_MAC, ROUTER_MAC, Sent, World, answer, conn::*, router, wire, wire::stamps,
 };
+use baton_api::{Legs, Protocol};
 use baton_engine::{Counter, Migrate};
 use baton_packet::{Flags, Reason};
 
@@ -190,5 +191,24 @@ fn a_leg_that_is_too_wide_for_its_clients_path_is_nobody_elses() {
         w.responds(&mut a, OK);
         let sent = w.data(&mut b, GET);
         assert_eq!(sent[0].segment.src_port == old.leg.port(), !narrow, "{sent:?}");
+    }
+}
+
+/// Redis answers the one by an error and its end, whatever it has been sent since, and the other by
+/// nothing.
+#[test]
+fn a_leg_with_what_redis_refuses_behind_its_last_command_is_nobody_elses() {
+    for (behind, parked) in [(b"*-0\r\n", 0), (b"*-1\r\n", 1)] {
+        let mut w = World::of(2, |p| {
+            p.migration.legs = Legs::Shared;
+            p.protocol = Protocol::Resp;
+        });
+        let mut c = w.open(1);
+        w.stays(&mut c, b"PING\r\n");
+        w.stays(&mut c, behind);
+        w.responds(&mut c, b"+PONG\r\n");
+        w.ack(&mut c);
+        w.run_ms(50);
+        assert_eq!(w.count(Counter::LegsParked), parked, "{behind:?}");
     }
 }

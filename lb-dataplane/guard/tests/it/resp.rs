@@ -62,6 +62,10 @@ fn commands_and_replies_are_counted() {
     ]);
     resp(&[r"> *2\r\n$4\r\nEC", "= held unanswered=1 not_idempotent"]);
     resp(&[r"> *0\r\n*-1\r\n\r\n  \r\n\n", "= at_rest default unanswered=0"]);
+    // Each is an error to redis, which nobody asked for.
+    for odd in [r"*-0\r\n", r"*00\r\n", r"*01\r\n$4\r\nPING\r\n", r"*1\r\n$04\r\nPING\r\n"] {
+        resp(&[&format!("> {odd}"), "= pin=unparsable"]);
+    }
     resp(&[r"> *1\r\n$30\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", ERROR, "= at_rest"]);
 }
 
