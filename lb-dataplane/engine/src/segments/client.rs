@@ -184,6 +184,10 @@ impl Engine {
                 // the leg next.
                 return Verdict::Absorbed;
             }
+            // This one may keep it, and the policy have its legs shared later.
+            if segment.seq_len() > 0 {
+                self.keeps_its_legs(id);
+            }
             return self.forward_to_leg(frame, segment, owner);
         }
         let end = segment.seq.add(segment.seq_len());

@@ -6,12 +6,12 @@
 //! numbers again with other bytes. Then what the guard takes for a request's end is none, which
 //! harms the client alone, as long as nobody else's request follows on that leg.
 //!
-//! Owns that comparison, of policies whose legs are shared: with the kept copies, and with what was
-//! set aside. A flow whose pod may have other bytes keeps its legs to itself from then on
-//! (`sharing`); also where there is no copy, so that nobody knows: what was set aside is forgotten
-//! when another pod is asked, and the one before has it still. So does one whose path takes less
-//! than the pods of its legs were told. It never changes what is forwarded, and nothing of it is on
-//! the short way: what is predicted is new.
+//! Owns that comparison, of flows that a guard follows, as their policy may have legs shared at any
+//! time: with the kept copies, and with what was set aside. A flow whose pod may have other bytes
+//! keeps its legs to itself from then on (`sharing`); also where there is no copy, so that nobody
+//! knows: what was set aside is forgotten when another pod is asked, and the one before has it
+//! still. So does one whose path takes less than the pods of its legs were told. It never changes
+//! what is forwarded, and nothing of it is on the short way: what is predicted is new.
 
 use crate::{Engine, flow::kept::KeptList, ids::FlowId, obs::counters::Counter};
 use baton_packet::{Decoded, Segment, SeqNumber, decode};
@@ -31,9 +31,7 @@ impl Engine {
     #[cold]
     pub(crate) fn judge_repeated(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
         let flow = &self.flows[id];
-        if flow.progress.told.is_otherwise()
-            || !self.policies[usize::from(flow.policy)].shares_legs()
-        {
+        if flow.progress.told.is_otherwise() || flow.pin.is_some() || !self.is_guarded(id) {
             return;
         }
         let end = segment.seq.add(segment.payload_len());

@@ -212,3 +212,25 @@ fn a_leg_with_what_redis_refuses_behind_its_last_command_is_nobody_elses() {
         assert_eq!(w.count(Counter::LegsParked), parked, "{behind:?}");
     }
 }
+
+/// What a pod may have had before counts when its policy has legs shared.
+#[test]
+fn what_came_while_legs_were_not_shared_counts_too() {
+    let bytes: [(&[u8], u32); 3] = [(GET, 0), (OTHER, 0), (GET, (0xffff << 14) + 99)];
+    for (number, (twice, ahead)) in (0..).zip(bytes) {
+        let (mut w, mut c) = World::new(2).at_rest();
+        let at = c.clone();
+        w.moves(&mut c, GET);
+        let mut again = w.client_wire(&at, PSH_ACK, twice);
+        again.seq = again.seq.wrapping_add(ahead);
+        assert_eq!(w.inject(&again.build()).len(), 1);
+        w.served(&mut c);
+        w.change(|s| s.policies[0].migration.legs = Legs::Shared);
+        w.run_ms(1);
+        w.moves(&mut c, GET);
+        w.responds(&mut c, OK);
+        let parked = w.count(Counter::LegsParked);
+        assert_eq!(parked, u64::from(number == 0), "{number}");
+        assert_eq!(w.count(Counter::Disputed), 0);
+    }
+}
