@@ -105,7 +105,7 @@ async fn serve(
         None => None,
     };
     let (ports, maps) = open_ports(&loaded, &addresses)?;
-    let (mode, mtu) = (ports[0].mode(), ports[0].mtu());
+    let (mode, mtu, mac) = (ports[0].mode(), ports[0].mtu(), Mac(ports[0].mac()));
     let steerer =
         Steerer::new(Box::new(maps), addresses.clone(), config.ports.range(), config.host_network);
     let quota = CpuQuota::find();
@@ -158,7 +158,7 @@ async fn serve(
     }
     drop(asks);
     tokio::spawn(quota.watch(workers.clone()));
-    let place = neighbour::Place { ifindex, mtu, host: config.host_network };
+    let place = neighbour::Place { ifindex, mac, mtu, host: config.host_network };
     let frontends = steerer.ports();
     let followed = neighbour::run(place, workers.clone(), steerer, asked, Arc::clone(&network));
     let mut neighbours = tokio::spawn(followed);

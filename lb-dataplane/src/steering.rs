@@ -16,6 +16,7 @@
 //!   between that word and what follows from it.
 
 use baton_engine::{Prepared, SteeredEnds};
+use baton_packet::Mac;
 use baton_xsk::{ADDRESSES_MAX, OpenError, Steering, SteeringMaps};
 use std::{
     collections::BTreeSet,
@@ -40,6 +41,11 @@ pub trait Maps: Send {
     /// # Errors
     /// The kernel refuses.
     fn set(&mut self, steering: &Steering) -> Result<(), OpenError>;
+    /// Steers what is sent to this hardware address.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn set_mac(&mut self, mac: Mac) -> Result<(), OpenError>;
 }
 
 impl Maps for SteeringMaps {
@@ -49,6 +55,10 @@ impl Maps for SteeringMaps {
 
     fn set(&mut self, steering: &Steering) -> Result<(), OpenError> {
         Self::set(self, steering)
+    }
+
+    fn set_mac(&mut self, mac: Mac) -> Result<(), OpenError> {
+        Self::set_mac(self, mac.0)
     }
 }
 
@@ -138,6 +148,11 @@ impl Steerer {
             let steering = parts.steering(Default::default(), Vec::new(), &[]);
             parts.maps.add(&steering)
         });
+    }
+
+    /// The interface has this hardware address.
+    pub fn set_mac(&self, mac: Mac) {
+        self.change(|parts| parts.maps.set_mac(mac));
     }
 
     /// The engine needs this and nothing else.

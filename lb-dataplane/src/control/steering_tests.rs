@@ -10,6 +10,7 @@ use crate::{
 };
 use baton_api::Pushed;
 use baton_engine::SteeredEnds;
+use baton_packet::Mac;
 use baton_xsk::{OpenError, Steering};
 use std::{
     io,
@@ -65,6 +66,10 @@ impl Maps for Kernel {
 
     fn set(&mut self, steering: &Steering) -> Result<(), OpenError> {
         self.note(Done::Set(ports(steering), steering.addresses.clone()))
+    }
+
+    fn set_mac(&mut self, _: Mac) -> Result<(), OpenError> {
+        Ok(())
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Link {
     pub up: bool,
     /// If the message says it.
     pub mtu: Option<u32>,
+    /// Its hardware address, likewise.
+    pub mac: Option<Mac>,
 }
 
 /// Whether a message is about an interface itself. A bridge tells in its own family of those that
@@ -41,9 +43,14 @@ pub fn link(message: &LinkMessage) -> Link {
         LinkAttribute::Mtu(mtu) => Some(*mtu),
         _ => None,
     };
+    let mac = |attribute: &LinkAttribute| match attribute {
+        LinkAttribute::Address(bytes) => bytes.as_slice().try_into().ok().map(Mac),
+        _ => None,
+    };
     Link {
         up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
         mtu: message.attributes.iter().find_map(mtu),
+        mac: message.attributes.iter().find_map(mac),
     }
 }
 

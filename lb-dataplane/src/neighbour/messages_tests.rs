@@ -26,6 +26,15 @@ fn an_interface_that_is_no_port_of_a_bridge_any_more_is_not_gone() {
 }
 
 #[test]
+fn a_link_has_its_hardware_address_and_mtu() {
+    let mut message = LinkMessage::default();
+    assert_eq!(link(&message), Link { up: false, mtu: None, mac: None });
+    message.header.flags = LinkFlags::Up | LinkFlags::LowerUp;
+    message.attributes = vec![LinkAttribute::Mtu(1_500), LinkAttribute::Address(vec![2; 6])];
+    assert_eq!(link(&message), Link { up: true, mtu: Some(1_500), mac: Some(Mac([2; 6])) });
+}
+
+#[test]
 fn neighbour_states_become_sights() {
     let mac = [2, 0, 0, 0, 0, 9];
     for (state, lladdr, sight) in [
@@ -69,7 +78,7 @@ fn default_route(attributes: Vec<RouteAttribute>) -> RouteMessage {
 }
 
 fn at(ifindex: u32) -> Place {
-    Place { ifindex, mtu: 1_500, host: false }
+    Place { ifindex, mac: Mac([2; 6]), mtu: 1_500, host: false }
 }
 
 #[test]

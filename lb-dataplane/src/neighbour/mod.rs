@@ -16,6 +16,7 @@ use crate::{
 };
 pub use addresses::Addresses;
 use baton_engine::{Route, Routes};
+use baton_packet::Mac;
 use futures_util::StreamExt;
 pub use kernel::{default_interface, interface_addresses};
 use messages::{Link, gateways, in_order, routers};
@@ -121,6 +122,8 @@ impl Health {
 pub struct Place {
     /// The interface that it serves.
     pub ifindex: u32,
+    /// The hardware address that it has at the start.
+    pub mac: Mac,
     /// The MTU that its packets are made for.
     pub mtu: u32,
     /// What the kernel routes through others is given to it.
@@ -309,6 +312,14 @@ impl Neighbours {
     async fn link(&mut self, link: Option<Link>) -> Result<(), NetlinkError> {
         if let Some(mtu) = link.and_then(|link| link.mtu) {
             self.judge_mtu(mtu);
+        }
+        if let Some(mac) = link.and_then(|link| link.mac)
+            && mac != self.place.mac
+        {
+            info!(%mac, "the interface has another hardware address");
+            let steerer = self.steerer.clone();
+            aside(move || steerer.set_mac(mac)).await;
+            self.place.mac = mac;
         }
         let up = link.is_some_and(|link| link.up);
         if self.is_up() == up && !self.link_untold {

@@ -48,7 +48,10 @@ pub struct SteeringMaps {
     fixed: Fixed,
 }
 
-/// What never changes.
+/// Where the settings have the hardware address.
+const MAC_AT: usize = 24;
+
+/// What no snapshot changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fixed {
     /// Of a frame at most.
@@ -57,11 +60,13 @@ pub(crate) struct Fixed {
     pub(crate) workers: u32,
     /// Secret.
     pub(crate) hash_seed: u32,
+    /// The interface's: what is sent to another one is another host's.
+    pub(crate) mac: [u8; 6],
 }
 
 impl Fixed {
     /// `struct settings` of `bpf/match.h`.
-    fn settings(self, steering: &Steering) -> [u8; 24] {
+    fn settings(self, steering: &Steering) -> [u8; 32] {
         let (low, high) = (*steering.ports.start(), *steering.ports.end());
         let ports = u32::from(low) << 16 | u32::from(high);
         let blocks = blocks(&steering.ports, self.workers);
@@ -73,7 +78,8 @@ impl Fixed {
             blocks,
             self.hash_seed,
         ];
-        let mut settings = [0; 24];
+        let mut settings = [0; 32];
+        settings[MAC_AT..MAC_AT + 6].copy_from_slice(&self.mac);
         for (bytes, word) in settings.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_ne_bytes());
         }
@@ -216,6 +222,22 @@ impl SteeringMaps {
         }
         self.frontends.keep(&wanted.frontends).map_err(failed())?;
         self.backends.keep(&wanted.backends).map_err(failed())
+    }
+
+    /// The interface has another hardware address from now on.
+    ///
+    /// # Errors
+    /// The kernel refused; the next [`Self::set`] sets it right.
+    pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), OpenError> {
+        self.fixed.mac = mac;
+        let key = 0_u32.to_ne_bytes();
+        let settings = self.settings.lookup(&key, MapFlags::ANY).map_err(failed())?;
+        let mut settings = settings.unwrap_or_default();
+        if let Some(own) = settings.get_mut(MAC_AT..MAC_AT + 6) {
+            own.copy_from_slice(&mac);
+            self.settings.update(&key, &settings, MapFlags::ANY).map_err(failed())?;
+        }
+        Ok(())
     }
 
     fn add_entries(&mut self, wanted: &Entries) -> Result<(), OpenError> {

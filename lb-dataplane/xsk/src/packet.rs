@@ -149,7 +149,7 @@ impl PacketPort {
             });
         };
         let (mut steer, matched) =
-            Steer::load(Programs::Packet, layout.frame_bytes as u32, steering, 1)?;
+            Steer::load(Programs::Packet, layout.frame_bytes as u32, steering, 1, interface.mac)?;
         // Protocol 0: nothing arrives before the socket is bound.
         let receive = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
             .map_err(failed("opening a packet socket"))?;

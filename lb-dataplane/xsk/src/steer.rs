@@ -85,6 +85,7 @@ impl Steer {
         frame_bytes: u32,
         steering: &Steering,
         workers: u32,
+        mac: [u8; 6],
     ) -> Result<(Self, SteeringMaps), OpenError> {
         let failed = || OpenError::bpf("loading the steering program");
         let mut storage = MaybeUninit::uninit();
@@ -118,6 +119,7 @@ impl Steer {
                 workers,
                 // The standard library's hash keys come from the kernel's random numbers.
                 hash_seed: RandomState::new().build_hasher().finish() as u32,
+                mac,
             },
         );
         matched.set(steering)?;

@@ -14,6 +14,9 @@ pub(super) enum Verdict {
 }
 use Verdict::{FirstFragment, Fragment, Other, Ours};
 
+/// Of the loopback interface, by which the kernel's test run has all come.
+pub(super) const OWN_MAC: [u8; 6] = [0; 6];
+pub(super) const OTHER_MAC: [u8; 6] = [4; 6];
 pub(super) const OWN: [u8; 4] = [10, 0, 0, 2];
 pub(super) const VIRTUAL: [u8; 4] = [10, 0, 9, 9];
 pub(super) const FAR: [u8; 4] = [192, 0, 2, 7];
@@ -34,7 +37,7 @@ pub(super) fn steering() -> Steering {
 
 pub(super) fn tcp4(from: [u8; 4], source: u16, to: [u8; 4], port: u16) -> Vec<u8> {
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([2; 6], [4; 6])
+    PacketBuilder::ethernet2([2; 6], OWN_MAC)
         .ipv4(from, to, 60)
         .tcp(source, port, 1, 1)
         .write(&mut frame, b"payload")
@@ -44,7 +47,7 @@ pub(super) fn tcp4(from: [u8; 4], source: u16, to: [u8; 4], port: u16) -> Vec<u8
 
 pub(super) fn tcp6(from: [u8; 16], source: u16, to: [u8; 16], port: u16) -> Vec<u8> {
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([2; 6], [4; 6])
+    PacketBuilder::ethernet2([2; 6], OWN_MAC)
         .ipv6(from, to, 60)
         .tcp(source, port, 1, 1)
         .write(&mut frame, b"payload")
@@ -146,6 +149,17 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
             }),
             Other,
         ),
+        ("v4 for another host", changed(client4.clone(), |f| f[..6].fill(4)), Other),
+        ("v4 for all hosts", changed(client4.clone(), |f| f[..6].fill(0xff)), Other),
+        (
+            "v4 fragment for another host",
+            changed(client4.clone(), |f| {
+                f[..6].fill(4);
+                f[20] = 0x20;
+            }),
+            Other,
+        ),
+        ("v6 for another host", changed(client6.clone(), |f| f[..6].fill(4)), Other),
         ("ARP", changed(client4.clone(), |f| f[13] = 6), Other),
         ("v6 frontend", client6.clone(), Ours),
         ("v6 other port", tcp6(FAR6, 1, VIRTUAL6, 80), Other),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::abi::XDP_PACKET_HEADROOM;
 use cases::{
-    FAR, FAR6, OWN, OWN6, VIRTUAL,
+    FAR, FAR6, OTHER_MAC, OWN, OWN_MAC, OWN6, VIRTUAL,
     Verdict::{FirstFragment, Fragment, Other, Ours},
     cases, changed, steering, tcp4, tcp6,
 };
@@ -32,7 +32,7 @@ const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 
 fn load(programs: Programs) -> (Steer, SteeringMaps) {
-    Steer::load(programs, 2048, &steering(), 1).expect("root may load programs")
+    Steer::load(programs, 2048, &steering(), 1, OWN_MAC).expect("root may load programs")
 }
 
 #[test]
@@ -96,6 +96,22 @@ fn a_tag_that_says_a_priority_alone_is_none() {
         run(program, &tagged(tag));
         assert_eq!(steer.stats().no_socket - before, ours, "{tag:x?}");
     }
+}
+
+#[test]
+fn the_interface_may_get_another_hardware_address() {
+    let (steer, mut maps) = load(Programs::Xdp);
+    let ours = |mac: [u8; 6]| {
+        let frame = changed(tcp4(FAR, 5000, OWN, 80), |f| f[..6].copy_from_slice(&mac));
+        let before = steer.stats().no_socket;
+        run(steer.xdp.as_ref().expect("loaded").as_fd(), &frame);
+        steer.stats().no_socket > before
+    };
+    assert!(ours(OWN_MAC) && !ours(OTHER_MAC));
+    maps.set_mac(OTHER_MAC).expect("a change");
+    assert!(ours(OTHER_MAC) && !ours(OWN_MAC));
+    maps.set(&steering()).expect("a change");
+    assert!(ours(OTHER_MAC) && !ours(OWN_MAC), "it stays");
 }
 
 #[test]

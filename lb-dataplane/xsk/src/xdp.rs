@@ -126,7 +126,8 @@ impl XdpPort {
         let umem = Umem::new(frames, chunk_bytes)?;
         let workers = config.workers.count();
         let frame_bytes = umem.frame_bytes() as u32;
-        let (steer, matched) = Steer::load(Programs::Xdp, frame_bytes, steering, workers)?;
+        let (steer, matched) =
+            Steer::load(Programs::Xdp, frame_bytes, steering, workers, interface.mac)?;
         let mut of_queues = Vec::new();
         // Of each worker, one for each queue.
         let mut sockets: Vec<Vec<XskSocket>> = (0..workers).map(|_| Vec::new()).collect();

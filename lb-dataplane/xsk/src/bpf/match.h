@@ -97,6 +97,9 @@ struct settings {
 	__u32 ports_per_worker;
 	/* Secret: or a client could choose its worker. */
 	__u32 hash_seed;
+	/* The interface's. */
+	__u8 mac[ETH_ALEN];
+	__u16 zero;
 };
 
 /* Which of our ends a packet belongs to, and to which peer. */

@@ -6,8 +6,13 @@
  * silence_tc    packet mode, tc ingress: ours are dropped after the packet socket has its copy, so
  *               that the kernel's TCP never sees them and never answers with a reset.
  * filter_socket packet mode: only ours wake the packet socket.
+ *
+ * As in the kernel's TCP, what is sent to another hardware address is another host's: switches and
+ * bridges give everybody what they do not know the way of, and that host may serve the same
+ * frontend.
  */
 #include "match.h"
+#include <linux/if_packet.h>
 #include <linux/pkt_cls.h>
 
 /* A socket per receive queue and worker; src/steer.rs refuses more. */
@@ -52,10 +57,23 @@ static __always_inline void untag(struct xdp_md *ctx)
 	}
 }
 
-/* It is taken out of the frame already, and one of VLAN 0 is none. */
-static __always_inline int is_of_vlan(const struct __sk_buff *skb)
+static __always_inline int is_sent_to(const struct source *from, const __u8 mac[ETH_ALEN])
 {
-	return skb->vlan_present && skb->vlan_tci & VLAN_ID;
+	__u16 to[ETH_ALEN / 2], own[ETH_ALEN / 2];
+
+	if (load(from, 0, to, sizeof(to)))
+		return 0;
+	__builtin_memcpy(own, mac, sizeof(own));
+	return to[0] == own[0] && to[1] == own[1] && to[2] == own[2];
+}
+
+/*
+ * A tag is taken out of the frame already, and one of VLAN 0 is none. Whose hardware address it has
+ * the kernel has seen.
+ */
+static __always_inline int is_for_this_host(const struct __sk_buff *skb)
+{
+	return skb->pkt_type == PACKET_HOST && !(skb->vlan_present && skb->vlan_tci & VLAN_ID);
 }
 
 SEC("xdp")
@@ -67,6 +85,15 @@ int steer_xdp(struct xdp_md *ctx)
 	struct found found = {};
 	int action;
 
+	from.data = (void *)(long)ctx->data;
+	from.data_end = (void *)(long)ctx->data_end;
+	set = bpf_map_lookup_elem(&settings, &zero);
+	if (!set)
+		return XDP_PASS;
+	if (!is_sent_to(&from, set->mac)) {
+		count(COUNT_PASSED);
+		return XDP_PASS;
+	}
 	untag(ctx);
 	from.data = (void *)(long)ctx->data;
 	from.data_end = (void *)(long)ctx->data_end;
@@ -83,9 +110,6 @@ int steer_xdp(struct xdp_md *ctx)
 		count(COUNT_PASSED);
 		return XDP_PASS;
 	}
-	set = bpf_map_lookup_elem(&settings, &zero);
-	if (!set)
-		return XDP_PASS;
 	if (from.data_end - from.data > set->frame_bytes_max) {
 		count(COUNT_OVERSIZE);
 		return XDP_DROP;
@@ -102,7 +126,7 @@ int silence_tc(struct __sk_buff *skb)
 	struct source from = { .ctx = skb, .kind = SOURCE_SKB };
 	struct found found = {};
 
-	if (is_of_vlan(skb)) {
+	if (!is_for_this_host(skb)) {
 		count(COUNT_PASSED);
 		return TC_ACT_UNSPEC;
 	}
@@ -129,7 +153,7 @@ int filter_socket(struct __sk_buff *skb)
 	struct found found = {};
 
 	/* Each frame is counted once, by the tc program. */
-	return !is_of_vlan(skb) && match(&from, &found) == OURS ? -1 : 0;
+	return is_for_this_host(skb) && match(&from, &found) == OURS ? -1 : 0;
 }
 
 char LICENSE[] SEC("license") = "Apache-2.0";

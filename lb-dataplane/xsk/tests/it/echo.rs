@@ -52,6 +52,27 @@ fn every_size_comes_back_unchanged() {
     }
 }
 
+/// As where a switch floods what it has forgotten the way of, and another host serves the same
+/// frontend.
+#[test]
+fn what_is_sent_to_another_hardware_address_is_another_hosts() {
+    for mode in MODES {
+        let lab = Lab::new();
+        let worker = echo(lab.open(&config(mode)));
+        let client = Raw::open(&lab);
+        let (from, to) = ((RAW_V4.into(), 40_000), (VIRTUAL_V4.into(), 443));
+        for number in [1, 2] {
+            let mut others = tcp(from, to, 7, "A", b"another's");
+            others[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
+            client.send(&others);
+            exchange(&client, &tcp(from, to, number, "A", b"ours"));
+        }
+        let (port, ()) = worker.stop();
+        let stats = port.stats();
+        assert_eq!((stats.rx_frames, stats.steering.taken), (2, 2), "{mode:?}: {stats:?}");
+    }
+}
+
 #[test]
 fn auto_is_native_on_a_veth() {
     let lab = Lab::new();
