@@ -61,6 +61,7 @@ impl Engine {
         self.sweep(now, out);
         self.send_probes(now, out);
         self.refresh_hops(HOPS_AT_ONCE);
+        self.refresh_clients(HOPS_AT_ONCE);
         self.renew_keys();
         if self.flows.wants_keys() && self.flows.take_keys(BUCKETS_PER_CALL) {
             self.counters.add(Counter::FlowTableRekeyed);
@@ -105,8 +106,7 @@ impl Engine {
             self.legs.transfers.due_ms,
         ];
         // What was begun goes on at once.
-        let goes_on =
-            self.rounds.go_on() || self.net.stale_hops.is_some() || self.flows.wants_keys();
+        let goes_on = self.rounds.go_on() || self.net.goes_on() || self.flows.wants_keys();
         let us = |ms: u64| ms.saturating_mul(1_000);
         wheel
             .into_iter()

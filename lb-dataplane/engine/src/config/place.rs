@@ -16,6 +16,7 @@ use crate::{
     },
     engine::FrontendSlot,
     ids::{FlowId, from_addr},
+    net::routes,
     obs::pins::PinReason,
     states::State,
 };
@@ -398,6 +399,42 @@ impl Engine {
         if self.net.stale_hops.is_none() {
             self.net.host_addresses = std::mem::take(&mut self.net.new_host_addresses);
         }
+    }
+
+    /// Next hops of clients after routes changed, likewise: their connections go on by the router
+    /// that there is now, as a kernel's do. Where there is none, by the one that there was.
+    pub(crate) fn refresh_clients(&mut self, max: usize) {
+        let Some(from) = self.net.stale_clients else {
+            return;
+        };
+        let slots = self.flows.limit() as usize;
+        let to = (from + max).min(slots);
+        for id in from..to {
+            self.refresh_client(id as FlowId);
+        }
+        self.net.stale_clients = (to < slots).then_some(to);
+    }
+
+    fn refresh_client(&mut self, id: FlowId) {
+        let flow = &self.flows[id];
+        let (client, old) = (from_addr(flow.client), flow.hop);
+        // Who has none gets one when the connection is open.
+        let Some(before) = self.net.hops.address(old).filter(|_| flow.state != State::Gone) else {
+            return;
+        };
+        // What goes by the host's stack is that one's to route.
+        if before == routes::host(flow.is_v6()) {
+            return;
+        }
+        let hop = match self.net.routes.next_hop(client) {
+            Some(now) if now == before => None,
+            Some(now) if now == client => self.net.hops.intern_client(client),
+            _ => self.hop_to(client, None),
+        };
+        let Some(hop) = hop else { return };
+        self.net.hops.hold(hop);
+        self.net.hops.let_go(old);
+        self.flows[id].hop = hop;
     }
 
     fn refresh_hop(&mut self, index: usize) {

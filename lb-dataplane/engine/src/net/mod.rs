@@ -29,6 +29,8 @@ pub(crate) struct Net {
     pub(crate) hops: Hops,
     /// The first backend whose next hop is from before the routes changed.
     pub(crate) stale_hops: Option<usize>,
+    /// The first flow likewise.
+    pub(crate) stale_clients: Option<usize>,
     pub(crate) resolve_again_ms: u64,
     pub(crate) resets: Resets,
     /// The frame in hand goes to the other IP family.
@@ -45,10 +47,16 @@ impl Net {
             routes: Routes::default(),
             hops: Hops::new(),
             stale_hops: None,
+            stale_clients: None,
             resolve_again_ms: now_ms,
             resets: Resets::new(),
             across: None,
         }
+    }
+
+    /// Whether something is from before the routes changed.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.stale_hops.is_some() || self.stale_clients.is_some()
     }
 
     /// Whether legs come from this address.

@@ -2,8 +2,8 @@
 //! addresses.
 //!
 //! Owns copies of what the kernel knows, given by the caller, and the list of what should be asked
-//! of it. It never asks itself, and never answers ARP or NDP. Routes are looked up for new flows
-//! only; afterwards a flow carries its [`HopId`].
+//! of it. It never asks itself, and never answers ARP or NDP. Routes are looked up for new flows,
+//! and for all when they change; in between a flow carries its [`HopId`].
 //!
 //! # Decisions
 //!
@@ -181,6 +181,11 @@ impl Hops {
                 Some(HopId(id))
             }
         }
+    }
+
+    /// Whose id it is.
+    pub(crate) fn address(&self, hop: HopId) -> Option<IpAddr> {
+        self.hops.get(usize::from(hop.0))?.address
     }
 
     /// The hardware address of a hop, confirmed or provisional.

@@ -487,6 +487,46 @@ fn what_leads_through_the_host_is_given_to_it_and_answered_there() {
     }
 }
 
+/// As when the default router falls silent and the machine goes on by another one: connections that
+/// are open do so, too.
+#[test]
+fn open_connections_go_on_by_the_router_that_there_is_now() {
+    for v6 in [false, true] {
+        let mut w = World::new(1);
+        let mut c = w.idle_as(Conn::of(1, v6));
+        w.strict = false;
+        let answered = |w: &mut World, c: &mut Conn| {
+            w.stays(c, GET);
+            let sent = w.responds(c, OK);
+            w.ack(c);
+            ether_dst(&sent.frame)
+        };
+        assert_eq!(answered(&mut w, &mut c), ROUTER_MAC);
+        let other = pod(v6, 12).ip();
+        let route = |prefix, prefix_len, via| Route { prefix, prefix_len, via };
+        let link = |pods: IpAddr| route(pods, if v6 { 64 } else { 16 }, Via::Link);
+        let default = |router| route(router, 0, Via::Router(router));
+        w.engine.set_routes(&[link(ours(v6)), default(other)]);
+        w.engine.set_neighbour(router(v6), None);
+        w.poll();
+        let asked: Vec<_> = std::iter::from_fn(|| w.engine.next_unresolved()).collect();
+        assert!(asked.contains(&other), "{asked:?}");
+        w.neighbours();
+        assert_eq!(answered(&mut w, &mut c), pod_mac(12));
+        // Without any the last one may still be there.
+        w.engine.set_routes(&[link(ours(v6))]);
+        w.poll();
+        assert_eq!(answered(&mut w, &mut c), pod_mac(12));
+        // By the host's stack, and no more by another way from then on.
+        w.engine.set_routes(&[link(ours(v6)), route(other, 0, Via::Host(None))]);
+        w.poll();
+        assert_eq!(answered(&mut w, &mut c), Mac::HOST);
+        w.engine.set_routes(&[link(ours(v6)), default(router(v6))]);
+        w.poll();
+        assert_eq!(answered(&mut w, &mut c), Mac::HOST);
+    }
+}
+
 /// A pod behind another interface, as one of a node's own is to a dataplane on that node's network.
 #[test]
 fn a_pod_behind_another_interface_is_sent_nothing_and_has_no_flows() {
