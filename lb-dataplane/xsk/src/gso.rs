@@ -4,12 +4,20 @@
 //! the pseudo-header's sum in their checksum field, as every frame of such a peer has; the caller
 //! completes it. A large frame whose checksum is a full one is verified before, so that a corrupt
 //! frame is never made good.
+//!
+//! With BIG TCP (`ip link set ... gso_max_size`, `gso_ipv4_max_size`) a frame may be longer than IP
+//! can say: its length is 0 then, and IPv6 has a hop-by-hop header in front of TCP that says it
+//! (RFC 2675), which no segment may have.
 
 const ETHERNET: usize = 14;
 const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 const PROTOCOL_TCP: u8 = 6;
+const IPV6: usize = 40;
+/// A hop-by-hop header with a jumbo payload option alone, behind the number of what follows.
+const JUMBO: [u8; 3] = [0, 0xc2, 4];
+const JUMBO_BYTES: usize = 8;
 /// As many extension headers as the steering program follows.
 const EXTENSION_HEADERS_MAX: usize = 4;
 
@@ -40,6 +48,8 @@ pub(crate) enum Checksum {
 pub(crate) struct Segments<'a> {
     frame: &'a [u8],
     v6: bool,
+    /// Bytes behind the IPv6 header that no segment has.
+    left_out: usize,
     tcp: usize,
     payload: usize,
     end: usize,
@@ -60,7 +70,7 @@ impl<'a> Segments<'a> {
         buffer_bytes: usize,
         checksum: Checksum,
     ) -> Result<Self, GsoError> {
-        let (v6, tcp, end) = layers(frame).ok_or(GsoError::NotTcp)?;
+        let (v6, left_out, tcp, end) = layers(frame).ok_or(GsoError::NotTcp)?;
         let data_offset = frame.get(tcp + 12).ok_or(GsoError::NotTcp)?;
         let header = usize::from(data_offset >> 4) * 4;
         let payload = tcp + header;
@@ -70,7 +80,8 @@ impl<'a> Segments<'a> {
         if segment_bytes == 0 || payload + segment_bytes > buffer_bytes {
             return Err(GsoError::Size);
         }
-        let this = Self { frame, v6, tcp, payload, end, segment_bytes, next: payload, index: 0 };
+        let (next, index) = (payload, 0);
+        let this = Self { frame, v6, left_out, tcp, payload, end, segment_bytes, next, index };
         let pseudo = this.pseudo_header_sum(end - tcp);
         let is_full = || fold(pseudo + sum(&frame[tcp..end])) == 0xffff;
         let is_partial = || be16(frame, tcp + 16) == Some(fold(pseudo));
@@ -90,9 +101,19 @@ impl<'a> Segments<'a> {
         }
         let start = self.next;
         let stop = (start + self.segment_bytes).min(self.end);
-        let len = self.payload + (stop - start);
-        out[..self.payload].copy_from_slice(&self.frame[..self.payload]);
-        out[self.payload..len].copy_from_slice(&self.frame[start..stop]);
+        let header = self.payload - self.left_out;
+        let len = header + (stop - start);
+        match self.left_out {
+            0 => out[..header].copy_from_slice(&self.frame[..header]),
+            left_out => {
+                let at = ETHERNET + IPV6;
+                out[..at].copy_from_slice(&self.frame[..at]);
+                out[at..header].copy_from_slice(&self.frame[at + left_out..self.payload]);
+                // What follows it follows the IPv6 header now.
+                out[ETHERNET + 6] = self.frame[at];
+            }
+        }
+        out[header..len].copy_from_slice(&self.frame[start..stop]);
         self.fix_ip(&mut out[..len]);
         self.fix_tcp(&mut out[..len], start, stop);
         self.next = stop;
@@ -119,7 +140,7 @@ impl<'a> Segments<'a> {
     }
 
     fn fix_tcp(&self, out: &mut [u8], start: usize, stop: usize) {
-        let tcp = self.tcp;
+        let tcp = self.tcp - self.left_out;
         let sequence = u32::from_be_bytes([out[tcp + 4], out[tcp + 5], out[tcp + 6], out[tcp + 7]])
             .wrapping_add((start - self.payload) as u32);
         out[tcp + 4..tcp + 8].copy_from_slice(&sequence.to_be_bytes());
@@ -142,28 +163,37 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Whether it is IPv6, where TCP starts and where the packet ends.
-fn layers(frame: &[u8]) -> Option<(bool, usize, usize)> {
+/// Where a packet ends whose length is said to be `len` from `start` on.
+fn end(frame: &[u8], start: usize, len: u16) -> usize {
+    let is_big = len == 0 && frame.len() > start + usize::from(u16::MAX);
+    if is_big { frame.len() } else { start + usize::from(len) }
+}
+
+/// Whether it is IPv6, what is left out of segments, where TCP starts and where the packet ends.
+fn layers(frame: &[u8]) -> Option<(bool, usize, usize, usize)> {
     match be16(frame, 12)? {
         0x0800 => {
             let header = frame.get(ETHERNET..ETHERNET + 20)?;
             let tcp = ETHERNET + usize::from(header[0] & 15) * 4;
-            let end = ETHERNET + usize::from(be16(header, 2)?);
+            let end = end(frame, ETHERNET, be16(header, 2)?);
             let fragment = be16(header, 6)? & 0x3fff;
             let good = header[0] >> 4 == 4
                 && header[9] == PROTOCOL_TCP
                 && fragment == 0
                 && tcp >= ETHERNET + 20
                 && end <= frame.len();
-            good.then_some((false, tcp, end))
+            good.then_some((false, 0, tcp, end))
         }
         0x86dd => {
             let header = frame.get(ETHERNET..ETHERNET + 40)?;
-            let end = ETHERNET + 40 + usize::from(be16(header, 4)?);
+            let length = be16(header, 4)?;
+            let end = end(frame, ETHERNET + IPV6, length);
             if header[0] >> 4 != 6 || end > frame.len() {
                 return None;
             }
-            let (mut next, mut at) = (header[6], ETHERNET + 40);
+            let (mut next, mut at) = (header[6], ETHERNET + IPV6);
+            let is_jumbo = length == 0 && next == 0 && frame.get(at + 1..at + 4)? == JUMBO;
+            let left_out = if is_jumbo { JUMBO_BYTES } else { 0 };
             for _ in 0..EXTENSION_HEADERS_MAX {
                 // Hop-by-hop, routing and destination options. An authentication header signs the
                 // packet, so such a packet cannot be cut.
@@ -173,7 +203,7 @@ fn layers(frame: &[u8]) -> Option<(bool, usize, usize)> {
                 next = *frame.get(at)?;
                 at += (usize::from(*frame.get(at + 1)?) + 1) * 8;
             }
-            (next == PROTOCOL_TCP).then_some((true, at, end))
+            (next == PROTOCOL_TCP).then_some((true, left_out, at, end))
         }
         _ => None,
     }

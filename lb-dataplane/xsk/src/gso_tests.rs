@@ -153,6 +153,31 @@ fn trailing_padding_is_not_payload() {
     assert_eq!(check(&segments, &frame, 60), [7; 100]);
 }
 
+/// As BIG TCP makes them. Linux puts the jumbo payload option in front of TCP, or leaves it out.
+#[test]
+fn what_is_longer_than_ip_can_say_is_cut_too() {
+    for (v6, jumbo) in [(false, false), (true, false), (true, true)] {
+        let original = large(v6, &[], true);
+        let payload: Vec<u8> = (0..190_000_u32).map(|i| (i % 251) as u8).collect();
+        let mut frame = original.clone();
+        let length = if v6 { 18 } else { 16 };
+        frame[length..length + 2].fill(0);
+        if jumbo {
+            let (option, tcp) = ([6, 0, 0xc2, 4], frame.len() - 54 + payload.len());
+            frame[20] = 0;
+            frame.splice(54..54, [option, (8 + tcp as u32).to_be_bytes()].concat());
+        }
+        // None behind its headers is no such thing.
+        assert_eq!(cut(&frame, 1_400, Checksum::Trusted), Err(GsoError::NotTcp));
+        frame.extend(&payload);
+        let segments = cut(&frame, 1_400, Checksum::Trusted).expect("it can be cut");
+        assert_eq!(segments.len(), payload.len().div_ceil(1_400));
+        assert!(check(&segments, &original, 1_400) == payload, "{v6} {jumbo}");
+        // Its full checksum counts all of it.
+        assert_eq!(cut(&frame, 1_400, Checksum::Unverified), Err(GsoError::Checksum));
+    }
+}
+
 #[test]
 fn what_cannot_be_cut_is_refused() {
     let good = large(false, &[7; 3000], false);

@@ -54,10 +54,11 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// The ring at most: 2,176 slots at the usual MTU, 448 with jumbo frames.
 const RING_BYTES_MAX: usize = 4 << 20;
 /// Frames of many segments, as a local peer's TSO and GRO make them, do not fit a slot. So many
-/// bytes of them may wait beside the ring: 37 of the largest.
-const LARGE_QUEUE_BYTES: usize = 5 << 19;
-/// The largest of these (64 KiB and Ethernet), and the header in front of it.
-const LARGE_BYTES: usize = size_of::<VirtioNetHeader>() + 66 * 1024;
+/// bytes of them may wait beside the ring: 33 of 64 KiB.
+const LARGE_QUEUE_BYTES: usize = 9 << 18;
+/// The largest of these, and the header in front of it: 64 KiB, or with BIG TCP what an admin says
+/// (192 KiB with Cilium).
+const LARGE_BYTES: usize = size_of::<VirtioNetHeader>() + (256 << 10);
 /// An error of the socket comes before a frame, once. More than two in a row are no such ones.
 const RECEIVE_TRIES: usize = 3;
 
