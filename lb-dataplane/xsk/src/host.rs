@@ -284,7 +284,7 @@ impl Inlet {
         }
         // The kernel keeps the header, and tells what is in it.
         let start = ETHERNET + IPV6;
-        let sys::ReceivedV6 { len, from, to, class } =
+        let sys::ReceivedV6 { len, from, to, class, hops } =
             sys::receive_v6(self.receive.as_fd(), &mut buffer[start..]).ok()?;
         let protocol = match self.errors {
             true => host_errors::protocol(true),
@@ -292,7 +292,7 @@ impl Inlet {
         };
         let header = &mut buffer[ETHERNET..start];
         let first = [0x60 | class >> 4, class << 4];
-        header[..8].copy_from_slice(&[first[0], first[1], 0, 0, 0, 0, protocol, 64]);
+        header[..8].copy_from_slice(&[first[0], first[1], 0, 0, 0, 0, protocol, hops]);
         // One that is longer than the header can say has 0 there.
         header[4..6].copy_from_slice(&u16::try_from(len).unwrap_or(0).to_be_bytes());
         header[8..24].copy_from_slice(&from.octets());

@@ -171,7 +171,8 @@ pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
 pub(crate) fn ask_for_header(fd: BorrowedFd<'_>) -> io::Result<()> {
     let on: c_int = 1;
     set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)?;
-    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)
+    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
+    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &on)
 }
 
 /// What came by an IPv6 raw socket.
@@ -182,18 +183,20 @@ pub(crate) struct ReceivedV6 {
     pub(crate) to: Ipv6Addr,
     /// Traffic class: the marks of congestion are in it.
     pub(crate) class: u8,
+    /// Hop limit: how often it may still be sent on.
+    pub(crate) hops: u8,
 }
 
-/// Room for the control messages that tell destination and traffic class, aligned as such messages
-/// are.
+/// Room for the control messages that tell destination, traffic class and hop limit, aligned as
+/// such messages are.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; 96]);
 
 /// `recvmsg(2)` of an IPv6 raw socket.
 pub(crate) fn receive_v6(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<ReceivedV6> {
     // SAFETY: all-zero bytes are a valid address of no family.
     let mut from: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; 96]);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all-zero bytes are a valid header without any part.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -206,13 +209,13 @@ pub(crate) fn receive_v6(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Re
     // SAFETY: the header's parts have the lengths that it says, and outlive the call.
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
-    let (mut to, mut class) = (None, 0);
+    let (mut to, mut class, mut hops) = (None, 0, 0);
     // SAFETY: the kernel filled the header; a message is inside of `control`, or there is none.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
     // SAFETY: as above.
     while let Some(told) = unsafe { next.as_ref() } {
-        // SAFETY: messages of these types hold an `in6_pktinfo` and an `int`, and there is room for
-        // both in `control`.
+        // SAFETY: messages of these types hold an `in6_pktinfo` or an `int`, and there is room for
+        // all in `control`.
         unsafe {
             let data = libc::CMSG_DATA(told);
             match (told.cmsg_level, told.cmsg_type) {
@@ -221,6 +224,9 @@ pub(crate) fn receive_v6(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Re
                 }
                 (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     class = data.cast::<c_int>().read_unaligned() as u8;
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                    hops = data.cast::<c_int>().read_unaligned() as u8;
                 }
                 _ => {}
             }
@@ -235,6 +241,7 @@ pub(crate) fn receive_v6(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Re
         from: from.sin6_addr.s6_addr.into(),
         to: to.ipi6_addr.s6_addr.into(),
         class,
+        hops,
     })
 }
 
