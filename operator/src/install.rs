@@ -147,28 +147,85 @@ async fn workload_problem(
     namespace: &str,
     workload: &Workload,
 ) -> anyhow::Result<Option<String>> {
-    let (wanted, ready) = match workload {
+    let pods = match workload {
         Workload::Deployment(name) => {
             let api: Api<Deployment> = Api::namespaced(client, namespace);
             let found = limited(api.get(name)).await;
-            let found = found.with_context(|| workload.to_string())?;
-            let wanted = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
-            let ready = found.status.and_then(|status| status.ready_replicas);
-            (wanted, ready.unwrap_or(0))
+            of_deployment(found.with_context(|| workload.to_string())?)
         }
         Workload::DaemonSet(name) => {
             let api: Api<DaemonSet> = Api::namespaced(client, namespace);
             let found = limited(api.get(name)).await;
-            let status = found.with_context(|| workload.to_string())?.status;
-            let status = status.context("the DaemonSet controller has said nothing yet")?;
-            (status.desired_number_scheduled, status.number_ready)
+            of_daemon_set(found.with_context(|| workload.to_string())?)
         }
     };
-    Ok((ready < wanted).then(|| {
+    Ok(pods.problem().map(|problem| {
         format!(
-            "{workload}: {ready} of {wanted} Pods are ready: kubectl -n {namespace} describe pods, and their logs, say why"
+            "{workload}: {problem}: kubectl -n {namespace} describe pods, and their logs, say why"
         )
     }))
+}
+
+/// Pods of a workload, as its controller says.
+#[derive(Default)]
+struct Pods {
+    /// What it says is of the newest specification.
+    said: bool,
+    wanted: i32,
+    ready: i32,
+    /// Of the newest specification.
+    newest: i32,
+    /// Of one before it. Those that end do not count.
+    older: i32,
+}
+
+impl Pods {
+    /// Whose Pods are not all there and ready. While new ones do not come up old ones are ready.
+    fn problem(&self) -> Option<String> {
+        let Self { said, wanted, ready, newest, older } = *self;
+        if !said {
+            Some("its controller has said nothing of the newest specification yet".to_owned())
+        } else if ready < wanted {
+            Some(format!("{ready} of {wanted} Pods are ready"))
+        } else if newest < wanted {
+            Some(format!("{newest} of {wanted} Pods are of the newest specification"))
+        } else {
+            (older > 0).then(|| format!("{older} Pods are of an older specification still"))
+        }
+    }
+}
+
+fn of_deployment(found: Deployment) -> Pods {
+    let wanted = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+    let Some(status) = found.status else {
+        return Pods::default();
+    };
+    let newest = status.updated_replicas.unwrap_or(0);
+    Pods {
+        said: status.observed_generation >= found.metadata.generation,
+        wanted,
+        ready: status.ready_replicas.unwrap_or(0),
+        newest,
+        older: status.replicas.unwrap_or(0) - newest,
+    }
+}
+
+fn of_daemon_set(found: DaemonSet) -> Pods {
+    let strategy = found.spec.and_then(|spec| spec.update_strategy).and_then(|s| s.type_);
+    let Some(status) = found.status else {
+        return Pods::default();
+    };
+    let wanted = status.desired_number_scheduled;
+    // Somebody deletes the Pods one by one, when he wants to.
+    let by_hand = strategy.as_deref() == Some("OnDelete");
+    let newest = status.updated_number_scheduled.unwrap_or(0);
+    Pods {
+        said: status.observed_generation >= found.metadata.generation,
+        wanted,
+        ready: status.number_ready,
+        newest: if by_hand { wanted } else { newest },
+        older: 0,
+    }
 }
 
 async fn class_problem(api: &Api<RawClass>) -> anyhow::Result<Option<String>> {
@@ -192,4 +249,59 @@ async fn class_problem(api: &Api<RawClass>) -> anyhow::Result<Option<String>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn deployment(replicas: i32, status: &Value) -> Option<String> {
+        let object = json!({
+            "metadata": {"generation": 3}, "status": status,
+            "spec": {"replicas": replicas, "selector": {}, "template": {}},
+        });
+        of_deployment(serde_json::from_value(object).expect("a Deployment")).problem()
+    }
+
+    fn daemon_set(strategy: &str, status: &Value) -> Option<String> {
+        let object = json!({
+            "metadata": {"generation": 3}, "status": status,
+            "spec": {"updateStrategy": {"type": strategy}, "selector": {}, "template": {}},
+        });
+        of_daemon_set(serde_json::from_value(object).expect("a DaemonSet")).problem()
+    }
+
+    #[test]
+    fn old_pods_that_are_ready_are_no_new_ones() {
+        let said = |observed, replicas, ready, updated| {
+            json!({
+                "observedGeneration": observed, "replicas": replicas, "readyReplicas": ready, "updatedReplicas": updated,
+            })
+        };
+        assert_eq!(deployment(2, &said(3, 2, 2, 2)), None);
+        let of = |replicas, status: Value| deployment(replicas, &status).expect("a problem");
+        // As the chart updates them: a new one that does not come up, beside all old ones.
+        assert!(of(2, said(3, 3, 2, 1)).starts_with("1 of 2 Pods are of the newest"));
+        assert!(of(1, said(3, 2, 1, 1)).starts_with("1 Pods are of an older"));
+        assert!(of(2, said(3, 3, 1, 2)).starts_with("1 of 2 Pods are ready"));
+        assert!(of(2, said(2, 2, 2, 2)).contains("said nothing"));
+        assert!(of(2, Value::Null).contains("said nothing"));
+    }
+
+    #[test]
+    fn nodes_that_wait_for_a_new_pod_count() {
+        let said = |observed, ready, updated| {
+            json!({
+                "currentNumberScheduled": 3, "numberMisscheduled": 0, "desiredNumberScheduled": 3,
+                "observedGeneration": observed, "numberReady": ready, "updatedNumberScheduled": updated,
+            })
+        };
+        assert_eq!(daemon_set("RollingUpdate", &said(3, 3, 3)), None);
+        let of = |status: Value| daemon_set("RollingUpdate", &status).expect("a problem");
+        assert!(of(said(3, 3, 1)).starts_with("1 of 3 Pods are of the newest"));
+        assert!(of(said(3, 2, 3)).starts_with("2 of 3 Pods are ready"));
+        assert!(of(said(2, 3, 3)).contains("said nothing"));
+        assert_eq!(daemon_set("OnDelete", &said(3, 3, 1)), None);
+    }
 }

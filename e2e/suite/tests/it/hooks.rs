@@ -221,14 +221,21 @@ async fn an_installation_is_judged_by_what_is_there() -> Result<()> {
     let (good, said) = judged().await?;
     assert!(!good && said.contains("deployment/baton-operator"), "{said}");
 
+    // While those of a newer specification do not come up, those before it are ready.
+    let deployment = |updated: i32| {
+        json!({
+            "replicas": 4 - updated, "readyReplicas": 2, "updatedReplicas": updated, "observedGeneration": 1,
+        })
+    };
     for (kind, name, ready) in [
-        ("Deployment", "baton-operator", json!({ "replicas": 2, "readyReplicas": 2 })),
-        ("Deployment", "baton-lb-dataplane", json!({ "replicas": 2, "readyReplicas": 2 })),
+        ("Deployment", "baton-operator", deployment(2)),
+        ("Deployment", "baton-lb-dataplane", deployment(1)),
         (
             "DaemonSet",
             "baton-host-shim",
             json!({
                 "currentNumberScheduled": 3, "desiredNumberScheduled": 3, "numberMisscheduled": 0, "numberReady": 2,
+                "updatedNumberScheduled": 3, "observedGeneration": 1,
             }),
         ),
     ] {
@@ -237,10 +244,16 @@ async fn an_installation_is_judged_by_what_is_there() -> Result<()> {
         scene.status(object, ready).await?;
     }
     let (good, said) = judged().await?;
+    // Its image cannot be pulled, say.
+    let old = "deployment/baton-lb-dataplane: 1 of 2 Pods are of the newest specification";
+    assert!(!good && said.contains(old), "{said}");
+    scene.status(scene.object("Deployment", "baton-lb-dataplane")?, deployment(2)).await?;
+    let (good, said) = judged().await?;
     assert!(!good && said.contains("daemonset/baton-host-shim: 2 of 3"), "{said}");
     let shim = scene.object("DaemonSet", "baton-host-shim")?;
     let status = json!({
         "currentNumberScheduled": 3, "desiredNumberScheduled": 3, "numberMisscheduled": 0, "numberReady": 3,
+        "updatedNumberScheduled": 3, "observedGeneration": 1,
     });
     scene.status(shim, status).await?;
 
