@@ -6,7 +6,7 @@ use baton_api::is_node_name;
 use baton_config::{
     ConfigError, ControlTls, Document, FolderError, KEYS_EXPECTED, KeyFile, KeysField, Place,
     key::{DIGITS, Key, KeyError},
-    logging::LogFormat,
+    logging::{EnvFilter, LogFormat, filter},
     reader_words,
 };
 use baton_crds::PodMultipathTcp;
@@ -103,16 +103,33 @@ pub struct Log {
     pub level: LogLevel,
 }
 
-/// What is worth a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogLevel {
-    Error,
-    Warn,
-    #[default]
-    Info,
-    Debug,
-    Trace,
+/// What is worth a line: a level, or levels per module as `info,host_shim=debug`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct LogLevel(String);
+
+impl LogLevel {
+    /// As the log library wants it.
+    pub fn filter(&self) -> EnvFilter {
+        filter(&self.0).unwrap_or_default()
+    }
+}
+
+impl Default for LogLevel {
+    fn default() -> Self {
+        Self("info".to_owned())
+    }
+}
+
+impl TryFrom<String> for LogLevel {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match filter(&text) {
+            Some(_) => Ok(Self(text)),
+            None => Err(format!("`{text}` is not a level")),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -205,9 +222,11 @@ fn expected(field: &str) -> Option<&'static str> {
         "name" => "a name of letters, digits, `-`, `.`, `_` (and `/` for pods)",
         "interface" => "the name of an interface in the pod, such as eth0",
         "control" | "listen" | "probes" => "an address and a port, such as 127.0.0.1:9901",
-        "log" => "{format: text or json, level: error, warn, info, debug or trace}",
+        "log" => "{format: text or json, level: off, error, warn, info, debug or trace}",
         "format" => "text or json",
-        "level" => "error, warn, info, debug or trace",
+        "level" => {
+            "off, error, warn, info, debug or trace, or levels per module as info,host_shim=debug"
+        }
         _ => return None,
     })
 }

@@ -8,6 +8,7 @@ use crate::{
     shim::Shim,
 };
 use anyhow::Context;
+use baton_config::logging::Level;
 use baton_tls::{Name, Server, listen};
 use notify::{RecursiveMode, Watcher};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -37,7 +38,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// Runs until SIGTERM or SIGINT.
 pub fn run(file: &Path, keep_on_exit: bool) -> anyhow::Result<()> {
     let config = Config::read(file)?;
-    logging::start(&config.log);
+    let level = logging::start(&config.log)?;
     if let Err(problem) = raise_descriptors() {
         warn!(%problem, "the limit of open files stays as it is");
     }
@@ -45,7 +46,7 @@ pub fn run(file: &Path, keep_on_exit: bool) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?;
-    runtime.block_on(serve(file, config, keep_on_exit))
+    runtime.block_on(serve(file, config, level, keep_on_exit))
 }
 
 /// Each application of a pod and each pod of another node that is connected has a descriptor here:
@@ -56,7 +57,12 @@ fn raise_descriptors() -> rustix::io::Result<()> {
     setrlimit(Resource::Nofile, Rlimit { current, ..limit })
 }
 
-async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::Result<()> {
+async fn serve(
+    file: &Path,
+    mut config: Config,
+    level: Level,
+    keep_on_exit: bool,
+) -> anyhow::Result<()> {
     // Before anything is attached, so that no signal finds it half done.
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
@@ -89,7 +95,7 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     let mut watch = Watch::new(changed);
     if watch.follow(file, &config) {
         // What changed between the first reading and the watch.
-        reload(file, &mut config, &control, "a file changed during the start");
+        reload(file, &mut config, (&control, &level), "a file changed during the start");
     }
     let mut attend = interval(ATTEND_EVERY);
     attend.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -131,9 +137,9 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
                 "a file changed"
             }
         };
-        reload(file, &mut config, &control, because);
+        reload(file, &mut config, (&control, &level), because);
         if watch.follow(file, &config) {
-            reload(file, &mut config, &control, because);
+            reload(file, &mut config, (&control, &level), because);
         }
     }
 
@@ -185,7 +191,7 @@ fn open(config: &Config, tls: Option<&Arc<Server>>) -> anyhow::Result<Vec<(TcpLi
     Ok(doors)
 }
 
-fn reload(file: &Path, config: &mut Config, control: &Control, because: &str) {
+fn reload(file: &Path, config: &mut Config, (control, level): (&Control, &Level), because: &str) {
     let mut shim = lock(&control.shim);
     let next = match Config::read(file) {
         Ok(next) => next,
@@ -206,7 +212,7 @@ fn reload(file: &Path, config: &mut Config, control: &Control, because: &str) {
                 != config.control_tls.as_ref().map(|(at, _)| at),
         ),
         ("probes", next.probes != config.probes),
-        ("log", next.log != config.log),
+        ("log.format", next.log.format != config.log.format),
         ("pin", next.pin != config.pin),
         ("discovery", next.discovery != config.discovery),
     ] {
@@ -224,6 +230,11 @@ fn reload(file: &Path, config: &mut Config, control: &Control, because: &str) {
     match shim.apply(&next) {
         Ok(()) => {
             shim.reloads.good += 1;
+            if next.log.level != config.log.level
+                && let Err(problem) = level.set(next.log.level.filter())
+            {
+                error!(%problem, "the level of the log stays");
+            }
             info!(because, "the configuration was read again");
             *config = next;
         }

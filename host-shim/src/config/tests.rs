@@ -53,7 +53,7 @@ fn a_whole_configuration() {
             "keys:\n  - {epoch: 1, file: DIR/good}\n  - {epoch: 2, file: DIR/other}\npods:\n  \
              - {name: ns/pod-a, netns: {name: bt-pod-a}, interface: eth0}\n  \
              - {name: b, netns: {path: /run/x}, interface: eth0}\n  - {name: c, netns: {pid: 7}, interface: eth0}\n\
-             control: 127.0.0.1:9901\nlog: {format: json, level: debug}\npin: /run/pins\n\
+             control: 127.0.0.1:9901\nlog: {format: json, level: 'info,host_shim=debug'}\npin: /run/pins\n\
              transfers: {port: 17464}\n",
         )
         .expect("a good configuration");
@@ -66,7 +66,7 @@ fn a_whole_configuration() {
         [Netns::Name("bt-pod-a".into()), Netns::Path("/run/x".into()), Netns::Pid(7)]
     );
     assert_eq!(config.log.format, LogFormat::Json);
-    assert_eq!(config.log.level, LogLevel::Debug);
+    assert_eq!(config.log.level.filter().to_string(), "host_shim=debug,info");
     assert_eq!(config.pin, Path::new("/run/pins"));
     assert_eq!(config.transfers_port, 17_464);
 }
@@ -147,7 +147,7 @@ fn refusals_name_line_field_and_what_was_expected() {
         (
             with("log: {level: loud}\n"),
             "shim.yaml:2:14: log.level: ",
-            "expected one of error, warn",
+            "`loud` is not a level; expected off, error, warn",
         ),
         (
             with("log: {format: xml}\n"),

@@ -348,3 +348,24 @@ fn json_logs_are_json() {
         assert!(line["message"].is_string() && line["level"].is_string(), "{line}");
     }
 }
+
+#[test]
+fn the_level_of_the_log_changes_while_it_runs() {
+    let (lab, files, control) = (Lab::new(), Files::new(), free_address());
+    let good = config(&lab, control, ONE_KEY);
+    files.config(&good);
+    let daemon = Daemon::start(&files, control, &[]);
+    let reloads = |result: &str, count: u32| {
+        let line = format!("baton_shim_config_reloads_total{{result=\"{result}\"}} {count}");
+        wait_for(&line, || daemon.get("/metrics").1.lines().any(|l| l == line));
+    };
+    files.config(&format!("{good}log: {{level: off}}\n"));
+    reloads("good", 1);
+    files.config(&format!("{good}log: {{level: loud}}\n"));
+    reloads("refused", 1);
+    let log = daemon.log();
+    assert!(!log.contains("read again") && !log.contains("refused"), "{log}");
+    // Of each module its own.
+    files.config(&format!("{good}log: {{level: 'error,host_shim=info'}}\n"));
+    wait_for("a line", || daemon.log().contains("the configuration was read again"));
+}

@@ -135,7 +135,7 @@ impl Log {
         logging::filter(&self.level).ok_or_else(|| SnapshotError {
             path: "log.level".to_owned(),
             problem: format!(
-                "`{}` is not a level: expected error, warn, info, debug or trace",
+                "`{}` is not a level: expected off, error, warn, info, debug or trace, or levels per module as info,lb_dataplane=debug",
                 self.level
             ),
         })

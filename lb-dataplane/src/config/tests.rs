@@ -167,7 +167,7 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "level: info",
             "level: loud",
             "dataplane.yaml:6: log.level: ",
-            "expected error, warn, info, debug or trace",
+            "expected off, error, warn, info, debug or trace",
         ),
         ("format: text", "format: xml", "dataplane.yaml:6: log.format: ", "json"),
         (
