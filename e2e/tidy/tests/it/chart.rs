@@ -58,6 +58,26 @@ fn every_alert_has_its_section_in_the_runbook() {
     }
 }
 
+/// From seven eighths on new connections, moves and policies are refused, though the table is never
+/// full then: the eighth is for others.
+#[test]
+fn the_alert_of_tables_comes_before_an_eighth_is_for_others_only() {
+    let root = root();
+    for (file, constant) in [
+        ("lb-dataplane/engine/src/containers/shares.rs", "const KEPT_PART: u32 = 8;"),
+        ("operator/index/src/lib.rs", "pub const LINGERING_SHARE: usize = 8;"),
+        // What `status` says, too.
+        ("common/cli/src/sentences.rs", "const NEAR_LIMIT_PERCENT: u64 = 80;"),
+    ] {
+        assert!(read(&root.join(file)).contains(constant), "{file}: {constant}");
+    }
+    let alerts = read(&root.join("charts/baton/files/alerts.yaml"));
+    let mut lines = alerts.lines().skip_while(|line| !line.ends_with("BatonTableNearlyFull"));
+    let expr = lines.find(|line| line.trim().starts_with("expr: ")).expect("a query");
+    let (_, bound) = expr.rsplit_once("> ").expect("a bound");
+    assert_eq!(bound, "0.8");
+}
+
 /// Whoever installs the chart and copies a policy of a page can connect.
 #[test]
 fn policies_of_the_pages_listen_where_the_charts_service_leads() {
