@@ -223,6 +223,24 @@ fn wrong_values_are_refused_with_their_names() -> Result<()> {
             "/dataplaneClasses/internal/limits/backends",
         ),
         ("crds.apply=maybe", "/crds/apply"),
+        // With these a Pod would not start.
+        ("operator.log.level=verbose", "/operator/log/level"),
+        ("dataplane.log.level=WARN", "/dataplane/log/level"),
+        ("shim.log.level=loud", "/shim/log/level"),
+        ("operator.otlpEndpoint=https://collector:4318", "/operator/otlpEndpoint"),
+        (
+            "dataplane.kind=DaemonSet,dataplane.workers=2",
+            "dataplane.workers: 2 is not possible with kind DaemonSet",
+        ),
+        (
+            "dataplane.mode=packet,dataplane.workers=2",
+            "dataplane.workers: 2 is not possible with mode packet",
+        ),
+        (
+            // It has the first one's unless it says otherwise.
+            "dataplane.workers=4,dataplaneClasses.edge.kind=DaemonSet",
+            "dataplaneClasses.edge.workers: 4 is not possible with kind DaemonSet",
+        ),
         (
             "monitoring.prometheusRule.runbookUrl=docs/runbook.md",
             "/monitoring/prometheusRule/runbookUrl",
