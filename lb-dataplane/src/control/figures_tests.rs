@@ -4,15 +4,16 @@ use super::{
     families::Families,
     figures::worker,
     metrics::{Metrics, Scrape},
+    reference_tests::engine,
     serve_tests::dataplane,
     tests::{endpoint, lab, snapshot},
 };
 use crate::{certificates::Authority, commands::Report, config::Config};
 use baton_api::{
     Adoptability, Algorithm, BackendHealth, BackendLoad, BackendState, DrainState, Micros,
-    PolicyState, Protocol, State, StateReply,
+    PolicyState, Protocol, Snapshot, State, StateReply,
 };
-use baton_engine::{BackendFigures, Latency, PolicyFigures};
+use baton_engine::{BackendFigures, Instant, Latency, PolicyFigures};
 use hyper::StatusCode;
 use std::{
     path::Path,
@@ -255,4 +256,42 @@ fn the_ages_of_keys_and_certificate_are_shown() {
     let shown = value("baton_dataplane_control_certificate_end_timestamp_seconds");
     assert_eq!(shown, end as f64);
     assert!(shown > now);
+}
+
+/// By these figures of the pages an admin knows what Prometheus is to keep.
+#[test]
+fn samples_are_as_many_as_the_pages_say() {
+    let mut engine = engine();
+    let policy = |backends: &str| {
+        let frontends = r#"["10.0.0.1:80"]"#;
+        let policy = format!(
+            r#"{{"name": "shop/web/http", "frontends": {frontends}, "backends": [{backends}]}}"#
+        );
+        serde_json::from_str(&format!(r#"{{"generation": 1, "policies": [{policy}]}}"#))
+    };
+    let backend = r#"{"name": "a", "endpoint": "10.0.0.2:80"}"#;
+    let snapshot: Snapshot = policy(backend).expect("a snapshot");
+    engine.apply(Instant(1), &snapshot).expect("applied");
+    let (state, figures) = (engine.state(Instant(1)), engine.figures());
+    let report = Report { state, counters: Vec::new(), figures };
+    let config = Config::parse(Path::new("test.yaml"), "interface: eth0\n").expect("good");
+    let metrics = Metrics::new(&config, "native", Arc::default(), None).expect("metrics");
+    let text = metrics.render(Scrape { report: Some(report), ..Scrape::default() }).expect("text");
+    let text = String::from_utf8(text).expect("UTF-8");
+    let of_policy = text.lines().filter(|line| line.contains("listener=\"http\""));
+    // One more for each reason that occurs.
+    let always = of_policy.filter(|line| !line.contains("unadoptable_backends{"));
+    let (of_backend, of_listener): (Vec<_>, Vec<_>) =
+        always.partition(|line| line.contains("backend_pod="));
+    let (listener, backend) = (of_listener.len(), of_backend.len());
+    for (page, words) in [
+        ("docs/operations.md", format!("{listener} for each listener")),
+        ("docs/operations.md", format!("{backend} for each backend")),
+        ("docs/limits.md", format!("{listener} samples for each listener, {backend} for each")),
+        ("charts/baton/values.yaml", format!("has {backend} for each Pod of each listener")),
+    ] {
+        let text = std::fs::read_to_string(baton_tidy::root().join(page)).expect("a page");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(&words), "{page}: {words}");
+    }
 }

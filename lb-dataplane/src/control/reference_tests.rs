@@ -17,6 +17,11 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// All counters of a worker that has just started.
 pub(super) fn worker_counters() -> Vec<CounterValue> {
+    worker::counters_at_start(&engine())
+}
+
+/// Of a worker that has just started.
+pub(super) fn engine() -> Engine {
     let config = config();
     let settings = Settings {
         limits: config.limits,
@@ -29,8 +34,7 @@ pub(super) fn worker_counters() -> Vec<CounterValue> {
         hash_keys: (1, 2),
         mtu: 1_500,
     };
-    let engine = Engine::new(settings, Instant(0)).expect("good settings");
-    worker::counters_at_start(&engine)
+    Engine::new(settings, Instant(0)).expect("good settings")
 }
 
 fn config() -> Config {
