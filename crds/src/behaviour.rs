@@ -56,7 +56,7 @@ pub struct Migration {
     /// limited.
     #[schemars(range(min = 0, max = 65_535))]
     pub per_flow: i32,
-    /// Moves per second onto one backend; 0 is no limit.
+    /// Moves per second of one listener's flows onto one backend, on one dataplane; 0 is no limit.
     #[schemars(range(min = 0, max = MOVES_PER_SECOND_MAX))]
     pub per_backend_per_second: i32,
     /// Moves per second of one listener's flows on one dataplane; 0 is no limit.
@@ -126,7 +126,8 @@ impl Default for Migration {
     "is longer than the deadline, which would close flows at rest before they may move: expected at most drain.deadline, or onDeadline: Wait",
 )])))]
 pub struct Drain {
-    /// A flow at rest that has been quiet this long moves without waiting for a request.
+    /// A flow at rest that has been quiet this long moves without waiting for a request; with
+    /// protocol `RequestResponse`, which says of no answer that it is over, 1s at least.
     #[schemars(extend("x-kubernetes-validations" = up_to("1h")))]
     pub quiet: Duration,
     /// Flows that are still there this long after the drain began meet `onDeadline`. It should end
@@ -193,7 +194,8 @@ pub struct Health {
     /// How long the first ejection lasts; each further one lasts that much longer, up to ten times.
     #[schemars(extend("x-kubernetes-validations" = within("100ms", "1h")))]
     pub base_ejection_time: Duration,
-    /// Share of the backends, in per cent, that failures may eject at one time.
+    /// Share of the backends, in per cent, that failures may eject at one time, rounded down: with
+    /// less than 50 none of two.
     #[schemars(range(min = 0, max = 100))]
     pub max_ejected_percent: i32,
     /// With a smaller share of usable backends than this, in per cent, all are used (panic mode); 0

@@ -227,7 +227,8 @@ pub struct LoadBalancerPolicySpec {
     #[serde(default)]
     pub health: Health,
     /// A pod that came up takes a share of the flows that grows to the whole within this time; 0s
-    /// is at once.
+    /// is at once. Not with algorithm `Maglev`, and of no effect with `affinity`: there a client's
+    /// pod follows from its address.
     #[serde(default = "at_once")]
     #[schemars(extend("x-kubernetes-validations" = up_to("1h")))]
     pub slow_start: Duration,
