@@ -17,7 +17,7 @@ use crate::{
     ids::to_addr,
     net::sources::Sources,
 };
-use baton_api::{Algorithm, LIMIT_FRONTENDS, LIMIT_POLICIES, Snapshot};
+use baton_api::{Algorithm, LIMIT_FRONTENDS, LIMIT_POLICIES, Micros, Snapshot};
 use siphasher::sip::SipHasher13;
 use std::{
     collections::{HashMap, HashSet},
@@ -460,12 +460,14 @@ fn backends_of(
 
 /// The members of a family, in the order of their ends. Their slots are still to be found.
 fn members_of(spec: &baton_api::Policy, v6: bool) -> Vec<Member> {
+    // With affinity nobody's share grows: where a client belongs follows from its address.
+    let slow_start = if spec.affinity.is_none() { spec.slow_start } else { Micros(0) };
     let members = backends_of(spec, v6).map(|(at, backend)| {
         // The same on every dataplane: no key.
         let mut hasher = SipHasher13::new();
         hasher.write(&to_addr(backend.endpoint.address()).octets());
         hasher.write_u16(backend.endpoint.port());
-        Member::new((u16::MAX, hasher.finish()), at, backend, spec.slow_start)
+        Member::new((u16::MAX, hasher.finish()), at, backend, slow_start)
     });
     members.collect()
 }

@@ -519,3 +519,25 @@ fn a_policy_without_affinity_remembers_nobody() {
     w.moves(&mut c, GET);
     assert_eq!(w.table("affinities"), (0, 64));
 }
+
+/// Where a client belongs follows from its address: a share that grows would have its flows at two
+/// pods, by how long each dataplane has known the new one. None is said to have one.
+#[test]
+fn a_pod_that_comes_has_all_its_clients_at_once_and_is_not_said_to_begin_slowly() {
+    let with = |slow_start: Micros| {
+        let mut p = together(4);
+        p.slow_start = slow_start;
+        let late = p.backends.remove(3);
+        let mut w = World::with(settings(), p);
+        w.change(|s| s.policies[0].backends.push(late));
+        let state = w.engine.state(w.now).policies.remove(0);
+        let all: Vec<usize> = (1..=40).map(|host| w.idle_as(of(host, 0)).pod).collect();
+        (all, state.backends[3].health.to_string())
+    };
+    let (at_once, word) = with(Micros(0));
+    assert_eq!(word, "up");
+    let (slowly, word) = with(Micros::from_secs(3_600));
+    assert_eq!(word, "up");
+    assert_eq!(slowly, at_once);
+    assert!(at_once.iter().filter(|pod| **pod == 3).count() > 3, "{at_once:?}");
+}
