@@ -255,6 +255,21 @@ fn wrong_values_are_refused_with_their_names() -> Result<()> {
     Ok(())
 }
 
+/// It would fire for each policy, for ever.
+#[test]
+fn without_shims_nobody_is_told_that_no_pod_adopts() -> Result<()> {
+    for (shims, expected) in [("true", true), ("false", false)] {
+        let values = format!("monitoring.prometheusRule.enabled=true,shim.enabled={shims}");
+        let objects = with(&["--set", &values])?;
+        let rules = objects.iter().find(|object| object["kind"] == "PrometheusRule");
+        let rules = rules.context("rules")?["spec"]["groups"][0]["rules"].as_array();
+        let has = |alert: &str| rules.into_iter().flatten().any(|rule| rule["alert"] == alert);
+        assert_eq!(has("BatonBackendsCannotAdopt"), expected, "shim.enabled={shims}");
+        assert!(has("BatonConnectionsLost") && has("BatonBug"));
+    }
+    Ok(())
+}
+
 /// Helm refuses these values and says this.
 fn refused(helm: &Path, values: &str, said: &str) -> Result<()> {
     let output = Command::new(helm)
