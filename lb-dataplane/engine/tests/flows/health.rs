@@ -2,7 +2,7 @@
 //! panic.
 
 use crate::common::{
-    Conn, End, Listener, World, conn::*, endpoint, pod, policy, settings, wire::Wire,
+    Conn, End, Listener, Sent, World, conn::*, endpoint, pod, policy, settings, wire::Wire,
 };
 use baton_api::{Algorithm, Health, Micros, MigrationMode, Policy};
 use baton_engine::Counter;
@@ -138,7 +138,7 @@ fn a_pod_that_is_heard_again_is_asked_at_once_for_what_met_silence() {
         sent = w.run_ms(1);
     }
     sent.extend(w.run_ms(1));
-    let at = sent.iter().position(|s| s.is_adoption()).expect("asked again");
+    let at = sent.iter().position(Sent::is_adoption).expect("asked again");
     w.expect_adoption(&sent[at], &before);
     assert!(sent[at..].iter().any(|s| s.data() == POST), "{sent:?}");
     w.responds(&mut c, OK);
