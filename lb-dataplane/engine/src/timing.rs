@@ -17,6 +17,10 @@ pub(crate) const ADOPTION_WAIT_MS: u64 = 45;
 /// Tries of one adoption, the first included: 45 + 90 + 180 + 360 + 720 + 1,440 ms, under the 3 s
 /// that people wait.
 pub const ADOPTION_TRIES_MAX: u8 = 6;
+/// What a client repeats has an adoption in front of it until so many left for one leg: the tries,
+/// and as many besides. A kernel repeats a request 4 times while these last (Linux `TCP_RTO_MIN`,
+/// doubled); behind that a client has us send no more than it sends itself.
+pub(crate) const ADOPTIONS_MAX: u8 = 2 * ADOPTION_TRIES_MAX;
 /// Each segment of a request that meets a listener draws a bare RST of its own. After the first
 /// one, further ones wait this long for the answer to the second adoption, which a pod network
 /// brings in well under 1 ms.

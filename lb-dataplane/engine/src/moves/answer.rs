@@ -151,13 +151,18 @@ impl Engine {
         self.asks_once_more(now, id, out);
     }
 
-    /// What the open adoption was asked with goes again, besides its tries.
-    pub(crate) fn asks_once_more(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+    /// The pod that is to be owner is asked: by an adoption, or on a leg of ours.
+    pub(crate) fn ask_owner(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         if self.flows[id].progress.is(Mark::Opening) {
             self.send_opening(id, out);
         } else {
             self.send_adoption(now, id, out);
         }
+    }
+
+    /// What the open adoption was asked with goes again, besides its tries.
+    pub(crate) fn asks_once_more(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        self.ask_owner(now, id, out);
         if self.flows[id].state == State::Adopting {
             let _ = self.replay_kept(id, out);
         } else {

@@ -38,8 +38,8 @@ const FLOWS_PER_CALL: usize = 256;
 /// whatever else there is to do.
 const ACTS_PER_CALL: usize = 64;
 const ACTS_AT_LEAST: usize = 8;
-/// A flow that lost its owner: a reset, and an adoption with what was kept.
-const COST_LOST: usize = 2;
+/// An adoption with what was kept, for a flow that lost its owner behind a reset.
+const COST_ASKED: usize = 2;
 /// Looking in vain for somebody who takes a flow goes through a policy's backends.
 const COST_IN_VAIN: usize = 4;
 
@@ -50,6 +50,8 @@ pub(crate) enum Swept {
     Stays,
     /// Something was done.
     Done,
+    /// A pod was asked once more.
+    Asked,
     /// It could go, but the backends have been given enough flows in this millisecond.
     NoRoom,
     /// Nobody was found who would do better; the next sweep looks again.
@@ -167,7 +169,8 @@ impl Engine {
                 let cost = match swept {
                     // Who might take it was looked for.
                     Swept::Stays => usize::from(leaves),
-                    Swept::Done if progress.what == Sweep::Gone => COST_LOST,
+                    Swept::Done if progress.what == Sweep::Gone => COST_ASKED,
+                    Swept::Asked => COST_ASKED,
                     Swept::Done => 1,
                     Swept::NoRoom | Swept::Nobody => COST_IN_VAIN,
                 };
@@ -214,7 +217,7 @@ impl Engine {
                 // It could not be reached, and can be now: asked when the next try is due, some
                 // would be left without a try, and with a fate that nobody knows.
                 self.asks_once_more(now, id, out);
-                return Swept::Done;
+                return Swept::Asked;
             }
             Sweep::CloseStands if flow.state != State::OwnerFinPending => {
                 return Swept::Stays;

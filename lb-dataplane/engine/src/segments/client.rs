@@ -28,7 +28,7 @@ use crate::{
     segments::early::Turn,
     states::{Action, Event, Frame, State},
     tables::From,
-    timing::REPEATED_US,
+    timing::{ADOPTIONS_MAX, REPEATED_US},
 };
 use baton_api::Protocol;
 use baton_packet::{
@@ -474,7 +474,9 @@ impl Engine {
     ) {
         let flow = &self.flows[id];
         let of_request = segment.seq.at_or_after(flow.boundary);
-        let adopts = flow.state == State::Adopting && !flow.progress.is(Mark::Opening);
+        let adopts = flow.state == State::Adopting
+            && !flow.progress.is(Mark::Opening)
+            && flow.progress.asked < ADOPTIONS_MAX;
         if adopts && of_request && !self.request_waits(id) {
             // Whoever has not taken the adoption would answer it by a RST, which says no more than
             // that: with the last try's adoption lost, the request's fate would count as unknown.

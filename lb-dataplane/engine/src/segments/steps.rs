@@ -69,11 +69,7 @@ impl Engine {
             Action::SendSyn => self.send_syn(id, out),
             Action::SendAdoption => {
                 self.adoption_leaves(now, id);
-                if self.flows[id].progress.is(Mark::Opening) {
-                    self.send_opening(id, out);
-                } else {
-                    self.send_adoption(now, id, out);
-                }
+                self.ask_owner(now, id, out);
             }
             Action::SendKeepalive => self.send_keepalive(id, out),
             Action::SendFin => self.send_fin_to_client(id, out),

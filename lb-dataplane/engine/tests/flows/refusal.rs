@@ -311,6 +311,18 @@ fn what_a_client_repeats_has_the_adoption_in_front_of_it() {
 }
 
 #[test]
+fn a_client_that_repeats_on_and_on_has_a_bounded_number_of_adoptions_sent() {
+    let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
+    let before = c.clone();
+    w.moves(&mut c, POST);
+    let wire = w.client_wire(&before, PSH_ACK, POST);
+    let sent: Vec<Sent> = (0..100).flat_map(|_| w.inject(&wire.build())).collect();
+    assert_eq!(sent.iter().filter(|s| s.data() == POST).count(), 100);
+    assert_eq!(sent.iter().filter(|s| Sent::is_adoption(s)).count(), 11, "12 with the first");
+    w.responds(&mut c, OK);
+}
+
+#[test]
 fn an_inexact_bare_reset_means_nothing() {
     let (mut w, mut c) = world(2, Protocol::Http1, BackendFailure::Reset).at_rest();
     w.moves(&mut c, POST);
